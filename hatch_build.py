@@ -18,9 +18,25 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("ane", "backends", "torch", "cpp")
 # no contraction: a product and a sum stay two roundings wherever the compiler puts them
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp", "-mf16c", "-mfma", "-mavx512f",
-         "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8",
-         "-mamx-bf16")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-mf16c",
+    "-mfma",
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mavx512vnni",
+    "-mavx512bf16",
+    "-mamx-tile",
+    "-mamx-int8",
+    "-mamx-bf16",
+)
 
 
 def checksum(sources: Path) -> int:
@@ -35,8 +51,14 @@ class KernelsHook(BuildHookInterface):
             return
         sources = Path(self.root) / SOURCES
         library, partial = sources.with_name("libkernels.so"), sources.with_name("libkernels.partial")
-        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, f"-DANE_CHECKSUM={checksum(sources)}u",
-                   str(sources / "kernels.cpp"), "-o", str(partial)]
+        command = [
+            *shlex.split(os.environ.get("CXX", "g++")),
+            *FLAGS,
+            f"-DANE_CHECKSUM={checksum(sources)}u",
+            str(sources / "kernels.cpp"),
+            "-o",
+            str(partial),
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
             partial.replace(library)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import InvalidValueError, NotFoundError, UserError
 
-if TYPE_CHECKING:       # NumPy and pydantic take a tenth of a second to import, torch a second
+if TYPE_CHECKING:  # NumPy and pydantic take a tenth of a second to import, torch a second
     from ane.models.whisper.transcript import Transcript
     from ane.speech.options import SpeechOptions as Settings
     from ane.speech.speaker import Speaker
@@ -23,15 +23,40 @@ if TYPE_CHECKING:       # NumPy and pydantic take a tenth of a second to import,
 
     __version__: str
 
-__all__ = ["InvalidValueError", "Lexicon", "NotFoundError", "Settings", "Speaker", "Speech", "Stream", "Transcript",
-           "UserError", "Voice", "__version__", "load", "load_voice", "read_lexicon", "save_voice", "transcribe"]
-PLACES = {"Settings": "speech.options:SpeechOptions", "Speaker": "speech.speaker", "Speech": "speech.stream",
-          "Stream": "speech.stream", "Transcript": "models.whisper.transcript", "Lexicon": "text.user_lexicon",
-          "read_lexicon": "text.user_lexicon", "Voice": "voices.voice", "load_voice": "voices.voice",
-          "save_voice": "voices.voice"}         # modules below ane, imported when a name is asked for
+__all__ = [
+    "InvalidValueError",
+    "Lexicon",
+    "NotFoundError",
+    "Settings",
+    "Speaker",
+    "Speech",
+    "Stream",
+    "Transcript",
+    "UserError",
+    "Voice",
+    "__version__",
+    "load",
+    "load_voice",
+    "read_lexicon",
+    "save_voice",
+    "transcribe",
+]
+PLACES = {
+    "Settings": "speech.options:SpeechOptions",
+    "Speaker": "speech.speaker",
+    "Speech": "speech.stream",
+    "Stream": "speech.stream",
+    "Transcript": "models.whisper.transcript",
+    "Lexicon": "text.user_lexicon",
+    "read_lexicon": "text.user_lexicon",
+    "Voice": "voices.voice",
+    "load_voice": "voices.voice",
+    "save_voice": "voices.voice",
+}  # modules below ane, imported when a name is asked for
 
 
-if not TYPE_CHECKING:   # a type checker then refuses a name that is not there
+if not TYPE_CHECKING:  # a type checker then refuses a name that is not there
+
     def __getattr__(name: str) -> Any:
         """Return one of the names of ``PLACES``, or ``__version__``, which is read from the installed package."""
         if name == "__version__":
@@ -44,8 +69,13 @@ if not TYPE_CHECKING:   # a type checker then refuses a name that is not there
         return getattr(import_module(f"ane.{module}"), attribute or name)
 
 
-def load(bundle: str | Path | None = None, backend: str = "auto", precision: str = "auto",
-         threads: int | None = None, keep: bool | None = None) -> Speaker:
+def load(
+    bundle: str | Path | None = None,
+    backend: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    keep: bool | None = None,
+) -> Speaker:
     """Open a model on a backend; call ``speak`` on the result.
 
     The result is an ``ane.Speaker`` of the model's family: of hibari for the default voice, else of Tortoise,
@@ -74,9 +104,18 @@ def load(bundle: str | Path | None = None, backend: str = "auto", precision: str
     return speaker
 
 
-def transcribe(path: str | Path, model: str | Path | None = None, *, language: str | None = None,
-               translate: bool = False, prompt: str = "", word_times: bool = False, backend: str = "auto",
-               precision: str = "auto", threads: int | None = None) -> Transcript:
+def transcribe(
+    path: str | Path,
+    model: str | Path | None = None,
+    *,
+    language: str | None = None,
+    translate: bool = False,
+    prompt: str = "",
+    word_times: bool = False,
+    backend: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+) -> Transcript:
     """Transcribe a recording with a Whisper model, which is loaded for this call. For many recordings, make one
     ``ane.models.whisper.transcription.Transcriber``.
 
@@ -97,7 +136,8 @@ def transcribe(path: str | Path, model: str | Path | None = None, *, language: s
     from ane.backends import load_backend
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, open_whisper
 
-    options = TranscriptionOptions(language, "translate" if translate else "transcribe", prompt=prompt,
-                                   word_times=word_times)
+    options = TranscriptionOptions(
+        language, "translate" if translate else "transcribe", prompt=prompt, word_times=word_times
+    )
     opened, (audio, rate) = open_whisper(model), read_recording(path)
     return Transcriber(opened, load_backend(backend, opened, precision, threads)).transcribe(audio, rate, options)

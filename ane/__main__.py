@@ -13,7 +13,7 @@ def main() -> int:
         problem = problem or mac_problem()
     if problem:
         sys.stderr.write(f"ane: {problem}\n")
-    if sys.version_info < OLDEST_PYTHON:         # it cannot even import the rest
+    if sys.version_info < OLDEST_PYTHON:  # it cannot even import the rest
         return 1
     from ane.system.interruption import check_interrupted, interruptions
 
@@ -26,7 +26,7 @@ def main() -> int:
         except BaseException:
             if not stops.received:
                 raise
-            with suppress(OSError, AttributeError):     # standard error may be closed
+            with suppress(OSError, AttributeError):  # standard error may be closed
                 sys.stderr.write("ane: interrupted\n")
             return 128 + stops.received[0]
 

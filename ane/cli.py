@@ -41,7 +41,7 @@ SUMMARIES = {
     "doctor": "show what this machine can run and what is missing",
     "completion": "print a completion script for your shell, or the manual page",
 }
-LISTING = ("-h", "--help", "--version")     # options that need no command's flags
+LISTING = ("-h", "--help", "--version")  # options that need no command's flags
 COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
 
 # Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
@@ -58,7 +58,8 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     With an option of ``LISTING`` in place of a name, the commands have their summaries alone.
     """
     top = CommandParser(
-        prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
+        prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out."
+    )
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     if command in LISTING:
@@ -92,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
         except UserError as error:
             top.exit(1, f"ane: error: {printable(str(error))}\n")
         args = top.parse_args(arguments)
-        if not hasattr(args, "handler"):        # a command that has subcommands, and none is named
+        if not hasattr(args, "handler"):  # a command that has subcommands, and none is named
             args.parser.print_help()
             return 0
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
@@ -115,13 +116,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status for an error and the line to print, in rich's markup. A bug is raised again."""
-    if stops.received:          # a library may have turned it into another error
-        cause = "".join(f"; {note}" for note in getattr(error, "__notes__", ())) if isinstance(
-            error, KeyboardInterrupt | SystemExit) else f" ({type(error).__name__}: {error})"
+    if stops.received:  # a library may have turned it into another error
+        cause = (
+            "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            if isinstance(error, KeyboardInterrupt | SystemExit)
+            else f" ({type(error).__name__}: {error})"
+        )
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
-    if isinstance(error.__cause__ or error, BrokenPipeError) and getattr(error, "filename", None) is None and (
-            isinstance(error, OSError) or "standard output" in str(error)):
-        return 0, ""            # whoever reads it, as `head` does, has enough
+    if (
+        isinstance(error.__cause__ or error, BrokenPipeError)
+        and getattr(error, "filename", None) is None
+        and (isinstance(error, OSError) or "standard output" in str(error))
+    ):
+        return 0, ""  # whoever reads it, as `head` does, has enough
     if isinstance(error, UserError):
         message = with_sources(with_flags(error, args.parser), args)
     elif isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """Measure speed, memory, quality and exactness on this machine.
 
-    python -m benchmarks NAME [options]      one benchmark; python -m benchmarks NAME --help lists its options
-    python -m benchmarks --quick             all of them with tiny sizes, which shows that they work
+python -m benchmarks NAME [options]      one benchmark; python -m benchmarks NAME --help lists its options
+python -m benchmarks --quick             all of them with tiny sizes, which shows that they work
 """
 
 import argparse
@@ -30,29 +30,50 @@ from benchmarks import (
 from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "engines": engines.BENCHMARK, "memory": memory.BENCHMARK,
-    "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
-    "peers": peers.BENCHMARK, "steps": steps.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    **speech.BENCHMARKS,
+    "embedded": embedded.BENCHMARK,
+    "engines": engines.BENCHMARK,
+    "memory": memory.BENCHMARK,
+    "quality": quality.BENCHMARK,
+    "server": server.BENCHMARK,
+    "exactness": exactness.BENCHMARK,
+    "peers": peers.BENCHMARK,
+    "steps": steps.BENCHMARK,
+    "whisper": whisper.BENCHMARK,
+    "witnesses": witnesses.BENCHMARK,
 }
 
 
 def arguments_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="run all with tiny sizes; the figures mean nothing")
     parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="of --quick: only these")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="of --quick: where the results go")
     parser.set_defaults(run=run_quick)
     commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME", dest="command")
     for name, benchmark in BENCHMARKS.items():
-        command = commands.add_parser(name, help=benchmark.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                      description=inspect.getmodule(benchmark.measure).__doc__)
+        command = commands.add_parser(
+            name,
+            help=benchmark.help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            description=inspect.getmodule(benchmark.measure).__doc__,
+        )
         add_shared_options(command, benchmark.uses)
         benchmark.add_options(command.add_argument)
-        command.set_defaults(run=lambda options, name=name: run_benchmark(name, BENCHMARKS[name], options),
-                             output=None, bundle=None, checkpoints=None)
-    command = commands.add_parser("checkpoints", help="write random weights in the official files' layout",
-                                  description=checkpoints.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        command.set_defaults(
+            run=lambda options, name=name: run_benchmark(name, BENCHMARKS[name], options),
+            output=None,
+            bundle=None,
+            checkpoints=None,
+        )
+    command = commands.add_parser(
+        "checkpoints",
+        help="write random weights in the official files' layout",
+        description=checkpoints.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     checkpoints.add_options(command)
     return parser
 

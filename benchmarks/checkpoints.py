@@ -18,13 +18,13 @@ from ane.models.tortoise.upstream_keys import configs
 from ane.system.files import replacing, write_json
 
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
-STOP_BIAS = 2.5         # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
-NEVER_BIAS = -20.0      # added to the logit of a code that must not be sampled, such as the start code
-MASK_POSITIONS = 1012   # of the causal masks that older releases of transformers stored in each layer
+STOP_BIAS = 2.5  # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
+NEVER_BIAS = -20.0  # added to the logit of a code that must not be sampled, such as the start code
+MASK_POSITIONS = 1012  # of the causal masks that older releases of transformers stored in each layer
 
 
 def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    if key.endswith("inv_freq"):      # a constant, not a parameter
+    if key.endswith("inv_freq"):  # a constant, not a parameter
         return 10000.0 ** -(torch.arange(shape[0]) / shape[0])
     mean, deviation = scale(network, key, shape)
     return mean + deviation * torch.randn(shape, generator=generator)
@@ -35,14 +35,14 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
     if key == "temperature":
         return 1.0, 0.0
     if len(shape) == 1:
-        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)        # biases; gains of norms
+        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)  # biases; gains of norms
     if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
-        return 0.0, 10.0                                                  # EqualLinear scales its weight by 1/10
+        return 0.0, 10.0  # EqualLinear scales its weight by 1/10
     if key == "unconditioned_embedding":
-        return 0.0, 1.0                                                   # upstream's initial value
+        return 0.0, 1.0  # upstream's initial value
     if re.search(r"^gpt\.|emb", key):
-        return 0.0, 0.02                                                  # GPT-2 (Radford et al. 2019)
-    return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers
+        return 0.0, 0.02  # GPT-2 (Radford et al. 2019)
+    return 0.0, (3 * math.prod(shape[1:])) ** -0.5  # torch's default for linear layers
 
 
 def state_dict(file: str, generator: torch.Generator, stops: bool) -> dict:
@@ -74,7 +74,7 @@ def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None
     """Bias sampling to stop, or never to stop, and add the unused buffers that the official file has."""
     state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS if stops else NEVER_BIAS
     state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
-    mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]      # one for all layers
+    mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]  # one for all layers
     for layer in range(config.layers):
         state[f"gpt.h.{layer}.attn.bias"] = mask
         state[f"gpt.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)

@@ -26,7 +26,7 @@ TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
 # how each speaks: arguments of ``speak`` and ``stream``
 BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "heart": {}}
 Reading = Callable[[], dict[str, float | None]]
-SETTLING = 1.0      # seconds of readings that are not counted, in which the number of threads is found
+SETTLING = 1.0  # seconds of readings that are not counted, in which the number of threads is found
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -40,9 +40,13 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     return BenchmarkResult(rows, {"threads": options.threads, "rounds": options.rounds})
 
 
-def rows_in_conditions(options: argparse.Namespace, backend: Any, competitor: str,
-                       readings: Mapping[tuple[str, str], Reading], settings: dict[str, Any] | None = None
-                       ) -> list[BenchRow]:
+def rows_in_conditions(
+    options: argparse.Namespace,
+    backend: Any,
+    competitor: str,
+    readings: Mapping[tuple[str, str], Reading],
+    settings: dict[str, Any] | None = None,
+) -> list[BenchRow]:
     """Rows of readings, each of its (what, unit), beside busy programs; threads that the backend chooses and fixed
     numbers of them take turns."""
     governor, rows = backend.governor, list[BenchRow]()
@@ -57,9 +61,19 @@ def rows_in_conditions(options: argparse.Namespace, backend: Any, competitor: st
 
     for busy in options.busy:
         with busy_programs(busy):
-            calls = [RepeatedCall(BenchRow(f"{competitor} beside {busy}, {f'{fixed} threads' if fixed else 'chosen'}",
-                                           what, unit, settings or {}), partial(conditioned, fixed, read))
-                     for (what, unit), read in readings.items() for fixed in (None, *options.fixed)]
+            calls = [
+                RepeatedCall(
+                    BenchRow(
+                        f"{competitor} beside {busy}, {f'{fixed} threads' if fixed else 'chosen'}",
+                        what,
+                        unit,
+                        settings or {},
+                    ),
+                    partial(conditioned, fixed, read),
+                )
+                for (what, unit), read in readings.items()
+                for fixed in (None, *options.fixed)
+            ]
             rows += measure_in_rounds(calls, options.rounds, warm_up=False)
     backend.governor = governor
     return rows
@@ -89,11 +103,16 @@ def first_sound_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> 
 
 
 def add_busy_options(add: Callable[..., Any]) -> None:
-    add("--busy", type=lambda text: [*map(natural, comma_separated(text))], default=[0], metavar="N,…",
-        help="other programs, such as 0,1,2,4 (default: 0)")
-    add("--fixed", type=counts, default=(), metavar="N,…",
-        help="numbers of threads to try beside the chosen one")
+    add(
+        "--busy",
+        type=lambda text: [*map(natural, comma_separated(text))],
+        default=[0],
+        metavar="N,…",
+        help="other programs, such as 0,1,2,4 (default: 0)",
+    )
+    add("--fixed", type=counts, default=(), metavar="N,…", help="numbers of threads to try beside the chosen one")
 
 
-BENCHMARK = Benchmark(measure, "speed and first sound of the embedded voices", add_busy_options, "--rounds 1",
-                      uses=("threads", "rounds"))
+BENCHMARK = Benchmark(
+    measure, "speed and first sound of the embedded voices", add_busy_options, "--rounds 1", uses=("threads", "rounds")
+)

@@ -21,10 +21,13 @@ from ane.bundles import open_model
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 
 SYMBOLS, FRAMES = 128, 768
-OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {      # texts of a batch, and how engines are built
-    "usual ranges": (1, {}), "fp16": (1, {"engine_fp16": True}),
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {  # texts of a batch, and how engines are built
+    "usual ranges": (1, {}),
+    "fp16": (1, {"engine_fp16": True}),
     "NVIDIA's ranges": (1, {"engine_symbols": (32, 64, 96, 128), "engine_frames": (256, 512, 768, 1024)}),
-    "batch of 8": (8, {"engine_batch": 8}), "workspace of 1 GB": (1, {"engine_workspace": 1.0})}
+    "batch of 8": (8, {"engine_batch": 8}),
+    "workspace of 1 GB": (1, {"engine_workspace": 1.0}),
+}
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -34,14 +37,16 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     frames = min(FRAMES, positions) // symbols * symbols
     for what, (batch, engines) in OPTIONS.items() if built else [*OPTIONS.items()][:1]:
         forced = {**engines, "rebuild_engines": True} if built else engines
-        first, cached, rebuilt = (load_backend(options.backend, model, keep=True, **each)
-                                  for each in (engines, engines, forced))
+        first, cached, rebuilt = (
+            load_backend(options.backend, model, keep=True, **each) for each in (engines, engines, forced)
+        )
         call = partial(seconds, batch=batch, symbols=symbols, frames=frames)
         figures = {"first_s": call(first), "cached_s": call(cached), "rebuilt_s": call(rebuilt)}
         values = [1000 * call(cached) for _ in range(options.rounds)]
         rows.append(BenchRow(options.backend, what, "ms", {"batch": batch}, Spread.of(values), figures))
-    return BenchmarkResult(rows, {"model": model_name(options), "symbols": symbols, "frames": frames,
-                                  "rounds": options.rounds})
+    return BenchmarkResult(
+        rows, {"model": model_name(options), "symbols": symbols, "frames": frames, "rounds": options.rounds}
+    )
 
 
 def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
@@ -50,8 +55,12 @@ def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
     ids = np.arange(batch * symbols).reshape(batch, symbols) % 100 + 1
     states = backend.run("text", ids=ids, mask=np.ones((batch, symbols), np.float32))[..., :-1]
     alignment = np.repeat(np.eye(symbols, dtype=np.float32), frames // symbols, axis=1)
-    backend.run("mel", states=np.ascontiguousarray(states), alignment=np.repeat(alignment[None], batch, axis=0),
-                mask=np.ones((batch, frames), np.float32))
+    backend.run(
+        "mel",
+        states=np.ascontiguousarray(states),
+        alignment=np.repeat(alignment[None], batch, axis=0),
+        mask=np.ones((batch, frames), np.float32),
+    )
     return time.perf_counter() - started
 
 
@@ -59,5 +68,10 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--backend", default="onnx:tensorrt", metavar="NAME", help="(default: onnx:tensorrt)")
 
 
-BENCHMARK = Benchmark(measure, "TensorRT's engines of a FastSpeech model: building, cache, options", add_options, None,
-                      ("bundle", "rounds"))
+BENCHMARK = Benchmark(
+    measure,
+    "TensorRT's engines of a FastSpeech model: building, cache, options",
+    add_options,
+    None,
+    ("bundle", "rounds"),
+)

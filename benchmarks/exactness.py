@@ -27,7 +27,7 @@ SEED = 1
 def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> Iterator[BenchRow]:
     """A row for each number of threads and lanes: how many texts sound otherwise than alone on one thread."""
     synthesizer = ane.load(options.bundle or DEMO, "torch:cpu", precision, keep=True)
-    texts = held_out_sentences()[:options.texts]
+    texts = held_out_sentences()[: options.texts]
     own = synthesizer.model.settings
 
     def spoken(texts: list[str], lanes: int | None = None) -> list[bytes]:
@@ -46,25 +46,47 @@ def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> 
         other_streams = [streamed(text) for text in texts] if lanes == options.lanes[0] else streams
         differing = sum(one != other for one, other in zip(found, alone, strict=True))
         print(f"{precision}, {preset}, {threads} threads, {lanes} lanes: {differing} of {len(texts)}", flush=True)
-        yield BenchRow(f"torch:cpu {precision}", preset, "differing", {"threads": threads, "lanes": lanes},
-                       Spread.of([differing]), {"texts": len(texts), "streams": sum(
-                           one != other for one, other in zip(other_streams, streams, strict=True))})
+        yield BenchRow(
+            f"torch:cpu {precision}",
+            preset,
+            "differing",
+            {"threads": threads, "lanes": lanes},
+            Spread.of([differing]),
+            {
+                "texts": len(texts),
+                "streams": sum(one != other for one, other in zip(other_streams, streams, strict=True)),
+            },
+        )
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    rows = [row for precision in options.precision for preset in options.presets
-            for row in compare_sounds(precision, preset, options)]
+    rows = [
+        row
+        for precision in options.precision
+        for preset in options.presets
+        for row in compare_sounds(precision, preset, options)
+    ]
     return BenchmarkResult(rows, {"model": model_name(options)})
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--precision", type=comma_separated, default=["fp32", "bf16", "int8"], metavar="P,…",
-        help="(default: fp32,bf16,int8)")
+    add(
+        "--precision",
+        type=comma_separated,
+        default=["fp32", "bf16", "int8"],
+        metavar="P,…",
+        help="(default: fp32,bf16,int8)",
+    )
     add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="(default: fastest,1x10)")
     add("--texts", type=positive, default=60, metavar="N", help="(default: %(default)s)")
     add("--lanes", type=counts, default=[1, 2, 5, 8, 16], metavar="N,…", help="(default: 1,2,5,8,16)")
     add("--thread-counts", type=counts, default=[1, 2], metavar="N,…", help="(default: 1,2)")
 
 
-BENCHMARK = Benchmark(measure, "sounds that depend on lanes, threads or neighbours", add_options,
-                      "--texts 2 --lanes 1,3 --thread-counts 1 --precision int8 --presets fastest", uses=("bundle",))
+BENCHMARK = Benchmark(
+    measure,
+    "sounds that depend on lanes, threads or neighbours",
+    add_options,
+    "--texts 2 --lanes 1,3 --thread-counts 1 --precision int8 --presets fastest",
+    uses=("bundle",),
+)

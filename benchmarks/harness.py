@@ -71,14 +71,25 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
     if "bundle" in uses:
         source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded Tortoise, demo)")
     if "checkpoints" in uses:
-        source.add_argument("--checkpoints", type=Path, metavar="DIR",
-                            help="the model: official .pth files, which upstream reads; ours imports them into "
-                                 "DIR.bundle")
+        source.add_argument(
+            "--checkpoints",
+            type=Path,
+            metavar="DIR",
+            help="the model: official .pth files, which upstream reads; ours imports them into DIR.bundle",
+        )
     if "competitors" in uses:
-        add("--competitors", type=comma_separated, metavar="NAME,…",
-            help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)")
-        add("--upstream-python", type=Path, metavar="PATH",
-            help="interpreter of upstream's environment (docs/benchmarks.md)")
+        add(
+            "--competitors",
+            type=comma_separated,
+            metavar="NAME,…",
+            help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)",
+        )
+        add(
+            "--upstream-python",
+            type=Path,
+            metavar="PATH",
+            help="interpreter of upstream's environment (docs/benchmarks.md)",
+        )
     if "precision" in uses:
         add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of competitors that have it")
     if "threads" in uses:
@@ -146,13 +157,19 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Compet
         UserError: an unknown engine, or upstream without its interpreter or official files.
     """
     model = imported(options.checkpoints) if options.checkpoints else open_model(options.bundle or DEMO)
-    names = options.competitors or [*(["upstream"] if options.upstream_python else []), "torch",
-                                    *(["onnx"] if model.onnx_packages else [])]
+    names = options.competitors or [
+        *(["upstream"] if options.upstream_python else []),
+        "torch",
+        *(["onnx"] if model.onnx_packages else []),
+    ]
     check_names("--competitors", names, ENGINES, lambda name: name.partition(":")[0])
     if "upstream" in names and not (options.upstream_python and options.checkpoints):
         raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")
-    return model, [Competitor(name if ":" in name or name not in ("torch", "onnx") else f"{name}:cpu", precision)
-                   for name in names for precision in (["fp32"] if name == "upstream" else options.precision)]
+    return model, [
+        Competitor(name if ":" in name or name not in ("torch", "onnx") else f"{name}:cpu", precision)
+        for name in names
+        for precision in (["fp32"] if name == "upstream" else options.precision)
+    ]
 
 
 def check_names(flag: str, names: Sequence[str], known: Iterable[str], key: Callable[[str], str] = str) -> None:

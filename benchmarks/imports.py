@@ -31,7 +31,10 @@ def imported(checkpoints: Path) -> Bundle:
         pass
     contents = family.import_checkpoints(checkpoints, **import_options(family))
     size = sum(size for size, _ in state.values())
-    print(f"importing {checkpoints} into {destination}: about {size / 1e9:.1f} GB more, which stay until you remove it",
-          file=sys.stderr)
-    return write_bundle(contents, destination, name=checkpoints.name, overwrite=True,
-                        source={**contents.source, "state": state})
+    print(
+        f"importing {checkpoints} into {destination}: about {size / 1e9:.1f} GB more, which stay until you remove it",
+        file=sys.stderr,
+    )
+    return write_bundle(
+        contents, destination, name=checkpoints.name, overwrite=True, source={**contents.source, "state": state}
+    )

@@ -10,8 +10,8 @@ from ane.audio import resample
 from ane.books.judging import clicks
 from training.pitch import RATE, pitch_of
 
-FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
-QUIET = 10 ** (-45 / 20)    # below this a frame is silence
+FRAME = 240  # samples of a loudness frame: 10 ms at 24 kHz
+QUIET = 10 ** (-45 / 20)  # below this a frame is silence
 
 
 def words(text: str) -> list[str]:
@@ -48,8 +48,8 @@ class Wave:
 
     @classmethod
     def of(cls, audio: np.ndarray, rate: int) -> "Wave":
-        frames = audio[:len(audio) // FRAME * FRAME].reshape(-1, FRAME)
-        energy = np.sqrt((frames ** 2).mean(axis=1))
+        frames = audio[: len(audio) // FRAME * FRAME].reshape(-1, FRAME)
+        energy = np.sqrt((frames**2).mean(axis=1))
         spoken = np.flatnonzero(energy > QUIET)
         level = np.sqrt((frames[spoken] ** 2).mean()) if len(spoken) else 0.0
         end = len(audio) - (spoken[-1] + 1) * FRAME if len(spoken) else len(audio)
@@ -57,6 +57,12 @@ class Wave:
         pitch = pitch[pitch > 0]
         f0 = float(np.median(pitch)) if len(pitch) else float("nan")
         spread = float(np.std(12 * np.log2(pitch))) if len(pitch) else float("nan")
-        return cls(len(audio) / rate, f0, spread, float(20 * np.log10(max(level, 1e-9))), end / rate,
-                   clicks(audio, rate), bool(np.isfinite(audio).all()))
-
+        return cls(
+            len(audio) / rate,
+            f0,
+            spread,
+            float(20 * np.log10(max(level, 1e-9))),
+            end / rate,
+            clicks(audio, rate),
+            bool(np.isfinite(audio).all()),
+        )

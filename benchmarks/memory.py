@@ -26,8 +26,8 @@ from ane.system.errors import UserError
 from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_name
 from training.text import held_out_sentences
 
-SAMPLING_INTERVAL = 0.02        # seconds
-CHARACTERS_PER_MINUTE = 900     # of the embedded voice
+SAMPLING_INTERVAL = 0.02  # seconds
+CHARACTERS_PER_MINUTE = 900  # of the embedded voice
 SENTENCES_PER_PARAGRAPH = 6
 COMMANDS = ("say", "read")
 
@@ -39,8 +39,10 @@ def drawn_text(minutes: float, seed: int = 0) -> str:
     sentences: list[str] = []
     while sum(map(len, sentences)) < minutes * CHARACTERS_PER_MINUTE:
         sentences.append(" ".join(rng.choices(words, k=rng.randint(4, 16))).capitalize() + ".")
-    paragraphs = (sentences[start:start + SENTENCES_PER_PARAGRAPH]
-                  for start in range(0, len(sentences), SENTENCES_PER_PARAGRAPH))
+    paragraphs = (
+        sentences[start : start + SENTENCES_PER_PARAGRAPH]
+        for start in range(0, len(sentences), SENTENCES_PER_PARAGRAPH)
+    )
     return "\n\n".join(" ".join(paragraph) for paragraph in paragraphs) + "\n"
 
 
@@ -57,7 +59,7 @@ def run_command(*command: str) -> tuple[float, int, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise UserError(f"status {process.returncode} from: {' '.join(command)}")
-    unit = 1 if sys.platform == "darwin" else 1024      # of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return time.perf_counter() - start, usage.ru_maxrss * unit, private
 
 
@@ -77,11 +79,30 @@ def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) 
         text.write_text(drawn_text(minutes), encoding="utf-8")
         source = ["-f", str(text), "--threads", str(options.threads)] if command == "say" else [str(text)]
         seconds, peak, private = run_command(
-            sys.executable, "-m", "ane", command, *source, "--bundle", options.bundle or "demo",
-            *(["--preset", preset, "--seed", "0"] if preset else []), "-q", "--backend", "torch:cpu", "-o", str(sound))
+            sys.executable,
+            "-m",
+            "ane",
+            command,
+            *source,
+            "--bundle",
+            options.bundle or "demo",
+            *(["--preset", preset, "--seed", "0"] if preset else []),
+            "-q",
+            "--backend",
+            "torch:cpu",
+            "-o",
+            str(sound),
+        )
         figures = {"audio_s": soundfile.info(sound).duration, **({"private_gb": private / 1e9} if private else {})}
-        return BenchRow(f"ane {command}", "process", "s", {"preset": preset, "minutes": minutes},
-                        Spread.of([seconds]), figures, peak)
+        return BenchRow(
+            f"ane {command}",
+            "process",
+            "s",
+            {"preset": preset, "minutes": minutes},
+            Spread.of([seconds]),
+            figures,
+            peak,
+        )
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -102,5 +123,6 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--commands", type=comma_separated, default=list(COMMANDS), metavar="NAME,…", help="(default: say,read)")
 
 
-BENCHMARK = Benchmark(measure, "peak memory as the text grows", add_options, "--minutes 1 --presets fastest",
-                      uses=("bundle", "threads"))
+BENCHMARK = Benchmark(
+    measure, "peak memory as the text grows", add_options, "--minutes 1 --presets fastest", uses=("bundle", "threads")
+)

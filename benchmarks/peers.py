@@ -19,8 +19,8 @@ from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.packages import package_folder
 from benchmarks.server import TEXTS
 
-LONG = " ".join(TEXTS)          # several chunks
-Voice = Callable[[str], float]      # speaks a text, and returns the seconds of its sound
+LONG = " ".join(TEXTS)  # several chunks
+Voice = Callable[[str], float]  # speaks a text, and returns the seconds of its sound
 ABSENT = "kokoro-onnx and KittenTTS are not measured here"
 
 
@@ -61,8 +61,7 @@ def speed(voice: Voice, texts: tuple[str, ...]) -> dict[str, float | None]:
     """Return seconds of sound for each second, and for each second of processor time."""
     began, busy = time.perf_counter(), time.process_time()
     seconds = sum(map(voice, texts))
-    return {"value": seconds / (time.perf_counter() - began),
-            "audio_per_cpu_s": seconds / (time.process_time() - busy)}
+    return {"value": seconds / (time.perf_counter() - began), "audio_per_cpu_s": seconds / (time.process_time() - busy)}
 
 
 BENCHMARK = Benchmark(measure, "the default voice next to hibari-tts, in one run", quick=None, uses=("rounds",))

@@ -73,8 +73,17 @@ def judge(sound: Sound) -> JudgedSentence:
     audio, rate = sound.audio, sound.rate
     transcript = recogniser.transcribe(audio, rate)
     expected, found = (words(normalise_english(text)) for text in (sound.text, transcript))
-    return JudgedSentence(sound.text, transcript, edits(expected, found), len(expected), distillmos.score(audio, rate),
-                          dnsmos.score(audio, rate), Wave.of(audio, rate), encoder.embedding(audio, rate), sound.ended)
+    return JudgedSentence(
+        sound.text,
+        transcript,
+        edits(expected, found),
+        len(expected),
+        distillmos.score(audio, rate),
+        dnsmos.score(audio, rate),
+        Wave.of(audio, rate),
+        encoder.embedding(audio, rate),
+        sound.ended,
+    )
 
 
 def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
@@ -84,38 +93,51 @@ def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
-def quality_row(system: str, settings: Mapping[str, Any], judged: Sequence[JudgedSentence],
-                teacher: Sequence[JudgedSentence] | None) -> BenchRow:
+def quality_row(
+    system: str, settings: Mapping[str, Any], judged: Sequence[JudgedSentence], teacher: Sequence[JudgedSentence] | None
+) -> BenchRow:
     """The figures of one voice and way to speak; ``teacher``: the same sentences by its teacher."""
     count = np.array([one.words for one in judged], dtype=float)
     errors = np.array([one.errors for one in judged], dtype=float)
     natural = np.array([one.distillmos for one in judged])
     waves = [one.wave for one in judged]
     low, high = interval(errors, count)
-    figures = {"wer": errors.sum() / count.sum(), "wer_low": low, "wer_high": high,
-               "dnsmos": np.mean([one.dnsmos for one in judged]),
-               "f0": np.nanmedian([wave.f0 for wave in waves]),
-               "f0_spread": np.nanmean([wave.f0_spread for wave in waves]),
-               "loudness_db": np.mean([wave.loudness for wave in waves]),
-               "loudness_spread_db": np.std([wave.loudness for wave in waves]),
-               "silent_end": max(wave.silent_end for wave in waves), "clicks": sum(wave.clicks for wave in waves),
-               "broken": sum(not wave.finite for wave in waves), "ended": np.mean([one.ended for one in judged])}
+    figures = {
+        "wer": errors.sum() / count.sum(),
+        "wer_low": low,
+        "wer_high": high,
+        "dnsmos": np.mean([one.dnsmos for one in judged]),
+        "f0": np.nanmedian([wave.f0 for wave in waves]),
+        "f0_spread": np.nanmean([wave.f0_spread for wave in waves]),
+        "loudness_db": np.mean([wave.loudness for wave in waves]),
+        "loudness_spread_db": np.std([wave.loudness for wave in waves]),
+        "silent_end": max(wave.silent_end for wave in waves),
+        "clicks": sum(wave.clicks for wave in waves),
+        "broken": sum(not wave.finite for wave in waves),
+        "ended": np.mean([one.ended for one in judged]),
+    }
     if teacher is not None:
         speaker = mean_embedding([one.embedding for one in teacher])
         pairs = [(one.wave, other.wave) for one, other in zip(judged, teacher, strict=True)]
-        figures |= {"similarity": np.mean([one.embedding @ speaker for one in judged]),
-                    "f0_off": np.nanmedian([one.f0 / other.f0 for one, other in pairs]) - 1,
-                    "length": np.mean([one.seconds / other.seconds for one, other in pairs]),
-                    "longest": max(one.seconds / other.seconds for one, other in pairs)}
-    mean = Spread(float(natural.mean()), *interval(natural, np.ones(len(natural))), float(np.quantile(natural, 0.95)),
-                  len(natural))
+        figures |= {
+            "similarity": np.mean([one.embedding @ speaker for one in judged]),
+            "f0_off": np.nanmedian([one.f0 / other.f0 for one, other in pairs]) - 1,
+            "length": np.mean([one.seconds / other.seconds for one, other in pairs]),
+            "longest": max(one.seconds / other.seconds for one, other in pairs),
+        }
+    mean = Spread(
+        float(natural.mean()),
+        *interval(natural, np.ones(len(natural))),
+        float(np.quantile(natural, 0.95)),
+        len(natural),
+    )
     return BenchRow(system, "DistillMOS", "1 to 5", settings, mean, {name: float(x) for name, x in figures.items()})
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     options.bundle = options.bundle or DEFAULT_BUNDLE
     texts = options.texts.read_text(encoding="utf-8").split("\n") if options.texts else held_out_sentences()
-    sentences = tuple(filter(None, texts))[:options.sentences]
+    sentences = tuple(filter(None, texts))[: options.sentences]
     rows, misheard = [], {}
     for system, settings, sounds, teacher in systems(options, sentences):
         print(system, *settings.values(), flush=True)
@@ -123,21 +145,26 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         judged = [judge(sound) for sound in sounds] if sounds is not None else beside
         rows.append(quality_row(system, settings, judged, beside))
         misheard[" ".join([system, *map(str, settings.values())])] = [
-            f"{one.text} | {one.transcript}" for one in judged if one.errors]
-    settings = {"model": model_name(options), "sentences": len(sentences),
-                **({"texts": options.texts.name} if options.texts else {})}
+            f"{one.text} | {one.transcript}" for one in judged if one.errors
+        ]
+    settings = {
+        "model": model_name(options),
+        "sentences": len(sentences),
+        **({"texts": options.texts.name} if options.texts else {}),
+    }
     return BenchmarkResult(rows, settings, (), {"misheard": misheard})
 
 
-def systems(options: argparse.Namespace, sentences: tuple[str, ...]) -> Iterator[
-        tuple[str, dict[str, Any], Iterator[Sound] | None, str | None]]:
+def systems(
+    options: argparse.Namespace, sentences: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, Any], Iterator[Sound] | None, str | None]]:
     """What is measured: its name, its settings, its speech (None: the teacher's), and its teacher."""
     for folder in options.recordings:
         yield folder, {}, recordings(Path(folder), sentences), options.teacher
     if options.recordings:
         return
     model = open_model(bundle=options.bundle)
-    threads = options.threads if model.family.stages else None         # a model without has threads of its own
+    threads = options.threads if model.family.stages else None  # a model without has threads of its own
     synthesizer = ane.load(options.bundle, options.backend, options.precision, threads)
     for voice in options.voices or stored_voices(model):
         teacher, named = options.teacher or teacher_of(model, voice), {} if voice is None else {"voice": voice}
@@ -214,19 +241,35 @@ def teacher_of(model: Bundle, voice: str | None) -> str | None:
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--voices", type=comma_separated, default=[], metavar="NAME,…", help="(default: all that the bundle stores)")
-    add("--presets", type=comma_separated, default=[], metavar="NAME,…",
-        help="(default: the model's default, and if that has no diffusion, 1x10_guided too)")
-    add("--speeds", type=lambda text: [float(part) for part in comma_separated(text)], default=[1.0], metavar="X,…",
-        help="(default: 1)")
+    add(
+        "--presets",
+        type=comma_separated,
+        default=[],
+        metavar="NAME,…",
+        help="(default: the model's default, and if that has no diffusion, 1x10_guided too)",
+    )
+    add(
+        "--speeds",
+        type=lambda text: [float(part) for part in comma_separated(text)],
+        default=[1.0],
+        metavar="X,…",
+        help="(default: 1)",
+    )
     add("--sentences", type=positive, default=SENTENCES, metavar="N", help="the first N (default: %(default)s)")
     add("--texts", type=Path, metavar="FILE", help="speak its lines (default: the held-out sentences)")
     add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: that of the manifest)")
-    add("--recordings", type=comma_separated, default=[], metavar="DIR,…",
-        help="measure these folders of NNN.wav and speak nothing")
+    add(
+        "--recordings",
+        type=comma_separated,
+        default=[],
+        metavar="DIR,…",
+        help="measure these folders of NNN.wav and speak nothing",
+    )
     add("--backend", default="auto", help="(default: auto)")
     add("--precision", default="auto", help="(default: auto)")
     add("--keep", type=Path, metavar="DIR", help="write the sound to DIR/NAME/NNN.wav")
 
 
-BENCHMARK = Benchmark(measure, "naturalness and word errors of a bundle's voices", add_options, None,
-                      uses=("bundle", "threads"))
+BENCHMARK = Benchmark(
+    measure, "naturalness and word errors of a bundle's voices", add_options, None, uses=("bundle", "threads")
+)

@@ -27,16 +27,29 @@ from ane.server.encoders import PCM_RATE
 from benchmarks.harness import Benchmark, BenchmarkResult
 
 TEXTS = (
-    "The wind blew over the hill.", "It rained in the valley all night.", "She opened the old wooden door.",
-    "The train was late again this morning.", "Please close the window before you leave.",
-    "He found a letter under the table.", "The children played in the garden.",
-    "We walked along the river to the town.", "My brother works in a small shop.",
-    "The dog slept beside the warm fire.", "They sold their house last summer.", "A good book is a quiet friend.",
-    "The teacher wrote a word on the board.", "I would like a cup of tea.", "The moon was bright above the sea.",
-    "Nobody heard the bell at noon.", "The farmer counted his sheep.", "Her sister sang a song in the kitchen.",
-    "The road goes down to the harbour.", "Snow fell on the roof of the church.")
+    "The wind blew over the hill.",
+    "It rained in the valley all night.",
+    "She opened the old wooden door.",
+    "The train was late again this morning.",
+    "Please close the window before you leave.",
+    "He found a letter under the table.",
+    "The children played in the garden.",
+    "We walked along the river to the town.",
+    "My brother works in a small shop.",
+    "The dog slept beside the warm fire.",
+    "They sold their house last summer.",
+    "A good book is a quiet friend.",
+    "The teacher wrote a word on the board.",
+    "I would like a cup of tea.",
+    "The moon was bright above the sea.",
+    "Nobody heard the bell at noon.",
+    "The farmer counted his sheep.",
+    "Her sister sang a song in the kitchen.",
+    "The road goes down to the harbour.",
+    "Snow fell on the roof of the church.",
+)
 MODELS: dict[str, dict[str, Any]] = {"heart": {}, "demo": {"preset": "fastest"}}
-READ = 4096             # bytes that a client takes at a time
+READ = 4096  # bytes that a client takes at a time
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,16 @@ class Answer:
 
 def requests_of(model: str, count: int) -> list[dict[str, Any]]:
     """Requests with the texts in turn; the same text has the same seed."""
-    return [{"model": model, "input": TEXTS[number % len(TEXTS)], "seed": number % len(TEXTS),
-             "response_format": "pcm", **MODELS[model]} for number in range(count)]
+    return [
+        {
+            "model": model,
+            "input": TEXTS[number % len(TEXTS)],
+            "seed": number % len(TEXTS),
+            "response_format": "pcm",
+            **MODELS[model],
+        }
+        for number in range(count)
+    ]
 
 
 def ask(address: str, request: Mapping[str, Any]) -> Answer:
@@ -76,8 +97,13 @@ def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> l
 def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
     """Address of `ane serve`, which ends with the block."""
     environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-    process = subprocess.Popen([sys.executable, "-m", "ane", "serve", "--port", "0", *arguments], env=environment,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         found = re.search(r"http://[\d.:]+", process.stdout.readline())
@@ -91,37 +117,56 @@ def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows: list[BenchRow] = []
-    serve = ("--models", ",".join(options.models), "--lanes", str(options.lanes),
-             "--requests", str(max(256, options.requests)))
+    serve = (
+        "--models",
+        ",".join(options.models),
+        "--lanes",
+        str(options.lanes),
+        "--requests",
+        str(max(256, options.requests)),
+    )
     with started(*serve, threads=options.threads) as address:
         for model in options.models:
             requests = requests_of(model, options.requests)
-            alone = send(address, requests[:len(TEXTS)], 1)         # loads the model
+            alone = send(address, requests[: len(TEXTS)], 1)  # loads the model
             rounds = []
             for _ in range(options.rounds):
                 for name, at_once in (("all at once", len(requests)), ("one at a time", 1)):
                     began = time.perf_counter()
                     answers = send(address, requests, at_once)
                     rounds.append((name, time.perf_counter() - began, answers))
-            rows += [rounds_row(name, model, [each[1:] for each in rounds if each[0] == name], alone)
-                     for name in ("all at once", "one at a time")]
+            rows += [
+                rounds_row(name, model, [each[1:] for each in rounds if each[0] == name], alone)
+                for name in ("all at once", "one at a time")
+            ]
     return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes, "threads": options.threads})
 
 
-def rounds_row(name: str, model: str, rounds: Sequence[tuple[float, list[Answer]]],
-               alone: Sequence[Answer]) -> BenchRow:
+def rounds_row(
+    name: str, model: str, rounds: Sequence[tuple[float, list[Answer]]], alone: Sequence[Answer]
+) -> BenchRow:
     """``alone``: the answer of each text alone."""
     first = [[answer.first for answer in answers] for _, answers in rounds]
     sound = sum(len(answer.sound or b"") for answer in rounds[0][1]) / 2 / PCM_RATE
-    pairs = [(answer.sound, alone[number % len(TEXTS)].sound) for _, answers in rounds
-             for number, answer in enumerate(answers)]
-    return BenchRow(name, f"{len(first[0])} requests", "s", {"model": model},
-                    Spread.of([seconds for seconds, _ in rounds]), {
-                        "first_sound_p50_s": float(np.median(np.percentile(first, 50, axis=1))),
-                        "first_sound_p95_s": float(np.median(np.percentile(first, 95, axis=1))),
-                        "sound_seconds_per_s": float(np.median([sound / seconds for seconds, _ in rounds])),
-                        "lost": float(sum(not ours for ours, _ in pairs)),
-                        "bytes_as_alone": sum(ours == theirs for ours, theirs in pairs) / len(pairs)})
+    pairs = [
+        (answer.sound, alone[number % len(TEXTS)].sound)
+        for _, answers in rounds
+        for number, answer in enumerate(answers)
+    ]
+    return BenchRow(
+        name,
+        f"{len(first[0])} requests",
+        "s",
+        {"model": model},
+        Spread.of([seconds for seconds, _ in rounds]),
+        {
+            "first_sound_p50_s": float(np.median(np.percentile(first, 50, axis=1))),
+            "first_sound_p95_s": float(np.median(np.percentile(first, 95, axis=1))),
+            "sound_seconds_per_s": float(np.median([sound / seconds for seconds, _ in rounds])),
+            "lost": float(sum(not ours for ours, _ in pairs)),
+            "bytes_as_alone": sum(ours == theirs for ours, theirs in pairs) / len(pairs),
+        },
+    )
 
 
 def add_options(add: Callable[..., Any]) -> None:
@@ -130,5 +175,10 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"of {', '.join(MODELS)}")
 
 
-BENCHMARK = Benchmark(measure, "many requests at once to `ane serve`", add_options,
-                      quick="--rounds 1 --requests 3 --models heart", uses=("threads", "rounds"))
+BENCHMARK = Benchmark(
+    measure,
+    "many requests at once to `ane serve`",
+    add_options,
+    quick="--rounds 1 --requests 3 --models heart",
+    uses=("threads", "rounds"),
+)

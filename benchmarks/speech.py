@@ -38,9 +38,9 @@ from benchmarks.harness import (
 )
 
 SECONDS_PER_CHUNK = 5
-UPSTREAM_BATCH = 16         # candidates that upstream samples at a time
+UPSTREAM_BATCH = 16  # candidates that upstream samples at a time
 UPSTREAM_FILES = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
-SENTENCES = (       # 60 to 70 characters each, a chunk: four to five seconds of speech
+SENTENCES = (  # 60 to 70 characters each, a chunk: four to five seconds of speech
     "The train to the old harbour leaves at nine and comes back at noon.",
     "She put the letter into the drawer and never spoke of it again.",
     "A small boat lay on the sand, its sail torn by the winter storms.",
@@ -67,8 +67,9 @@ def text_of_chunks(number: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
-def start_worker(competitor: Competitor, model: Bundle, threads: int,
-                 prepare: TimedRequest | None = None) -> tuple[WorkerProcess, float]:
+def start_worker(
+    competitor: Competitor, model: Bundle, threads: int, prepare: TimedRequest | None = None
+) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
@@ -85,46 +86,74 @@ def start_worker(competitor: Competitor, model: Bundle, threads: int,
 def speech_figures(answer: dict[str, Any]) -> dict[str, Any]:
     """The figures of a request: seconds of work and of audio, and rates derived from them."""
     first = answer.get("first_audio")
-    return {"took_s": answer["elapsed"], "audio_s": answer["seconds"],
-            "real_time_factor": answer["elapsed"] / answer["seconds"],
-            **({} if first is None else {"first_audio_s": first}),
-            "tokens_per_s": answer["codes"] / answer["stages"]["decode"],
-            **{f"{stage}_s": seconds for stage, seconds in answer["stages"].items()}}
+    return {
+        "took_s": answer["elapsed"],
+        "audio_s": answer["seconds"],
+        "real_time_factor": answer["elapsed"] / answer["seconds"],
+        **({} if first is None else {"first_audio_s": first}),
+        "tokens_per_s": answer["codes"] / answer["stages"]["decode"],
+        **{f"{stage}_s": seconds for stage, seconds in answer["stages"].items()},
+    }
 
 
 def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
     check_names("--cases", options.cases, CASES)
     model, competitors = chosen_competitors(options)
-    calls = [RepeatedCall(BenchRow(competitor.name, "sentence", "s", {"case": name}),
-                          partial(sentence_reading, competitor, CASES[name], model, options))
-             for name in options.cases for competitor in competitors]
+    calls = [
+        RepeatedCall(
+            BenchRow(competitor.name, "sentence", "s", {"case": name}),
+            partial(sentence_reading, competitor, CASES[name], model, options),
+        )
+        for name in options.cases
+        for competitor in competitors
+    ]
     with busy_programs(options.busy):
         rows = measure_in_rounds(calls, options.rounds, warm_up=False)
-    settings = {"model": model_name(options), "text": options.text, "max_codes": options.max_codes,
-                "threads": options.threads, "rounds": options.rounds, "busy": options.busy}
+    settings = {
+        "model": model_name(options),
+        "text": options.text,
+        "max_codes": options.max_codes,
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "busy": options.busy,
+    }
     return BenchmarkResult(compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream"), settings)
 
 
-def sentence_reading(competitor: Competitor, case: SentenceCase, model: Bundle,
-                     options: argparse.Namespace) -> dict[str, Any]:
+def sentence_reading(
+    competitor: Competitor, case: SentenceCase, model: Bundle, options: argparse.Namespace
+) -> dict[str, Any]:
     """Start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
     if competitor.engine == "upstream":
         process = upstream_process(options)
         cold_start = process.cold_start
-        request: Any = {"text": options.text, "candidates": case.candidates, "steps": steps,
-                        "batch": min(UPSTREAM_BATCH, case.candidates), "guided": False, "codes": options.max_codes,
-                        "seed": 0}
+        request: Any = {
+            "text": options.text,
+            "candidates": case.candidates,
+            "steps": steps,
+            "batch": min(UPSTREAM_BATCH, case.candidates),
+            "guided": False,
+            "codes": options.max_codes,
+            "seed": 0,
+        }
     else:
-        spoken = TimedRequest(options.text, case.preset, max_codes=options.max_codes, steps=steps,
-                              candidates=PRESETS[case.preset].candidates if case.candidates > 1 else 1)
+        spoken = TimedRequest(
+            options.text,
+            case.preset,
+            max_codes=options.max_codes,
+            steps=steps,
+            candidates=PRESETS[case.preset].candidates if case.candidates > 1 else 1,
+        )
         process, cold_start = start_worker(competitor, model, options.threads, spoken)
         request = {"speak": asdict(spoken)}
     with process:
         answer = process.ask(request)
     if options.checkpoints and answer["codes"] % options.max_codes:
-        raise UserError(f"{answer['codes']} codes were sampled, no multiple of {options.max_codes}: compare with "
-                        "weights that never predict the stop code (python -m benchmarks checkpoints DIR --no-stop)")
+        raise UserError(
+            f"{answer['codes']} codes were sampled, no multiple of {options.max_codes}: compare with "
+            "weights that never predict the stop code (python -m benchmarks checkpoints DIR --no-stop)"
+        )
     figures = speech_figures(answer)
     return {"value": figures.pop("took_s"), "cold_start_s": cold_start, **figures, "peak_bytes": process.peak_bytes}
 
@@ -135,9 +164,11 @@ def upstream_process(options: argparse.Namespace) -> JsonProcess:
         if not (options.checkpoints / file).is_file():
             raise UserError(f"{options.checkpoints} has no {file}: upstream loads official checkpoints")
     script = Path(__file__).with_name("upstream_worker.py")
-    return JsonProcess([str(options.upstream_python), str(script), str(options.checkpoints), "--threads",
-                        str(options.threads)], {"OMP_NUM_THREADS": str(options.threads)},
-                       "make its environment as docs/benchmarks.md says")
+    return JsonProcess(
+        [str(options.upstream_python), str(script), str(options.checkpoints), "--threads", str(options.threads)],
+        {"OMP_NUM_THREADS": str(options.threads)},
+        "make its environment as docs/benchmarks.md says",
+    )
 
 
 def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
@@ -146,7 +177,7 @@ def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
     with ExitStack() as stack:
         for competitor in competitors:
             if competitor.engine == "upstream":
-                continue            # it does not stream
+                continue  # it does not stream
             process = stack.enter_context(start_worker(competitor, model, options.threads)[0])
             for preset in options.presets:
                 for seconds in sorted(options.seconds):
@@ -155,8 +186,15 @@ def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
                     row = BenchRow(competitor.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
                     calls.append(RepeatedCall(row, partial(stream_reading, process, request)))
         rows = measure_in_rounds(calls, options.rounds)
-    return BenchmarkResult(rows, {"model": model_name(options), "max_codes": options.max_codes,
-                                  "threads": options.threads, "rounds": options.rounds})
+    return BenchmarkResult(
+        rows,
+        {
+            "model": model_name(options),
+            "max_codes": options.max_codes,
+            "threads": options.threads,
+            "rounds": options.rounds,
+        },
+    )
 
 
 def stream_reading(process: WorkerProcess, request: TimedRequest) -> dict[str, Any]:
@@ -180,8 +218,16 @@ def stream_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARKS = {
-    "sentence": Benchmark(measure_sentence, "a sentence by a new process", sentence_options,
-                          "--cases one --max-codes 20 --steps 4 --rounds 1"),
-    "stream": Benchmark(measure_stream, "time to first audio and cost of a second", stream_options,
-                        "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1"),
+    "sentence": Benchmark(
+        measure_sentence,
+        "a sentence by a new process",
+        sentence_options,
+        "--cases one --max-codes 20 --steps 4 --rounds 1",
+    ),
+    "stream": Benchmark(
+        measure_stream,
+        "time to first audio and cost of a second",
+        stream_options,
+        "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1",
+    ),
 }

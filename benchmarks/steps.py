@@ -16,7 +16,7 @@ from ane.commands.arguments import counts
 from benchmarks.embedded import Reading, add_busy_options, rows_in_conditions
 from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
 
-PREFIX, CODES, STEPS, LONGEST_READING = 80, 80, 10, 1.0    # seconds
+PREFIX, CODES, STEPS, LONGEST_READING = 80, 80, 10, 1.0  # seconds
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
@@ -28,8 +28,9 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         backend = competitor.backend(model, options.threads)
         for lanes in options.lanes:
             call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
-            rows += rows_in_conditions(options, backend, competitor.name, {(f"step of {lanes} lanes", "ms"): call},
-                                       {"lanes": lanes})
+            rows += rows_in_conditions(
+                options, backend, competitor.name, {(f"step of {lanes} lanes", "ms"): call}, {"lanes": lanes}
+            )
     return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads, "rounds": options.rounds})
 
 
@@ -57,5 +58,6 @@ def add_options(add: Callable[..., Any]) -> None:
     add_busy_options(add)
 
 
-BENCHMARK = Benchmark(measure, "a step of the decoder by lanes, beside busy programs", add_options,
-                      "--lanes 1,2 --fixed 1 --rounds 1")
+BENCHMARK = Benchmark(
+    measure, "a step of the decoder by lanes, beside busy programs", add_options, "--lanes 1,2 --fixed 1 --rounds 1"
+)

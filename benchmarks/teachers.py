@@ -14,8 +14,8 @@ import numpy as np
 from ane.system.errors import UserError
 from benchmarks.packages import kokoro_graph, package_folder
 
-RATE = 24000                        # Hz of hibari and Kokoro
-Speak = Callable[[str], tuple[np.ndarray, int]]         # text → audio (S,) float32, its rate
+RATE = 24000  # Hz of hibari and Kokoro
+Speak = Callable[[str], tuple[np.ndarray, int]]  # text → audio (S,) float32, its rate
 
 
 def teacher_speech(name: str) -> Speak:
@@ -73,5 +73,7 @@ def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
 def kokoro_audio(text: str, style: np.ndarray) -> np.ndarray:
     session, ids, phonemes = kokoro()
     tokens = [ids[phoneme] for phoneme in phonemes(text) if phoneme in ids]
-    return session.run(None, {"tokens": np.array([[0, *tokens, 0]]), "style": style[len(tokens) - 1][None],
-                              "speed": np.ones(1, np.float32)})[0].ravel()
+    return session.run(
+        None,
+        {"tokens": np.array([[0, *tokens, 0]]), "style": style[len(tokens) - 1][None], "speed": np.ones(1, np.float32)},
+    )[0].ravel()

@@ -27,7 +27,7 @@ SAMPLE_RATE = 24000
 def stand_in(name: str, **names: object) -> types.ModuleType:
     """Install an empty module in place of one that upstream imports and does not use in the timed code."""
     module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)      # transformers asks find_spec for torchaudio
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)  # transformers asks find_spec for torchaudio
     module.__dict__.update(names)
     sys.modules[name] = module
     return module
@@ -40,21 +40,28 @@ class UpstreamSpeaker:
         stand_in("torchaudio")
         stand_in("progressbar")
         stand_in("rotary_embedding_torch", RotaryEmbedding=object, broadcat=None)
-        stand_in("librosa", filters=stand_in("librosa.filters", mel=None),
-                 util=stand_in("librosa.util", pad_center=None, tiny=None, normalize=None))
+        stand_in(
+            "librosa",
+            filters=stand_in("librosa.filters", mel=None),
+            util=stand_in("librosa.util", pad_center=None, tiny=None, normalize=None),
+        )
         from tortoise import api
 
         api.hf_hub_download = lambda repo_id, filename, cache_dir: str(checkpoints / filename)
         self.tts = api.TextToSpeech(models_dir=str(checkpoints), enable_redaction=False, kv_cache=True)
         self.codes, self.stages = 0, {}
-        for stage, owner, name in (("decode", self.tts.autoregressive, "inference_speech"),
-                                   ("rank", self.tts.clvp, "forward"), ("latents", self.tts.autoregressive, "forward"),
-                                   ("diffuse", api, "do_spectrogram_diffusion"),
-                                   ("vocode", self.tts.vocoder, "inference")):
+        for stage, owner, name in (
+            ("decode", self.tts.autoregressive, "inference_speech"),
+            ("rank", self.tts.clvp, "forward"),
+            ("latents", self.tts.autoregressive, "forward"),
+            ("diffuse", api, "do_spectrogram_diffusion"),
+            ("vocode", self.tts.vocoder, "inference"),
+        ):
             setattr(owner, name, self.timed(stage, getattr(owner, name)))
 
     def timed(self, stage: str, function: Callable) -> Callable:
         """``function``, timed as ``stage``; for "decode", codes are counted too."""
+
         def call(*args, **kwargs):
             start = time.perf_counter()
             result = function(*args, **kwargs)
@@ -71,12 +78,26 @@ class UpstreamSpeaker:
         widths = self.tts.autoregressive.model_dim, 2 * self.tts.diffusion.model_channels
         voice = tuple(torch.randn(1, width, generator=generator) for width in widths)
         start = time.perf_counter()
-        audio = self.tts.tts(request["text"], conditioning_latents=voice, use_deterministic_seed=request["seed"],
-                             num_autoregressive_samples=request["candidates"], max_mel_tokens=request["codes"],
-                             diffusion_iterations=request["steps"], cond_free=request["guided"], temperature=0.8,
-                             length_penalty=1.0, repetition_penalty=2.0, top_p=0.8, verbose=False)
-        return {"elapsed": time.perf_counter() - start, "seconds": audio.shape[-1] / SAMPLE_RATE, "codes": self.codes,
-                "stages": self.stages}
+        audio = self.tts.tts(
+            request["text"],
+            conditioning_latents=voice,
+            use_deterministic_seed=request["seed"],
+            num_autoregressive_samples=request["candidates"],
+            max_mel_tokens=request["codes"],
+            diffusion_iterations=request["steps"],
+            cond_free=request["guided"],
+            temperature=0.8,
+            length_penalty=1.0,
+            repetition_penalty=2.0,
+            top_p=0.8,
+            verbose=False,
+        )
+        return {
+            "elapsed": time.perf_counter() - start,
+            "seconds": audio.shape[-1] / SAMPLE_RATE,
+            "codes": self.codes,
+            "stages": self.stages,
+        }
 
 
 def main() -> None:
@@ -85,7 +106,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    answers, sys.stdout = sys.stdout, sys.stderr        # upstream and transformers print
+    answers, sys.stdout = sys.stdout, sys.stderr  # upstream and transformers print
     model = UpstreamSpeaker(arguments.checkpoints)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     with torch.inference_mode():

@@ -36,8 +36,14 @@ from benchmarks.teachers import teacher_speech
 from training.text import held_out_sentences
 
 RATE = 16000
-TEACHERS = ("hibari heart", "kokoro af_heart", "kokoro am_michael", "kokoro bf_emma", "kokoro bm_fable",
-            "kokoro af_nicole")
+TEACHERS = (
+    "hibari heart",
+    "kokoro af_heart",
+    "kokoro am_michael",
+    "kokoro bf_emma",
+    "kokoro bm_fable",
+    "kokoro af_nicole",
+)
 READERS = ("beckett", "clone-test", "endgame_nagg_nell", "two_cities")
 LANGUAGES = ("es", "fr", "it", "pt", "pl", "hi", "ja", "zh")
 TRANSLATED = ("es", "fr", "it")
@@ -77,7 +83,7 @@ def recordings(multilingual: bool, count: int) -> Iterator[Recording]:
         yield Recording(name, "read", loaded(moonshine / f"{name}.wav"))
     for path in sorted((samples / "en").glob("*.wav")):
         yield Recording(path.stem, "sample", loaded(path), path.with_suffix(".txt").read_text(encoding="utf-8"))
-    sentences = held_out_sentences()[:count * len(TEACHERS)]
+    sentences = held_out_sentences()[: count * len(TEACHERS)]
     spoken = []
     for index, text in enumerate(sentences):
         teacher = TEACHERS[index % len(TEACHERS)]
@@ -89,10 +95,15 @@ def recordings(multilingual: bool, count: int) -> Iterator[Recording]:
         return (level * random.standard_normal(samples)).astype(np.float32)
 
     pause = noise(35 * RATE, 1e-4)
-    yield Recording("35 s of quiet noise", "silence", np.concatenate((spoken[0], pause, spoken[1])),
-                    f"{sentences[0]} {sentences[1]}")
-    yield Recording("35 s of zeros", "silence", np.concatenate((spoken[0], 0 * pause, spoken[1])),
-                    f"{sentences[0]} {sentences[1]}")
+    yield Recording(
+        "35 s of quiet noise",
+        "silence",
+        np.concatenate((spoken[0], pause, spoken[1])),
+        f"{sentences[0]} {sentences[1]}",
+    )
+    yield Recording(
+        "35 s of zeros", "silence", np.concatenate((spoken[0], 0 * pause, spoken[1])), f"{sentences[0]} {sentences[1]}"
+    )
     for decibels in (10, 0, -10):
         level = float(np.sqrt(np.mean(spoken[2] ** 2)) * 10 ** (-decibels / 20))
         yield Recording(f"noise at {decibels} dB", "noise", spoken[2] + noise(len(spoken[2]), level), sentences[2])
@@ -112,25 +123,32 @@ class OpenAiWhisper:
             import whisper
             from whisper import decoding, model
         except ImportError as error:
-            raise UserError(f"{error.name} is missing: pip install openai-whisper==20250625, in an environment or "
-                            "with --target DIR and PYTHONPATH=DIR") from error
+            raise UserError(
+                f"{error.name} is missing: pip install openai-whisper==20250625, in an environment or "
+                "with --target DIR and PYTHONPATH=DIR"
+            ) from error
         sizes = asdict(checkpoint.config("encoder")) | asdict(checkpoint.config("decoder"))
         dims = model.ModelDimensions(**{name: sizes[name] for name in model.ModelDimensions.__dataclass_fields__})
         self.network = model.Whisper(dims).eval()
-        state = {f"{network}.{key}": tensor.float() for network in ("encoder", "decoder")
-                 for key, tensor in checkpoint.tensors(network).items()}
+        state = {
+            f"{network}.{key}": tensor.float()
+            for network in ("encoder", "decoder")
+            for key, tensor in checkpoint.tensors(network).items()
+        }
         self.network.load_state_dict(state)
         self.transcribe, self.multilingual = whisper.transcribe, self.network.is_multilingual
         self.draws: list[np.random.Generator] = []
-        decoding.Categorical = self.drawn       # type: ignore[misc, assignment]
+        decoding.Categorical = self.drawn  # type: ignore[misc, assignment]
         self.decode = self.network.decode
         self.network.decode = self.decoded
 
     def decoded(self, mel: torch.Tensor, options: Any) -> Any:
         """``Whisper.decode``, with generators of the window and the temperature as ours are."""
-        seek = sys._getframe(2).f_locals["seek"]        # of whisper.transcribe.transcribe
-        self.draws = [np.random.default_rng((0, seek, round(1000 * options.temperature), candidate))
-                      for candidate in range(options.best_of or 1)]
+        seek = sys._getframe(2).f_locals["seek"]  # of whisper.transcribe.transcribe
+        self.draws = [
+            np.random.default_rng((0, seek, round(1000 * options.temperature), candidate))
+            for candidate in range(options.best_of or 1)
+        ]
         return self.decode(mel, options)
 
     def drawn(self, logits: torch.Tensor) -> Any:
@@ -140,11 +158,22 @@ class OpenAiWhisper:
 
     def hear(self, recording: Recording) -> Heard:
         language = {} if self.multilingual else {"language": "en"}
-        found = self.transcribe(self.network, recording.audio, task=recording.task, fp16=False, best_of=5,
-                                temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), **language)
+        found = self.transcribe(
+            self.network,
+            recording.audio,
+            task=recording.task,
+            fp16=False,
+            best_of=5,
+            temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+            **language,
+        )
         segments = [segment for segment in found["segments"] if segment["text"].strip()]
-        return Heard(found["text"].strip(), tuple(token for segment in segments for token in segment["tokens"]),
-                     max((segment["temperature"] for segment in segments), default=0.0), found["language"])
+        return Heard(
+            found["text"].strip(),
+            tuple(token for segment in segments for token in segment["tokens"]),
+            max((segment["temperature"] for segment in segments), default=0.0),
+            found["language"],
+        )
 
 
 class AneWhisper:
@@ -158,25 +187,37 @@ class AneWhisper:
 
     def hear(self, recording: Recording) -> Heard:
         found = self.transcriber.transcribe(recording.audio, RATE, TranscriptionOptions(task=recording.task))
-        return Heard(found.text, tuple(token for segment in found.segments for token in segment.tokens),
-                     max((segment.temperature for segment in found.segments), default=0.0), found.language)
+        return Heard(
+            found.text,
+            tuple(token for segment in found.segments for token in segment.tokens),
+            max((segment.temperature for segment in found.segments), default=0.0),
+            found.language,
+        )
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     torch.set_num_threads(1)
     checkpoint = imported(whisper_folder(options.size))
     reference = OpenAiWhisper(checkpoint)
-    chosen = [recording for recording in recordings(reference.multilingual, options.sentences)
-              if not options.only or recording.name in options.only]
+    chosen = [
+        recording
+        for recording in recordings(reference.multilingual, options.sentences)
+        if not options.only or recording.name in options.only
+    ]
     expected = []
     for recording in chosen:
         expected.append(reference.hear(recording))
         print(recording.name, "|", expected[-1].text, flush=True)
     rows = [row_of("openai-whisper", chosen, expected, expected)]
-    details: dict[str, Any] = {recording.name: {
-        "kind": recording.kind, "seconds": round(len(recording.audio) / RATE, 1), "text": recording.text,
-        "openai-whisper": asdict(one) | {"tokens": len(one.tokens)}} for recording, one in zip(chosen, expected,
-                                                                                               strict=True)}
+    details: dict[str, Any] = {
+        recording.name: {
+            "kind": recording.kind,
+            "seconds": round(len(recording.audio) / RATE, 1),
+            "text": recording.text,
+            "openai-whisper": asdict(one) | {"tokens": len(one.tokens)},
+        }
+        for recording, one in zip(chosen, expected, strict=True)
+    }
     for system in options.systems:
         name = system.partition("=")[0]
         ours = AneWhisper(checkpoint, system)
@@ -192,24 +233,37 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 def row_of(system: str, chosen: Sequence[Recording], heard: Sequence[Heard], expected: Sequence[Heard]) -> BenchRow:
     """Word errors where the text is known and there is no noise, and how many results are those of openai-whisper."""
-    pairs = [(words(normalise_english(recording.text)), words(normalise_english(one.text)))
-             for recording, one in zip(chosen, heard, strict=True) if recording.text and recording.kind != "noise"]
+    pairs = [
+        (words(normalise_english(recording.text)), words(normalise_english(one.text)))
+        for recording, one in zip(chosen, heard, strict=True)
+        if recording.text and recording.kind != "noise"
+    ]
     errors = sum(edits(text, found) for text, found in pairs) / max(1, sum(len(text) for text, _ in pairs))
     both = list(zip(heard, expected, strict=True))
-    changed = [(words(wanted.text), words(one.text)) for recording, one, wanted in zip(chosen, heard, expected,
-                                                                                     strict=True)
-               if recording.kind in ("read", "sample", "spoken", "silence")]
-    figures = {"recordings": len(both), "same_text": sum(one.text == wanted.text for one, wanted in both),
-               "same_tokens": sum(one.tokens == wanted.tokens for one, wanted in both),
-               "changed_words": sum(edits(*pair) for pair in changed) / max(1, sum(len(text) for text, _ in changed)),
-               "retried": sum(one.temperature > 0 for one in heard)}
+    changed = [
+        (words(wanted.text), words(one.text))
+        for recording, one, wanted in zip(chosen, heard, expected, strict=True)
+        if recording.kind in ("read", "sample", "spoken", "silence")
+    ]
+    figures = {
+        "recordings": len(both),
+        "same_text": sum(one.text == wanted.text for one, wanted in both),
+        "same_tokens": sum(one.tokens == wanted.tokens for one, wanted in both),
+        "changed_words": sum(edits(*pair) for pair in changed) / max(1, sum(len(text) for text, _ in changed)),
+        "retried": sum(one.temperature > 0 for one in heard),
+    }
     return BenchRow(system, "word errors", "share", {}, Spread.of([errors]), figures)
 
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--size", choices=("base", "tiny.en"), default="base", help="(default: %(default)s)")
-    add("--systems", type=comma_separated, default=SYSTEMS, metavar="BACKEND/PRECISION[=BUNDLE],…",
-        help="BUNDLE has the packages of onnx and mil (default: torch in four precisions)")
+    add(
+        "--systems",
+        type=comma_separated,
+        default=SYSTEMS,
+        metavar="BACKEND/PRECISION[=BUNDLE],…",
+        help="BUNDLE has the packages of onnx and mil (default: torch in four precisions)",
+    )
     add("--sentences", type=int, default=2, metavar="N", help="by each voice (default: %(default)s)")
     add("--only", type=comma_separated, default=(), metavar="NAME,…", help="of the recordings")
 

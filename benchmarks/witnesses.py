@@ -23,26 +23,43 @@ from converters.proof.verify import choose_packages, runner_named, verify
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = open_model(options.bundle or DEMO)
     model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
-    found: dict[tuple[str, str], dict[str, float | None]] = {(Path(package.path).stem, name): {
-        f"{what} {short}": value for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))
-        if key in function.parity
-        for what, value in (("interpreter", function.parity[key]), ("threshold", threshold_of(package, name, key)))}
-        for package in model.packages for name, function in package.functions.items()}
+    found: dict[tuple[str, str], dict[str, float | None]] = {
+        (Path(package.path).stem, name): {
+            f"{what} {short}": value
+            for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))
+            if key in function.parity
+            for what, value in (("interpreter", function.parity[key]), ("threshold", threshold_of(package, name, key)))
+        }
+        for package in model.packages
+        for name, function in package.functions.items()
+    }
     if find_spec("coreai"):
         for one in verify(model, choose_packages(model), runner_named("coreai"), progress=print):
             found[one.package, one.function]["Core AI fp32"] = one.snr
-    rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
-                     Spread.of([figures["interpreter fp16"]]) if "interpreter fp16" in figures else None, figures)
-            for (package, name), figures in found.items()]
+    rows = [
+        BenchRow(
+            "interpreter fp16",
+            name,
+            "dB",
+            {"package": package},
+            Spread.of([figures["interpreter fp16"]]) if "interpreter fp16" in figures else None,
+            figures,
+        )
+        for (package, name), figures in found.items()
+    ]
     return BenchmarkResult(rows, {"model": model_name(options)}, more={"tables": [table(found)]})
 
 
 def table(found: dict[tuple[str, str], dict[str, float | None]]) -> dict[str, Any]:
     """The table of the documentation (``docs/generate.py``)."""
     columns = dict.fromkeys(name for figures in found.values() for name in figures)
-    return {"columns": ["package", "function", *columns],
-            "rows": [[*names, *("–" if figures.get(column) is None else f"{figures[column]:.1f}" for column in columns)]
-                     for names, figures in found.items()]}
+    return {
+        "columns": ["package", "function", *columns],
+        "rows": [
+            [*names, *("–" if figures.get(column) is None else f"{figures[column]:.1f}" for column in columns)]
+            for names, figures in found.items()
+        ],
+    }
 
 
 BENCHMARK = Benchmark(measure, "dB of each converted function, by what runs it", quick=None, uses=("bundle",))

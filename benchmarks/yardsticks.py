@@ -20,7 +20,7 @@ from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from benchmarks.imports import imported
 from benchmarks.packages import package_folder, whisper_folder
 
-RATE = 16000        # Hz of all of them
+RATE = 16000  # Hz of all of them
 
 
 class WhisperRecogniser:
@@ -49,7 +49,7 @@ class DistillMos:
             from distillmos import ConvTransformerSQAModel
         finally:
             sys.path[:] = [folder for folder in sys.path if folder not in folders]
-        with redirect_stdout(sys.stderr):       # it prints its version
+        with redirect_stdout(sys.stderr):  # it prints its version
             self.network = ConvTransformerSQAModel().eval()
 
     @torch.no_grad()
@@ -63,8 +63,8 @@ class Dnsmos:
     It computes what the authors' script does (microsoft/DNS-Challenge, DNSMOS/dnsmos_local.py).
     """
 
-    SECONDS = 9.01              # of sound that it hears at a time; shorter sound is repeated
-    OVERALL = -0.06766283, 1.11546468, 0.04602535       # of the polynomial from its output to the scale 1 to 5
+    SECONDS = 9.01  # of sound that it hears at a time; shorter sound is repeated
+    OVERALL = -0.06766283, 1.11546468, 0.04602535  # of the polynomial from its output to the scale 1 to 5
 
     def __init__(self) -> None:
         import onnxruntime
@@ -80,18 +80,19 @@ class Dnsmos:
         while len(audio) < size:
             audio = np.tile(audio, 2)
         starts = range(0, (int(len(audio) / RATE - self.SECONDS) + 1) * RATE, RATE)
-        windows = [audio[start:start + size] for start in starts]
-        scores = [self.session.run(None, {"input_1": window[None]})[0][0][2] for window in windows
-                  if len(window) == size]
+        windows = [audio[start : start + size] for start in starts]
+        scores = [
+            self.session.run(None, {"input_1": window[None]})[0][0][2] for window in windows if len(window) == size
+        ]
         return float(np.mean(np.polyval(self.OVERALL, scores)))
 
 
 class SpeakerEncoder(nn.Module):
     """Embeddings whose cosine says how alike voices sound: GE2E (Wan et al. 2018, arXiv 1710.10467) by Resemblyzer."""
 
-    WINDOW, HOP = 400, 160                      # samples (resemblyzer hparams.py)
-    BANDS, FRAMES, WIDTH = 40, 160, 256         # of the mel; of a part that is heard at a time; of an embedding
-    STEP = 77                                   # frames from one part to the next: 1.3 parts a second
+    WINDOW, HOP = 400, 160  # samples (resemblyzer hparams.py)
+    BANDS, FRAMES, WIDTH = 40, 160, 256  # of the mel; of a part that is heard at a time; of an embedding
+    STEP = 77  # frames from one part to the next: 1.3 parts a second
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,11 +109,11 @@ class SpeakerEncoder(nn.Module):
         audio = resample(audio, rate, RATE)
         parts = max(1, 1 + (len(audio) // self.HOP - self.FRAMES) // self.STEP)
         audio = np.pad(audio, (self.WINDOW // 2, self.WINDOW + self.FRAMES * self.HOP))
-        frames = np.lib.stride_tricks.sliding_window_view(audio, self.WINDOW)[::self.HOP]
-        frames = frames[:(parts - 1) * self.STEP + self.FRAMES]
+        frames = np.lib.stride_tricks.sliding_window_view(audio, self.WINDOW)[:: self.HOP]
+        frames = frames[: (parts - 1) * self.STEP + self.FRAMES]
         power = np.abs(np.fft.rfft(frames * np.hanning(self.WINDOW + 1)[:-1])) ** 2
         mel = (power @ self.filters.T).astype(np.float32)
-        mels = torch.from_numpy(np.stack([mel[part * self.STEP:][:self.FRAMES] for part in range(parts)]))
+        mels = torch.from_numpy(np.stack([mel[part * self.STEP :][: self.FRAMES] for part in range(parts)]))
         found = torch.relu(self.linear(self.lstm(mels)[1][0][-1]))
         mean = (found / found.norm(dim=1, keepdim=True)).mean(dim=0)
         return (mean / mean.norm()).numpy()

@@ -36,11 +36,11 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
     if isinstance(layer, EqualLinear):
         return array(layer.weight)[:, :, None, None] * layer.scale, array(layer.bias) * layer.rate
     weight = array(layer.weight)
-    if isinstance(layer, Conv1D):                        # GPT-2: (in, out)
+    if isinstance(layer, Conv1D):  # GPT-2: (in, out)
         weight = weight.T[:, :, None, None]
-    elif isinstance(layer, nn.Linear):                   # (out, in)
+    elif isinstance(layer, nn.Linear):  # (out, in)
         weight = weight[:, :, None, None]
-    elif isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):      # (out, in, k); transposed: (in, out, k)
+    elif isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):  # (out, in, k); transposed: (in, out, k)
         weight = weight[:, :, None]
     else:
         raise TypeError(f"{type(layer).__name__} has no kernel")
@@ -79,9 +79,18 @@ def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: f
 def same_conv(s: Style, x: Var, layer: nn.Conv1d, name: str | None = None, scale: float = 1.0) -> Var:
     """A convolution with the layer's own zero padding, stride and dilation: (B, C, 1, S) → (B, O, 1, S')."""
     weight, bias = kernel(layer)
-    pad, = layer.padding
-    return conv(s, x, weight * scale, None if bias is None else bias * scale, name, pad_type="custom",
-                pad=[0, 0, pad, pad], strides=[1, *layer.stride], dilations=[1, *layer.dilation])
+    (pad,) = layer.padding
+    return conv(
+        s,
+        x,
+        weight * scale,
+        None if bias is None else bias * scale,
+        name,
+        pad_type="custom",
+        pad=[0, 0, pad, pad],
+        strides=[1, *layer.stride],
+        dilations=[1, *layer.dilation],
+    )
 
 
 def scaled(s: Style, x: Var, factor: float) -> Var:
@@ -95,8 +104,14 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
     The scaled eps, 1e-8, is 0 in fp16. That is more exact (SNR of 70 dB at a variance of 0.016, 83 at 0.3) than fp16's
     smallest number (55 and 80), but no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
     """
-    return mb.layer_norm(x=x, axes=[1], gamma=s.const(layer.weight), beta=s.const(layer.bias),
-                         epsilon=s.dtype(layer.eps * scale * scale), **named(name))
+    return mb.layer_norm(
+        x=x,
+        axes=[1],
+        gamma=s.const(layer.weight),
+        beta=s.const(layer.bias),
+        epsilon=s.dtype(layer.eps * scale * scale),
+        **named(name),
+    )
 
 
 def key_mask(s: Style, inside: Var) -> Var:
@@ -126,11 +141,17 @@ class PaddingMask:
         return cls(inside, mean_weight, key_mask(s, inside), mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
-PEAK, SMALLEST_PEAK = 16, 2.0 ** -11    # largest value of a group when it is squared; smaller ones are not raised to it
+PEAK, SMALLEST_PEAK = 16, 2.0**-11  # largest value of a group when it is squared; smaller ones are not raised to it
 
 
-def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | None = None, scale: float = 1.0,
-               modulation: tuple[Var, Var] | None = None) -> Var:
+def group_norm(
+    s: Style,
+    x: Var,
+    layer: nn.GroupNorm,
+    padding: PaddingMask | None = None,
+    scale: float = 1.0,
+    modulation: tuple[Var, Var] | None = None,
+) -> Var:
     """Group norm over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
 
     ``scale`` is that of ``x`` (principle 7). ``modulation`` is (scale, shift), (1, C, 1, 1) each: the result is
@@ -147,8 +168,10 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
         return mb.reduce_mean(x=values, axes=[3], keep_dims=True)
 
     def largest(values: Var) -> Var:
-        return mb.maximum(x=mb.reduce_max(x=values, axes=[2, 3], keep_dims=True),
-                          y=mb.mul(x=mb.reduce_min(x=values, axes=[2, 3], keep_dims=True), y=s.dtype(-1)))
+        return mb.maximum(
+            x=mb.reduce_max(x=values, axes=[2, 3], keep_dims=True),
+            y=mb.mul(x=mb.reduce_min(x=values, axes=[2, 3], keep_dims=True), y=s.dtype(-1)),
+        )
 
     gain, shift = (s.const(values).reshape(grouped) for values in (layer.weight, layer.bias))
     if modulation is not None:
@@ -159,7 +182,7 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
     centred = mb.sub(x=x, y=mean(x))
     factor = mb.real_div(x=s.dtype(PEAK), y=mb.add(x=largest(centred), y=s.dtype(SMALLEST_PEAK)))
     centred = mb.mul(x=centred, y=factor)
-    eps = mb.square(x=mb.mul(x=factor, y=s.dtype(scale * layer.eps ** 0.5)))
+    eps = mb.square(x=mb.mul(x=factor, y=s.dtype(scale * layer.eps**0.5)))
     inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=s.dtype(0))
     # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
     y = mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
@@ -220,8 +243,11 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 
 def head_groups(heads: int, score_bytes: int) -> int:
     """The least number of equal groups of heads whose scores, ``score_bytes`` a head, each stay on the chip."""
-    return next(groups for groups in range(1, heads + 1)
-                if heads % groups == 0 and (groups == heads or heads // groups * score_bytes <= ON_CHIP))
+    return next(
+        groups
+        for groups in range(1, heads + 1)
+        if heads % groups == 0 and (groups == heads or heads // groups * score_bytes <= ON_CHIP)
+    )
 
 
 def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
@@ -233,8 +259,7 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
     if pool is None:
         return mb.matmul(x=v, y=weight, transpose_y=True)
     of_pool, of_columns = mb.split(x=weight, split_sizes=[pool[0].shape[3], k.shape[3]], axis=3)
-    return mb.add(x=mb.matmul(x=pool[1], y=of_pool, transpose_y=True),
-                  y=mb.matmul(x=v, y=of_columns, transpose_y=True))
+    return mb.add(x=mb.matmul(x=pool[1], y=of_pool, transpose_y=True), y=mb.matmul(x=v, y=of_columns, transpose_y=True))
 
 
 def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
@@ -254,7 +279,7 @@ def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, 
     """
     weight, bias = kernel(layer)
     width = len(weight) // (3 * heads)
-    factors = np.array([width ** -0.25, width ** -0.25, 1], np.float32)[None, :, None]
+    factors = np.array([width**-0.25, width**-0.25, 1], np.float32)[None, :, None]
 
     def parts(values: np.ndarray) -> np.ndarray:
         values = values.reshape(heads, 3, -1) * factors

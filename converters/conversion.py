@@ -25,9 +25,9 @@ from converters.coreml.package import CoreMLTarget
 from converters.functions import chosen_networks, convertible_networks, models
 from converters.progress import ConversionProgress, count_functions, weights_of
 
-Progress = Callable[[str, str], None]       # network, activity
+Progress = Callable[[str, str], None]  # network, activity
 PROGRESS_FILE = "progress.json"
-ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
+ROOT = Path(__file__).parents[1]  # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
 NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "progress.py", "probes.py"})
@@ -52,18 +52,24 @@ class ConversionTarget(Protocol):
     def versions(self) -> tuple[str, ...]:
         """Versions of the libraries that write packages."""
 
-    def package(self, model: Bundle, network: str, options: Any, work: Path, progress: Callable[[str], None],
-                licence: str) -> PackageRecord:
+    def package(
+        self, model: Bundle, network: str, options: Any, work: Path, progress: Callable[[str], None], licence: str
+    ) -> PackageRecord:
         """Write and measure a package. Raises UserError when it is below its threshold or cannot be written."""
 
 
 COREML_TARGET = CoreMLTarget()
 
 
-def convert(model: Bundle, destination: Path, options: Sequence[Any],
-            networks: Sequence[str] | None = None, overwrite: bool = False,
-            progress: Progress = lambda network, activity: None,
-            target: ConversionTarget = COREML_TARGET) -> Bundle:
+def convert(
+    model: Bundle,
+    destination: Path,
+    options: Sequence[Any],
+    networks: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: Progress = lambda network, activity: None,
+    target: ConversionTarget = COREML_TARGET,
+) -> Bundle:
     """Write ``model`` with packages of the target's format as a bundle.
 
     Packages are collected in ``<destination>.converting`` until all are done. After an interruption, the next call
@@ -92,13 +98,18 @@ def convert(model: Bundle, destination: Path, options: Sequence[Any],
         for option in options:
             for network in chosen:
                 if (key := (target.name, network, option.stored(network))) not in finished:
-                    missing.setdefault(key, option)         # two precisions may store a network alike
-        counted = ConversionProgress(progress, [
-            (network, count_functions(target.name, model, network, option), weights_of(model, network))
-            for (_, network, _), option in missing.items()])
+                    missing.setdefault(key, option)  # two precisions may store a network alike
+        counted = ConversionProgress(
+            progress,
+            [
+                (network, count_functions(target.name, model, network, option), weights_of(model, network))
+                for (_, network, _), option in missing.items()
+            ],
+        )
         for index, ((_, network, _), option) in enumerate(missing.items()):
-            done.append(target.package(model, network, option, work, partial(counted.report, index),
-                                       model.manifest.licence))
+            done.append(
+                target.package(model, network, option, work, partial(counted.report, index), model.manifest.licence)
+            )
             _save_progress(work, fingerprint, done, target)
         progress("bundle", "writing")
         packages = done + _kept_packages(model, work, {_key(package) for package in done})
@@ -126,8 +137,11 @@ def graph_sources(root: Path = ROOT) -> list[Path]:
     names = (SHARED_NETWORKS, *(model.networks for model in models().values()))
     modules = [root / name.replace(".", "/") for name in names]
     networks = {path for module in modules for path in (*module.glob("*.py"), *module.parent.glob(f"{module.name}.py"))}
-    builders = {path for path in (root / "converters").rglob("*") if path.suffix in (".py", ".tsv")
-                and not NO_GRAPHS.intersection(path.relative_to(root).parts)}
+    builders = {
+        path
+        for path in (root / "converters").rglob("*")
+        if path.suffix in (".py", ".tsv") and not NO_GRAPHS.intersection(path.relative_to(root).parts)
+    }
     return sorted(networks | builders)
 
 
@@ -162,11 +176,15 @@ def _kept_packages(model: Bundle, work: Path, converted: set[tuple[str, str, str
     return kept
 
 
-def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str],
-                 target: ConversionTarget) -> str:
+def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str], target: ConversionTarget) -> str:
     """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
-    parts = [model.identity, target.name, code_fingerprint(target), networks,
-             [dataclasses.asdict(option) for option in options]]
+    parts = [
+        model.identity,
+        target.name,
+        code_fingerprint(target),
+        networks,
+        [dataclasses.asdict(option) for option in options],
+    ]
     return hashlib.sha256(json.dumps(parts, default=sorted).encode()).hexdigest()
 
 
@@ -179,11 +197,16 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
             for unfinished in (*work.glob(".*"), *work.glob("packages/.*")):
                 shutil.rmtree(unfinished, ignore_errors=True)
             known = convertible_networks(target.name)
-            return [package for package in read_section(stated, str(progress_file), known, target.name)
-                    if _is_intact(work, package)]
+            return [
+                package
+                for package in read_section(stated, str(progress_file), known, target.name)
+                if _is_intact(work, package)
+            ]
         if not overwrite:
-            raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "
-                            "options: finish it with the same command, or add overwrite=True to start over")
+            raise UserError(
+                f"{work} holds an unfinished conversion of another model, of other networks or with other "
+                "options: finish it with the same command, or add overwrite=True to start over"
+            )
     elif work.exists() and any(not entry.name.startswith(f".{PROGRESS_FILE}.") for entry in work.iterdir()):
         raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another destination")
     shutil.rmtree(work, ignore_errors=True)
@@ -201,24 +224,28 @@ def _is_intact(work: Path, package: PackageRecord) -> bool:
 
 def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], target: ConversionTarget) -> None:
     with replacing(work / PROGRESS_FILE) as path:
-        path.write_text(json.dumps({"fingerprint": fingerprint, target.name: section(done)}, indent=1),
-                        encoding="utf-8")
+        path.write_text(
+            json.dumps({"fingerprint": fingerprint, target.name: section(done)}, indent=1), encoding="utf-8"
+        )
 
 
-def _check_disk_space(destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any],
-                      target: ConversionTarget) -> None:
+def _check_disk_space(
+    destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any], target: ConversionTarget
+) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     values = [weights_of(model, network) for network in networks]
     width = max(PACKAGES[target.name][option.precision].bytes for option in options)
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (
-            (parent, (len(options) + 2) * width * sum(values) + target.unmerged * largest,
-             "choose another destination"),
-            (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
+        (parent, (len(options) + 2) * width * sum(values) + target.unmerged * largest, "choose another destination"),
+        (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder"),
+    ):
         free = shutil.disk_usage(folder).free
         if free < needed:
             unit, name, digits = (1e9, "GB", 1) if needed >= 1e9 else (1e6, "MB", 0)
-            raise UserError(f"converting needs about {needed / unit:.{digits}f} {name} at {folder} and "
-                            f"{free / unit:.{digits}f} {name} are free: delete something, {advice}, or convert fewer "
-                            "networks")
+            raise UserError(
+                f"converting needs about {needed / unit:.{digits}f} {name} at {folder} and "
+                f"{free / unit:.{digits}f} {name} are free: delete something, {advice}, or convert fewer "
+                "networks"
+            )

@@ -14,18 +14,23 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.functions import Bucket, Function, stage_probe
 from converters.onnx.graph import masked, network_call, noise, traced
 
-FRAMES = 64, 256        # a window of a stream, and the longest of whole speech
-SOURCE_FILTER = {"fp16": (73.0, 50.0)}      # 6 dB or more below what the embedded networks reach
-SMALLEST = 54           # frames of a window: new ones, and the largest margin on either side
-MISSING = 5             # by how much a probe's input is shorter than its bucket
-BATCH, LENGTH = 2, 29   # of the inputs that ONNX graphs are traced with
+FRAMES = 64, 256  # a window of a stream, and the longest of whole speech
+SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # 6 dB or more below what the embedded networks reach
+SMALLEST = 54  # frames of a window: new ones, and the largest margin on either side
+MISSING = 5  # by how much a probe's input is shorter than its bucket
+BATCH, LENGTH = 2, 29  # of the inputs that ONNX graphs are traced with
 
 
-def masked_graph(kind: str, unit: str, length: int, channels: int,
-                 compute: Callable[[Style, Var, Var], Var]) -> CoreMLGraph:
+def masked_graph(
+    kind: str, unit: str, length: int, channels: int, compute: Callable[[Style, Var, Var], Var]
+) -> CoreMLGraph:
     """x (1, channels, 1, N), inside (1, 1, 1, N) → y, which ``compute(style, x, inside)`` returns."""
-    return CoreMLGraph(kind, {unit: length}, {"x": (1, channels, 1, length), "inside": (1, 1, 1, length)},
-                       lambda s, x, inside: {"y": compute(s, x, inside)})
+    return CoreMLGraph(
+        kind,
+        {unit: length},
+        {"x": (1, channels, 1, length), "inside": (1, 1, 1, length)},
+        lambda s, x, inside: {"y": compute(s, x, inside)},
+    )
 
 
 def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: str = "") -> Var:
@@ -49,25 +54,39 @@ def convnext_block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: st
 def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
     """A convolution of each channel by itself, with the layer's own padding and dilation."""
     weight, bias = blocks.kernel(layer)
-    pad, = layer.padding
-    return blocks.conv(s, x, weight, bias, pad_type="custom", pad=[0, 0, pad, pad], dilations=[1, *layer.dilation],
-                       groups=layer.groups)
+    (pad,) = layer.padding
+    return blocks.conv(
+        s, x, weight, bias, pad_type="custom", pad=[0, 0, pad, pad], dilations=[1, *layer.dilation], groups=layer.groups
+    )
 
 
 def source_filter(name: str) -> Function:
     """The function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N). It is
     probed with parameters of frames that nearly fill the bucket."""
+
     def graph(network: SourceFilterNetwork, frames: int) -> CoreMLGraph:
-        return masked_graph(name, "frames", frames, network.config.channels,
-                            lambda s, x, inside: frame_decoder(s, x, inside, network))
+        return masked_graph(
+            name, "frames", frames, network.config.channels, lambda s, x, inside: frame_decoder(s, x, inside, network)
+        )
 
-    probe = stage_probe(name, masked=True, frames=lambda model, bucket: (
-        1, bucket["frames"] - MISSING, model.config(name).channels))
-    return Function(name, name, probe, outputs={"y": ""}, thresholds=SOURCE_FILTER,
-                    coreml=lambda r: [graph(r.network, frames) for frames in r.lengths(name)],
-                    onnx=onnx_source_filter, onnx_lengths={"frames": 40},
-                    bucket=Bucket("frames", SMALLEST, lambda model: FRAMES))
+    probe = stage_probe(
+        name, masked=True, frames=lambda model, bucket: (1, bucket["frames"] - MISSING, model.config(name).channels)
+    )
+    return Function(
+        name,
+        name,
+        probe,
+        outputs={"y": ""},
+        thresholds=SOURCE_FILTER,
+        coreml=lambda r: [graph(r.network, frames) for frames in r.lengths(name)],
+        onnx=onnx_source_filter,
+        onnx_lengths={"frames": 40},
+        bucket=Bucket("frames", SMALLEST, lambda model: FRAMES),
+    )
 
 
-onnx_source_filter = traced(network_call, ("parameters",), lambda network, dtype: masked(
-    "frames", noise(BATCH, LENGTH, network.config.channels).to(dtype), "frames", dtype))
+onnx_source_filter = traced(
+    network_call,
+    ("parameters",),
+    lambda network, dtype: masked("frames", noise(BATCH, LENGTH, network.config.channels).to(dtype), "frames", dtype),
+)

@@ -24,7 +24,7 @@ from ane.backends.decoding import DecoderShape
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
-LARGEST = 64.0          # value of a scaled stream; the square of four times that still fits fp16
+LARGEST = 64.0  # value of a scaled stream; the square of four times that still fits fp16
 SMALLEST_SCALE = 1 / 64
 # Columns that a store copies into a state, whose slots are a multiple of it, and it of neural_engine.STATE_WIDTH. With
 # more, each step would hand over more; with fewer, a store would be called more often.
@@ -73,9 +73,12 @@ class DecoderGraphBuilder:
 
     def prefill(self, columns: int) -> CoreMLGraph:
         """The decoder without a cache."""
-        return CoreMLGraph("prefill", {"columns": columns},
-                           {"x": (1, self.shape.width, 1, columns), "mask": (1, 1, columns, columns), **self.inputs},
-                           partial(self.body, pools=None))
+        return CoreMLGraph(
+            "prefill",
+            {"columns": columns},
+            {"x": (1, self.shape.width, 1, columns), "mask": (1, 1, columns, columns), **self.inputs},
+            partial(self.body, pools=None),
+        )
 
     def step(self, columns: int, slots: int, cache: str = "io", capacity: int | None = None) -> CoreMLGraph:
         """The decoder with a pool of slots, which come first in the mask.
@@ -84,11 +87,20 @@ class DecoderGraphBuilder:
         of the states key_cache and value_cache, which have ``capacity`` (default: as many); recent_keys and
         recent_values (layers, heads, width, ``RECENT``) are inputs, and follow the slots in the mask.
         """
+
         def step(s: Style, x: Var, mask: Var, keys: Var, values: Var, **inputs: Var) -> dict[str, Var]:
             return self.body(s, x, mask, Pools(keys, values), **inputs)
 
-        def state(s: Style, x: Var, mask: Var, recent_keys: Var, recent_values: Var, key_cache: Var, value_cache: Var,
-                  **inputs: Var) -> dict[str, Var]:
+        def state(
+            s: Style,
+            x: Var,
+            mask: Var,
+            recent_keys: Var,
+            recent_values: Var,
+            key_cache: Var,
+            value_cache: Var,
+            **inputs: Var,
+        ) -> dict[str, Var]:
             keys, values = (mb.read_state(input=state) for state in (key_cache, value_cache))
             dtype = None if s.precision == "fp16" else s.precision
             return self.body(s, x, mask, Pools(keys, values, slots, (recent_keys, recent_values), dtype), **inputs)
@@ -99,12 +111,18 @@ class DecoderGraphBuilder:
             return CoreMLGraph("step", {"columns": columns, "slots": slots}, inputs | dict(self.inputs), step)
         capacity, recent = capacity or slots, self._pool(RECENT)
         inputs |= {"mask": (1, 1, columns, slots + RECENT + columns), "recent_keys": recent, "recent_values": recent}
-        return CoreMLGraph("state", {"columns": columns, "slots": slots, "capacity": capacity},
-                           inputs | dict(self.inputs), state, self._states(capacity))
+        return CoreMLGraph(
+            "state",
+            {"columns": columns, "slots": slots, "capacity": capacity},
+            inputs | dict(self.inputs),
+            state,
+            self._states(capacity),
+        )
 
     def store(self, capacity: int) -> CoreMLGraph:
         """Copies keys and values (layers, heads, width, ``RECENT``) into the states, from ``begin`` (4,) int32
         on, their first position on each axis; returns a part of the keys."""
+
         def body(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
             end = mb.add(x=begin, y=np.array(keys.shape, np.int32))
             for state, block in ((key_cache, keys), (value_cache, values)):
@@ -114,8 +132,14 @@ class DecoderGraphBuilder:
             return {"stored": mb.slice_by_index(x=keys, begin=(0, 0, 0, 0), end=(1, 1, 1, keys.shape[3]))}
 
         block = self._pool(RECENT)
-        return CoreMLGraph("store", {"columns": RECENT, "capacity": capacity}, {"keys": block, "values": block}, body,
-                           self._states(capacity), {"begin": (4,)})
+        return CoreMLGraph(
+            "store",
+            {"columns": RECENT, "capacity": capacity},
+            {"keys": block, "values": block},
+            body,
+            self._states(capacity),
+            {"begin": (4,)},
+        )
 
     def _pool(self, slots: int) -> tuple[int, ...]:
         return (self.shape.layers, self.shape.heads, self.shape.head_width, slots)
@@ -137,8 +161,8 @@ def stores(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]]) -> l
     return [graphs.store(capacity) for capacity in sorted({max(sizes) for sizes in pools.values()})]
 
 
-SAVED = 30_000_000      # bytes of a pool that a smaller bucket must save: half a millisecond of an M1
-FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)      # of the largest bucket; 16 lanes of 300 codes fit the first
+SAVED = 30_000_000  # bytes of a pool that a smaller bucket must save: half a millisecond of an M1
+FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)  # of the largest bucket; 16 lanes of 300 codes fit the first
 
 
 def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
@@ -173,5 +197,7 @@ class Pools:
     dtype: str | None = None
 
     def layer(self, index: int) -> LayerPool:
-        return LayerPool(*(layer_pool(cache, index, self.slots, self.dtype) for cache in (self.keys, self.values)),
-                         self.recent and LayerPool(*(layer_pool(cache, index) for cache in self.recent)))
+        return LayerPool(
+            *(layer_pool(cache, index, self.slots, self.dtype) for cache in (self.keys, self.values)),
+            self.recent and LayerPool(*(layer_pool(cache, index) for cache in self.recent)),
+        )

@@ -13,14 +13,14 @@ VALUES = Path(__file__).with_name("values.tsv")
 # network → where the rows of its embeddings are, which no package contains
 EMBEDDINGS = {
     "autoregressive": "Rows of parameters in the bundle's weights/autoregressive.safetensors. The columns of a prefix "
-        "are the voice's latent, text_embedding.weight[token] + text_pos_embedding.emb.weight[i] for the start token, "
-        "the tokens and the stop token, and mel_embedding.weight[start code] + mel_pos_embedding.emb.weight[0]. The "
-        "column of code i, counted from 0, is mel_embedding.weight[code] + mel_pos_embedding.emb.weight[i + 1].",
+    "are the voice's latent, text_embedding.weight[token] + text_pos_embedding.emb.weight[i] for the start token, "
+    "the tokens and the stop token, and mel_embedding.weight[start code] + mel_pos_embedding.emb.weight[0]. The "
+    "column of code i, counted from 0, is mel_embedding.weight[code] + mel_pos_embedding.emb.weight[i + 1].",
     "decoder": "Rows of parameters in the bundle's weights/decoder.safetensors: token_embedding.weight[token] + "
-        "positional_embedding[i].",
+    "positional_embedding[i].",
     "clvp": "Rows of the parameters text_emb.weight and speech_emb.weight in the bundle's weights/clvp.safetensors.",
     "hibari": "Rows of the parameters pn.text.emb.weight and m.text.emb.weight, side by side, in the bundle's "
-        "weights/hibari.safetensors.",
+    "weights/hibari.safetensors.",
     "fastspeech": "Rows of the parameter word_emb.weight in the bundle's weights/fastspeech.safetensors.",
 }
 
@@ -41,13 +41,18 @@ def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
     """Return axes and meaning by format, kind of function and name."""
     with VALUES.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return {(row["format"], kind, row["name"]): (row["axes"], row["meaning"])
-            for row in rows for kind in row["kinds of functions"].split()}
+    return {
+        (row["format"], kind, row["name"]): (row["axes"], row["meaning"])
+        for row in rows
+        for kind in row["kinds of functions"].split()
+    }
 
 
 def notes(target: str, network: str, kinds: Iterable[str]) -> dict[str, str]:
     """Return the entries of a package's metadata that explain its network and its functions, which are of ``kinds``."""
     axes = {kind: descriptions().get((target, kind, "mask"), ("", ""))[0] for kind in kinds}
-    found = {"mask": ". ".join(f"Axes of the mask of {kind}: {order}" for kind, order in axes.items() if "+" in order),
-             "embeddings": EMBEDDINGS.get(network, "")}
+    found = {
+        "mask": ". ".join(f"Axes of the mask of {kind}: {order}" for kind, order in axes.items() if "+" in order),
+        "embeddings": EMBEDDINGS.get(network, ""),
+    }
     return {key: text for key, text in found.items() if text}

@@ -25,10 +25,10 @@ from converters.neural_engine import MAX_AXIS
 from converters.onnx.graph import masked, network_call, noise, traced
 from converters.vocoders import hifigan
 
-SYMBOLS = 32, 64, 96, 128, 192, 256, 384        # 384 symbols fill about 2048 frames
+SYMBOLS = 32, 64, 96, 128, 192, 256, 384  # 384 symbols fill about 2048 frames
 FRAMES = 256, 512, 768, 1024, 1536, 2048
-SHORT_WINDOW = 14                               # frames of the vocoder's smaller bucket
-MISSING = 5             # by how much a probe's input is shorter than its bucket
+SHORT_WINDOW = 14  # frames of the vocoder's smaller bucket
+MISSING = 5  # by how much a probe's input is shorter than its bucket
 
 
 def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
@@ -42,8 +42,9 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
         states = _stack(s, x, inside, network.phoneme_side, "phoneme_side", exact)
         return {"states": states, "log_durations": _log_durations(s, states, inside, network, exact)}
 
-    return CoreMLGraph("text", {"symbols": symbols},
-                       {"x": (1, network.config.d_model, 1, symbols), "inside": (1, 1, 1, symbols)}, body)
+    return CoreMLGraph(
+        "text", {"symbols": symbols}, {"x": (1, network.config.d_model, 1, symbols), "inside": (1, 1, 1, symbols)}, body
+    )
 
 
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
@@ -52,15 +53,23 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
     Frame l is symbol t's where the alignment is 1 (``ane.models.durations``), so one product repeats the
     states. Both inputs are 0 in the padding of symbols and frames.
     """
+
     def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:
         regulated = blocks.join_heads(mb.matmul(x=blocks.split_heads(states, 1), y=alignment))
         blocks.rename(regulated, "length_regulator")
         x = _stack(s, regulated, inside, network.mel_side, "mel_side", network.config.padding == "exact")
         return {"mel": blocks.linear(s, x, network.mel_linear)}
 
-    return CoreMLGraph("mel", {"frames": frames, "symbols": symbols},
-                       {"states": (1, network.config.d_model, 1, symbols), "alignment": (1, 1, symbols, frames),
-                        "inside": (1, 1, 1, frames)}, body)
+    return CoreMLGraph(
+        "mel",
+        {"frames": frames, "symbols": symbols},
+        {
+            "states": (1, network.config.d_model, 1, symbols),
+            "alignment": (1, 1, symbols, frames),
+            "inside": (1, 1, 1, frames),
+        },
+        body,
+    )
 
 
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
@@ -112,6 +121,7 @@ def _log_durations(s: Style, states: Var, inside: Var, network: FastSpeech, exac
 
 # Default lengths
 
+
 def positions(model: Bundle) -> int:
     return model.config("fastspeech").max_seq_len
 
@@ -130,8 +140,10 @@ def vocoder_windows(model: Bundle) -> Sizes:
 
 # Test inputs
 
-def probe_text(backend: Backend, model: Bundle, bucket: Mapping[str, int],
-               rng: np.random.Generator) -> list[np.ndarray]:
+
+def probe_text(
+    backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
     """States and log durations of symbols that nearly fill the bucket."""
     length = probed_length(model, bucket["symbols"])
     ids = rng.integers(1, model.config("fastspeech").embeddings, (1, length))
@@ -144,8 +156,11 @@ def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
     frames, symbols = probed_length(model, bucket["frames"]), max(bucket["symbols"] - MISSING, 1)
     counts = rng.multinomial(frames, np.full(symbols, 1 / symbols))[None]
     states = rng.standard_normal((1, symbols, model.config("fastspeech").d_model), dtype=np.float32)
-    return [backend.run("mel", states=states, alignment=alignment_matrix(counts, frames),
-                        mask=np.ones((1, frames), np.float32))]
+    return [
+        backend.run(
+            "mel", states=states, alignment=alignment_matrix(counts, frames), mask=np.ones((1, frames), np.float32)
+        )
+    ]
 
 
 def probed_length(model: Bundle, bucket: int) -> int:
@@ -155,11 +170,13 @@ def probed_length(model: Bundle, bucket: int) -> int:
 
 
 # the sound of a mel that nearly fills the bucket
-probe_vocoder = stage_probe("vocoder", mel=lambda model, bucket: (
-    1, model.config("vocoder").num_mels, bucket["frames"] - 1))
+probe_vocoder = stage_probe(
+    "vocoder", mel=lambda model, bucket: (1, model.config("vocoder").num_mels, bucket["frames"] - 1)
+)
 
 
 # ONNX graphs: the reference networks, batch first; named axes have any length
+
 
 class StoredPositions(nn.Module):
     """``PositionEncoding`` with a slice of a table, since a graph cannot compute it for a dynamic length."""
@@ -171,7 +188,7 @@ class StoredPositions(nn.Module):
         self.register_buffer("table", position_table(positions, width).to(dtype), persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x + self.table[:x.shape[1]] * mask
+        return x + self.table[: x.shape[1]] * mask
 
 
 class ExplicitAttention(nn.Module):
@@ -194,26 +211,49 @@ def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
             block.slf_attn.attention = ExplicitAttention()
 
 
-onnx_text = traced(lambda network, *inputs: network.text(*inputs), ("encoded",), lambda network, dtype: masked(
-    "ids", torch.ones((2, 13), dtype=torch.int64), "symbols", dtype))
-onnx_mel = traced(lambda network, *inputs: network.mel(*inputs), ("mel",), lambda network, dtype: {
-    "states": (noise(2, 13, network.config.d_model).to(dtype), {0: "batch", 1: "symbols"}),
-    "alignment": (torch.zeros((2, 13, 29), dtype=dtype), {0: "batch", 1: "symbols", 2: "frames"}),
-    "mask": (torch.ones((2, 29), dtype=dtype), {0: "batch", 1: "frames"})})
-onnx_vocoder = traced(network_call, ("sound",), lambda network, dtype: {
-    "mel": (noise(2, network.config.num_mels, 19), {0: "batch", 2: "frames"})})
+onnx_text = traced(
+    lambda network, *inputs: network.text(*inputs),
+    ("encoded",),
+    lambda network, dtype: masked("ids", torch.ones((2, 13), dtype=torch.int64), "symbols", dtype),
+)
+onnx_mel = traced(
+    lambda network, *inputs: network.mel(*inputs),
+    ("mel",),
+    lambda network, dtype: {
+        "states": (noise(2, 13, network.config.d_model).to(dtype), {0: "batch", 1: "symbols"}),
+        "alignment": (torch.zeros((2, 13, 29), dtype=dtype), {0: "batch", 1: "symbols", 2: "frames"}),
+        "mask": (torch.ones((2, 29), dtype=dtype), {0: "batch", 1: "frames"}),
+    },
+)
+onnx_vocoder = traced(
+    network_call,
+    ("sound",),
+    lambda network, dtype: {"mel": (noise(2, network.config.num_mels, 19), {0: "batch", 2: "frames"})},
+)
 
 
 # The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
 # The example stores references and computes on in place, so its ``conv2`` has the residual too and its ``ln`` is
 # masked; here ``conv2`` is what the convolution returns, and ``ln`` what the norm returns. ``dur`` is the logarithm, as
 # the host rounds it, and the host makes ``out.seq_mask``, an input of the mel side.
-PUBLISHED = {"attention": "scaled_dot", "layer_norm": "ln", "w_1": "conv1", "w_2": "conv2", "linear": "linear",
-             "residual": "residual"}
-WHOLE = {"word_emb": "act.emb", "phoneme_side.positions": "act.phoneme_side.add_pos_enc",
-         "mel_side.positions": "act.mel_side.add_pos_enc", "phoneme_side": "act.phoneme_side.seq",
-         "mel_side": "act.mel_side.seq", "length_regulator": "act.length_regulator.seq",
-         "length_regulator.duration_predictor": "act.length_regulator.dur", "mel_linear": "out.seq"}
+PUBLISHED = {
+    "attention": "scaled_dot",
+    "layer_norm": "ln",
+    "w_1": "conv1",
+    "w_2": "conv2",
+    "linear": "linear",
+    "residual": "residual",
+}
+WHOLE = {
+    "word_emb": "act.emb",
+    "phoneme_side.positions": "act.phoneme_side.add_pos_enc",
+    "mel_side.positions": "act.mel_side.add_pos_enc",
+    "phoneme_side": "act.phoneme_side.seq",
+    "mel_side": "act.mel_side.seq",
+    "length_regulator": "act.length_regulator.seq",
+    "length_regulator.duration_predictor": "act.length_regulator.dur",
+    "mel_linear": "out.seq",
+}
 
 
 def published(path: str) -> str:
@@ -229,21 +269,42 @@ def published(path: str) -> str:
 ACOUSTIC = {"fp16": (55.0, 45.0)}
 
 FUNCTIONS = (
-    Function("text", "fastspeech", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
-             coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
-             bucket=Bucket("symbols", 8, lambda model: up_to(positions(model), SYMBOLS), positions),
-             outputs={"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
-             thresholds=ACOUSTIC),
-    Function("mel", "fastspeech", probe_mel, onnx=onnx_mel, onnx_lengths={"frames": 90, "symbols": 30},
-             # it is called with the states of a text in any bucket
-             coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
-             bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
-             outputs={"mel": "mel_linear"}, thresholds=ACOUSTIC),
-    Function("vocoder", "vocoder", probe_vocoder, onnx=onnx_vocoder, onnx_lengths={"frames": 30},
-             coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
-             bucket=Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model))),
-             # as Tortoise's HiFi-GAN
-             outputs={"sound": ""}, thresholds={"fp16": (60.0, 45.0)}),
+    Function(
+        "text",
+        "fastspeech",
+        probe_text,
+        onnx=onnx_text,
+        onnx_lengths={"symbols": 40},
+        coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
+        bucket=Bucket("symbols", 8, lambda model: up_to(positions(model), SYMBOLS), positions),
+        outputs={"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
+        thresholds=ACOUSTIC,
+    ),
+    Function(
+        "mel",
+        "fastspeech",
+        probe_mel,
+        onnx=onnx_mel,
+        onnx_lengths={"frames": 90, "symbols": 30},
+        # it is called with the states of a text in any bucket
+        coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
+        bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
+        outputs={"mel": "mel_linear"},
+        thresholds=ACOUSTIC,
+    ),
+    Function(
+        "vocoder",
+        "vocoder",
+        probe_vocoder,
+        onnx=onnx_vocoder,
+        onnx_lengths={"frames": 30},
+        coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
+        bucket=Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model))),
+        # as Tortoise's HiFi-GAN
+        outputs={"sound": ""},
+        thresholds={"fp16": (60.0, 45.0)},
+    ),
 )
-MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable,
-                         published=published)
+MODEL = ConvertibleModel(
+    "ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable, published=published
+)

@@ -36,7 +36,7 @@ ONNX_THRESHOLDS = {name: row.decibels for name, row in ONNX.items()}
 # Precision → of 20 sentences of `demo`, those whose codes all equal those of float32, with the decoder as a Core ML
 # package that the interpreter runs with fp16 rounding (tests/backends/codes.json)
 KEPT_CODES = {"fp16": 19}
-ONNX_ERROR = 1e-4       # the largest of an fp32 graph, as a share of the largest value
+ONNX_ERROR = 1e-4  # the largest of an fp32 graph, as a share of the largest value
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,11 @@ class GraphRequest:
     def pools(self, cache: str) -> dict[int, Sizes]:
         """For each number of lanes of a decoder's steps, its numbers of slots; empty unless this cache is requested."""
         requested, model = self.buckets.get("step"), convertible_model(self.model)
-        return {lanes: tuple(sorted(requested)) if requested else model.slots(self.model, lanes)
-                for lanes in self.lanes if cache in self.caches}
+        return {
+            lanes: tuple(sorted(requested)) if requested else model.slots(self.model, lanes)
+            for lanes in self.lanes
+            if cache in self.caches
+        }
 
 
 @dataclass(frozen=True)
@@ -114,15 +117,20 @@ class Function:
 
 def speech_lines(precisions: Iterable[str]) -> list[str]:
     """Return a line for each precision of Tortoise's decoder about its effect on speech, as far as it was measured."""
-    return [f"Speech in {precision}: the decoder of demo keeps all codes of {KEPT_CODES[precision]} of 20 sentences. "
-            "The others are read differently, not necessarily worse: word errors were not counted."
-            for precision in dict.fromkeys(precisions) if precision in KEPT_CODES]
+    return [
+        f"Speech in {precision}: the decoder of demo keeps all codes of {KEPT_CODES[precision]} of 20 sentences. "
+        "The others are read differently, not necessarily worse: word errors were not counted."
+        for precision in dict.fromkeys(precisions)
+        if precision in KEPT_CODES
+    ]
 
 
-def stage_probe(stage: str, masked: bool = False,
-                **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]) -> Probe:
+def stage_probe(
+    stage: str, masked: bool = False, **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]
+) -> Probe:
     """A probe of a stateless stage: normally distributed inputs of these shapes; ``masked``: there is one, and a mask
     of ones for its first two axes."""
+
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         inputs = {name: rng.standard_normal(shape(model, bucket), dtype=np.float32) for name, shape in shapes.items()}
         if masked:
@@ -162,8 +170,12 @@ class ConvertibleModel:
 
 
 # the family's name → the module that has its ``MODEL``; imported when it is needed
-MODULES = {name: f"converters.{path.replace('/', '.')}" for name in family_names()
-           for path in (name, f"{name}/functions") if (Path(__file__).parent / f"{path}.py").exists()}
+MODULES = {
+    name: f"converters.{path.replace('/', '.')}"
+    for name in family_names()
+    for path in (name, f"{name}/functions")
+    if (Path(__file__).parent / f"{path}.py").exists()
+}
 
 
 @cache
@@ -181,8 +193,9 @@ def all_functions() -> tuple[Function, ...]:
 def convertible_model(model: Bundle) -> ConvertibleModel:
     """How to convert a model. Raises UserError when its family is not converted."""
     if model.family.name not in MODULES:
-        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
-                        "on torch")
+        raise UserError(
+            f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs on torch"
+        )
     return models()[model.family.name]
 
 
@@ -250,8 +263,9 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
     Raises UserError for none, an unknown one, one that the model lacks, or a model that is not converted."""
     known = [network for network in possible if network in model.family.networks]
     if not known:
-        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
-                        "format")
+        raise UserError(
+            f"{model.name} is a {model.family.title} model, of which no network can be converted to this format"
+        )
     if requested is not None and not requested:
         raise UserError(f"networks must name a network; there are {', '.join(known)}", "networks")
     for network in requested or ():
@@ -266,5 +280,6 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
 def check_precision(model: Bundle, name: str, precision: PackagePrecision) -> None:
     """Raise UserError when a precision compresses weights, and no network of the model may be stored so."""
     if precision.bits and not any(getattr(network, precision.flag) for network in model.family.networks.values()):
-        raise UserError(f"precision={name} has no effect: no network of a {model.family.title} model is "
-                        f"{precision.flag}")
+        raise UserError(
+            f"precision={name} has no effect: no network of a {model.family.title} model is {precision.flag}"
+        )

@@ -23,7 +23,7 @@ from converters.onnx.graph import masked, noise, traced
 SYMBOLS = 64, 128, 256, 416
 SLOW_FRAMES = 256, 512
 FRAMES = 96, 512
-SMALLEST = 16           # length of a bucket
+SMALLEST = 16  # length of a bucket
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
@@ -43,6 +43,7 @@ def text(network: Hibari, symbols: int) -> CoreMLGraph:
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
     """x: states of the prosody, repeated → f0 of two frames in hundreds of Hz, then their energy."""
+
     def compute(s: Style, x: Var, inside: Var) -> Var:
         x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
         for index, block in enumerate(network.pn.pro):
@@ -54,8 +55,13 @@ def prosody(network: Hibari, frames: int) -> CoreMLGraph:
 
 def spectra(network: Hibari, frames: int) -> CoreMLGraph:
     """x: states of the sound, log f0 and energy → five spectra of 601 bins."""
-    return masked_graph("spectra", "frames", frames, network.config.width + 2,
-                        lambda s, x, inside: frame_decoder(s, x, inside, network.m, "m."))
+    return masked_graph(
+        "spectra",
+        "frames",
+        frames,
+        network.config.width + 2,
+        lambda s, x, inside: frame_decoder(s, x, inside, network.m, "m."),
+    )
 
 
 def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
@@ -81,23 +87,37 @@ def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.nda
     """Weight and bias of the queries, of the keys and of the values; queries and keys are times width^−¼ each."""
     weight, bias = array(layer.self_attn.in_proj_weight), array(layer.self_attn.in_proj_bias)
     width = len(weight) // (3 * layer.self_attn.heads)
-    factors = width ** -0.25, width ** -0.25, 1.0
-    return [(w[:, :, None, None] * factor, b * factor)
-            for w, b, factor in zip(np.split(weight, 3), np.split(bias, 3), factors, strict=True)]
+    factors = width**-0.25, width**-0.25, 1.0
+    return [
+        (w[:, :, None, None] * factor, b * factor)
+        for w, b, factor in zip(np.split(weight, 3), np.split(bias, 3), factors, strict=True)
+    ]
 
 
 # ONNX graphs and test inputs
 
-onnx_text = traced(lambda network, *inputs: network.text(*inputs), ("encoded",), lambda network, dtype: masked(
-    "ids", torch.ones((BATCH, LENGTH), dtype=torch.int64), "symbols", dtype))
-onnx_prosody = traced(lambda network, *inputs: network.prosody(*inputs), ("prosody",), lambda network, dtype: masked(
-    "states", noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), "frames", dtype))
-onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spectra",), lambda network, dtype: masked(
-    "frames", noise(BATCH, LENGTH, network.config.width + 2).to(dtype), "frames", dtype))
+onnx_text = traced(
+    lambda network, *inputs: network.text(*inputs),
+    ("encoded",),
+    lambda network, dtype: masked("ids", torch.ones((BATCH, LENGTH), dtype=torch.int64), "symbols", dtype),
+)
+onnx_prosody = traced(
+    lambda network, *inputs: network.prosody(*inputs),
+    ("prosody",),
+    lambda network, dtype: masked(
+        "states", noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), "frames", dtype
+    ),
+)
+onnx_spectra = traced(
+    lambda network, *inputs: network.spectra(*inputs),
+    ("spectra",),
+    lambda network, dtype: masked("frames", noise(BATCH, LENGTH, network.config.width + 2).to(dtype), "frames", dtype),
+)
 
 
-def probe_text(backend: Backend, model: Bundle, bucket: Mapping[str, int],
-               rng: np.random.Generator) -> list[np.ndarray]:
+def probe_text(
+    backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
     """States and log durations of phonemes that nearly fill the bucket."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))
@@ -105,20 +125,44 @@ def probe_text(backend: Backend, model: Bundle, bucket: Mapping[str, int],
 
 
 # f0 and energy, and spectra, of inputs that nearly fill the bucket
-probe_prosody = stage_probe("prosody", masked=True, states=lambda model, bucket: (
-    1, bucket["frames"] - MISSING, model.config("hibari").prosody_width))
-probe_spectra = stage_probe("spectra", masked=True, frames=lambda model, bucket: (
-    1, bucket["frames"] - MISSING, model.config("hibari").width + 2))
+probe_prosody = stage_probe(
+    "prosody",
+    masked=True,
+    states=lambda model, bucket: (1, bucket["frames"] - MISSING, model.config("hibari").prosody_width),
+)
+probe_spectra = stage_probe(
+    "spectra",
+    masked=True,
+    frames=lambda model, bucket: (1, bucket["frames"] - MISSING, model.config("hibari").width + 2),
+)
 
 FUNCTIONS = (
-    Function("text", "hibari", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
-             coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
-             bucket=Bucket("symbols", SMALLEST, lambda model: SYMBOLS)),
-    Function("prosody", "hibari", probe_prosody, onnx=onnx_prosody, onnx_lengths={"frames": 90},
-             coreml=lambda r: [prosody(r.network, size) for size in r.lengths("prosody")],
-             bucket=Bucket("frames", SMALLEST, lambda model: SLOW_FRAMES)),
-    Function("spectra", "hibari", probe_spectra, onnx=onnx_spectra, onnx_lengths={"frames": 90},
-             coreml=lambda r: [spectra(r.network, size) for size in r.lengths("spectra")],
-             bucket=Bucket("frames", SMALLEST, lambda model: FRAMES)),
+    Function(
+        "text",
+        "hibari",
+        probe_text,
+        onnx=onnx_text,
+        onnx_lengths={"symbols": 40},
+        coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
+        bucket=Bucket("symbols", SMALLEST, lambda model: SYMBOLS),
+    ),
+    Function(
+        "prosody",
+        "hibari",
+        probe_prosody,
+        onnx=onnx_prosody,
+        onnx_lengths={"frames": 90},
+        coreml=lambda r: [prosody(r.network, size) for size in r.lengths("prosody")],
+        bucket=Bucket("frames", SMALLEST, lambda model: SLOW_FRAMES),
+    ),
+    Function(
+        "spectra",
+        "hibari",
+        probe_spectra,
+        onnx=onnx_spectra,
+        onnx_lengths={"frames": 90},
+        coreml=lambda r: [spectra(r.network, size) for size in r.lengths("spectra")],
+        bucket=Bucket("frames", SMALLEST, lambda model: FRAMES),
+    ),
 )
 MODEL = ConvertibleModel("ane.models.hibari.networks", FUNCTIONS)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-MAX_AXIS = 16384        # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
-MAX_CHANNELS = 65536    # (ane-guide, chapter 17)
-STATE_WIDTH = 32        # a state's last axis is a multiple of this (coremltools issue 2631)
-ON_CHIP = 2_000_000     # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
+MAX_AXIS = 16384  # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
+MAX_CHANNELS = 65536  # (ane-guide, chapter 17)
+STATE_WIDTH = 32  # a state's last axis is a multiple of this (coremltools issue 2631)
+ON_CHIP = 2_000_000  # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
@@ -34,15 +34,18 @@ class Chip:
 _BENCH = "GB/s: anemll-bench"
 _ANE_GUIDE = f"{_BENCH}; TFLOPS: ane-guide, chapter 9, sustained (12 in a deep fused chain)"
 _MADERIX = f"{_BENCH}; TFLOPS: maderix/ANE, 128 convolutions of 512 channels, through private interfaces"
-CHIPS = {chip.name: chip for chip in (
-    Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
-    Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
-    Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
-    Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
-    Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
-    Chip("M4", 4, 64.2, 18.6, _MADERIX),
-    Chip("M4 Pro", 4, 126.4, 12.6, _MADERIX),
-    Chip("M4 Max", 4, 118.9, 10.9, _MADERIX),
-    Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
-    Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
-)}
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
+        Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
+        Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
+        Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+        Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+        Chip("M4", 4, 64.2, 18.6, _MADERIX),
+        Chip("M4 Pro", 4, 126.4, 12.6, _MADERIX),
+        Chip("M4 Max", 4, 118.9, 10.9, _MADERIX),
+        Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
+        Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
+    )
+}

@@ -12,12 +12,12 @@ from ane.bundles.weights import layout
 from converters.coreml.package import load_reference
 from converters.functions import coreml_graphs, functions_of
 
-ACTIVITIES = "building", "measuring"        # the first word of a package's activities; each function has both
+ACTIVITIES = "building", "measuring"  # the first word of a package's activities; each function has both
 # Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted
 # to the official sizes, within 0.9 GB: 7.5 GB for the decoder with 24 functions (2026-11-23-decoder-official.json in
 # benchmarks/results), 5.4 for the denoiser, 5.2 for CLVP, 2.8 for HiFi-GAN (2026-11-21-convert-amd-epyc.json).
 BASE, PER_BYTE = 2e9, 3.6
-SHARE = 0.75            # of the machine's memory that a conversion may take before it swaps
+SHARE = 0.75  # of the machine's memory that a conversion may take before it swaps
 
 
 def weights_of(model: Bundle, network: str) -> int:
@@ -42,9 +42,11 @@ def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -
         return ""
     fitting = ",".join(network for network in networks if needed[network] <= SHARE * memory)
     instead = f", convert the others alone (--networks {fitting})" if fitting else ""
-    return (f"converting {worst} takes about {needed[worst] / 1e9:.1f} GB of memory (an estimate: {BASE / 1e9:.0f} GB "
-            f"and {PER_BYTE} times its weights in float32), and this machine has {memory / 1e9:.1f} GB: close other "
-            f"programs{instead}, or convert on a larger machine and copy the bundle here")
+    return (
+        f"converting {worst} takes about {needed[worst] / 1e9:.1f} GB of memory (an estimate: {BASE / 1e9:.0f} GB "
+        f"and {PER_BYTE} times its weights in float32), and this machine has {memory / 1e9:.1f} GB: close other "
+        f"programs{instead}, or convert on a larger machine and copy the bundle here"
+    )
 
 
 def count_functions(form: str, model: Bundle, network: str, options: Any) -> int:
@@ -71,9 +73,9 @@ class ConversionProgress:
 
     def __post_init__(self) -> None:
         work = sum(functions * weights for _, functions, weights in self.packages)
-        self.left = dict.fromkeys(ACTIVITIES, work)         # weights times functions
+        self.left = dict.fromkeys(ACTIVITIES, work)  # weights times functions
         self.seconds, self.done = Counter[str](), Counter[str]()
-        self.running: tuple[str, int, float] | None = None      # activity, weights, when it began
+        self.running: tuple[str, int, float] | None = None  # activity, weights, when it began
         self.started: Counter[tuple[int, str]] = Counter()
 
     def report(self, package: int, activity: str) -> None:

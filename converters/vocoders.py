@@ -29,8 +29,8 @@ from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.neural_engine import MAX_AXIS
 
-SLOPE, LAST_SLOPE = 0.1, 0.01       # of HiFi-GAN's leaky ReLU
-REACH = TAPS // 4               # positions on either side that half of a filter of BigVGAN reads
+SLOPE, LAST_SLOPE = 0.1, 0.01  # of HiFi-GAN's leaky ReLU
+REACH = TAPS // 4  # positions on either side that half of a filter of BigVGAN reads
 EVEN, ODD = low_pass()[1::2], low_pass()[0::2]
 # kernels over 2·REACH + 1 positions: to the even and odd samples of twice the rate, and back from them
 UP = 2 * np.pad(EVEN[::-1], (0, 1)), 2 * np.pad(ODD[::-1], (1, 0))
@@ -58,8 +58,15 @@ def bigvgan(network: BigVGAN, frames: int) -> CoreMLGraph:
     return segmented("bigvgan", network, frames, HOP, _bigvgan, {"x": network.config.num_mels})
 
 
-def segmented(kind: str, network: nn.Module, frames: int, hop: int, build: Callable[..., dict[str, Var]],
-              channels: Mapping[str, int], once: Mapping[str, int] = MappingProxyType({})) -> CoreMLGraph:
+def segmented(
+    kind: str,
+    network: nn.Module,
+    frames: int,
+    hop: int,
+    build: Callable[..., dict[str, Var]],
+    channels: Mapping[str, int],
+    once: Mapping[str, int] = MappingProxyType({}),
+) -> CoreMLGraph:
     """The sound of ``frames`` frames, computed from these and ``margin`` more on either side.
 
     Inputs of ``channels`` (1, D, 1, W), of ``once`` (1, D, 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1, hop·frames),
@@ -76,12 +83,21 @@ def segmented(kind: str, network: nn.Module, frames: int, hop: int, build: Calla
     width = frames + 2 * margin
     inputs = {name: (1, count, 1, width) for name, count in channels.items()}
     inputs |= {name: (1, count, 1, 1) for name, count in once.items()} | {"inside": (1, 1, 1, width)}
-    return CoreMLGraph(kind, {"frames": frames, "margin": margin}, inputs,
-                       partial(build, network=network, margins=each, margin=margin))
+    return CoreMLGraph(
+        kind, {"frames": frames, "margin": margin}, inputs, partial(build, network=network, margins=each, margin=margin)
+    )
 
 
-def _hifigan(s: Style, x: Var, inside: Var, conditioning: Var | None = None, *, network: Hifigan | MelHifigan,
-             margins: list[int], margin: int) -> dict[str, Var]:
+def _hifigan(
+    s: Style,
+    x: Var,
+    inside: Var,
+    conditioning: Var | None = None,
+    *,
+    network: Hifigan | MelHifigan,
+    margins: list[int],
+    margin: int,
+) -> dict[str, Var]:
     inside = SoundMask(inside, margin)
     x = blocks.conv(s, x, *blocks.kernel(network.conv_pre), "conv_pre")
     if conditioning is not None:
@@ -94,8 +110,12 @@ def _hifigan(s: Style, x: Var, inside: Var, conditioning: Var | None = None, *, 
         rate, before = rate * up.stride[0], margins[level]
         mask = inside.at(s, before, rate)
         x = mb.mul(x=upsampled(s, x, up, share), y=mask, name=blocks.value_name(f"ups.{level}"))
-        x = _sum([_block(s, x, mask, network.resblocks[index], f"resblocks.{index}")
-                  for index in range(level * sizes, (level + 1) * sizes)])
+        x = _sum(
+            [
+                _block(s, x, mask, network.resblocks[index], f"resblocks.{index}")
+                for index in range(level * sizes, (level + 1) * sizes)
+            ]
+        )
         share = 1 / sizes
     weight, bias = blocks.kernel(network.conv_post)
     x = leaky(s, cropped(x, before * rate - BORDER), LAST_SLOPE)
@@ -104,8 +124,11 @@ def _hifigan(s: Style, x: Var, inside: Var, conditioning: Var | None = None, *, 
 
 def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock | SmallResBlock, name: str) -> Var:
     """(1, C, 1, n) → the same; both are 0 outside the sound."""
-    pairs = [(conv,) for conv in block.convs] if isinstance(block, SmallResBlock) else [
-        *zip(block.convs1, block.convs2, strict=True)]
+    pairs = (
+        [(conv,) for conv in block.convs]
+        if isinstance(block, SmallResBlock)
+        else [*zip(block.convs1, block.convs2, strict=True)]
+    )
     for index, convs in enumerate(pairs):
         y = x
         for conv in convs:
@@ -128,12 +151,20 @@ def _bigvgan(s: Style, x: Var, inside: Var, *, network: BigVGAN, margins: list[i
         rate, before = rate * up.stride[0], margins[level]
         ends = SoundEnds.of(s, sound.at(s, before, rate))
         x = mb.mul(x=upsampled(s, x, up), y=ends.inside, name=blocks.value_name(f"ups.{level}.0"))
-        x = mb.mul(x=_sum([_periodic_block(s, x, ends, network.resblocks[index], f"resblocks.{index}")
-                           for index in range(level * sizes, (level + 1) * sizes)]), y=s.dtype(1 / sizes))
+        x = mb.mul(
+            x=_sum(
+                [
+                    _periodic_block(s, x, ends, network.resblocks[index], f"resblocks.{index}")
+                    for index in range(level * sizes, (level + 1) * sizes)
+                ]
+            ),
+            y=s.dtype(1 / sizes),
+        )
     x = cropped(_activation(s, x, ends, network.activation_post), before * rate - BORDER)
     x = blocks.conv(s, x, *blocks.kernel(network.conv_post), "conv_post")
-    return {"sound": mb.tanh(x=x) if network.config.use_tanh_at_final else mb.clip(x=x, alpha=s.dtype(-1),
-                                                                                   beta=s.dtype(1))}
+    return {
+        "sound": mb.tanh(x=x) if network.config.use_tanh_at_final else mb.clip(x=x, alpha=s.dtype(-1), beta=s.dtype(1))
+    }
 
 
 @dataclass(frozen=True)
@@ -155,8 +186,9 @@ class SoundEnds:
     def of(cls, s: Style, inside: Var) -> "SoundEnds":
         def shifted(x: Var, kernel: list[float]) -> Var:
             reach = len(kernel) // 2
-            return blocks.conv(s, x, np.reshape(kernel, (1, 1, 1, -1)), None, pad_type="custom",
-                               pad=[0, 0, reach, reach])
+            return blocks.conv(
+                s, x, np.reshape(kernel, (1, 1, 1, -1)), None, pad_type="custom", pad=[0, 0, reach, reach]
+            )
 
         first, last = (mb.relu(x=shifted(inside, kernel)) for kernel in ([-1, 1, 0], [0, 1, -1]))
         near = [0.0] * (REACH + 1) + [1.0] * REACH
@@ -164,6 +196,7 @@ class SoundEnds:
 
     def repeated(self, first: Var, last: Var) -> Var:
         """``first``'s first sample before the sound and ``last``'s last one after it: (1, C, 1, n), 0 elsewhere."""
+
         def copied(x: Var, sample: Var, mask: Var) -> Var:
             return mb.mul(x=mb.reduce_sum(x=mb.mul(x=x, y=sample), axes=[3], keep_dims=True), y=mask)
 
@@ -194,8 +227,9 @@ def _activation(s: Style, x: Var, ends: SoundEnds, activation: Activation) -> Va
 def _filtered(s: Style, x: Var, kernel: np.ndarray) -> Var:
     """Each channel by the same kernel."""
     channels = x.shape[1]
-    return blocks.conv(s, x, np.tile(kernel, (channels, 1, 1, 1)), None, pad_type="custom",
-                       pad=[0, 0, REACH, REACH], groups=channels)
+    return blocks.conv(
+        s, x, np.tile(kernel, (channels, 1, 1, 1)), None, pad_type="custom", pad=[0, 0, REACH, REACH], groups=channels
+    )
 
 
 def _snake(s: Style, x: Var, activation: Activation) -> Var:
@@ -239,9 +273,17 @@ def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) ->
     stride."""
     (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
     if size - 2 * pad + extra != stride:
-        raise UserError(f"a transposed convolution of size {size}, stride {stride} and padding {pad} does not multiply "
-                        "the length by its stride: this vocoder cannot be converted")
+        raise UserError(
+            f"a transposed convolution of size {size}, stride {stride} and padding {pad} does not multiply "
+            "the length by its stride: this vocoder cannot be converted"
+        )
     weight, bias = blocks.kernel(conv)
-    return mb.conv_transpose(x=x, weight=s.const(weight * scale), bias=s.const(bias), strides=[1, stride],
-                             pad_type="custom", pad=[0, 0, pad, pad - extra],
-                             output_shape=[1, weight.shape[1], 1, x.shape[3] * stride])
+    return mb.conv_transpose(
+        x=x,
+        weight=s.const(weight * scale),
+        bias=s.const(bias),
+        strides=[1, stride],
+        pad_type="custom",
+        pad=[0, 0, pad, pad - extra],
+        output_shape=[1, weight.shape[1], 1, x.shape[3] * stride],
+    )

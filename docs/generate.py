@@ -22,6 +22,7 @@ import json
 import re
 import subprocess
 import sys
+import tokenize
 from functools import partial
 from pathlib import Path
 
@@ -33,50 +34,122 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [
 # From `ane say` to sound by the default voice, hibari, on ONNX Runtime, in the order in which to read them. A test
 # compares them with the files whose functions are called.
 READING_PATH = {
-    "The command": ["ane.cli", "ane.commands.say", "ane.commands.say_text", "ane.commands.speech_options",
-                    "ane.commands.say_report"],
+    "The command": [
+        "ane.cli",
+        "ane.commands.say",
+        "ane.commands.say_text",
+        "ane.commands.speech_options",
+        "ane.commands.say_report",
+    ],
     "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest"],
-    "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.chunks",
-                  "ane.speech.stream", "ane.speech.ahead", "ane.speech.turns", "ane.speech.words"],
-    "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
-                         "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
-    "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.config", "ane.models.hibari.settings",
-                          "ane.models.hibari.synthesizer", "ane.models.durations", "ane.models.vocoders.margins",
-                          "ane.models.vocoders.harmonic_noise", "ane.audio", "ane.audio.writer"],
-    "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.packaged.backend",
-                    "ane.backends.packaged.selection", "ane.backends.onnx.backend", "ane.backends.onnx.sessions",
-                    "ane.backends.onnx.providers"],
+    "A request": [
+        "ane.speech.speaker",
+        "ane.speech.request",
+        "ane.speech.settings",
+        "ane.speech.chunks",
+        "ane.speech.stream",
+        "ane.speech.ahead",
+        "ane.speech.turns",
+        "ane.speech.words",
+    ],
+    "Text to phonemes": [
+        "ane.text",
+        "ane.text.passages",
+        "ane.text.splitter",
+        "ane.text.english",
+        "ane.text.rule",
+        "ane.text.phonemes",
+        "ane.text.phonemes.dictionary",
+        "ane.models.phoneme_chunks",
+    ],
+    "Phonemes to sound": [
+        "ane.models.hibari.family",
+        "ane.models.hibari.config",
+        "ane.models.hibari.settings",
+        "ane.models.hibari.synthesizer",
+        "ane.models.durations",
+        "ane.models.vocoders.margins",
+        "ane.models.vocoders.harmonic_noise",
+        "ane.audio",
+        "ane.audio.writer",
+    ],
+    "The backend": [
+        "ane.backends.base",
+        "ane.backends.choosing",
+        "ane.backends.packaged.backend",
+        "ane.backends.packaged.selection",
+        "ane.backends.onnx.backend",
+        "ane.backends.onnx.sessions",
+        "ane.backends.onnx.providers",
+    ],
 }
 # What Tortoise, on torch, has in place of text to phonemes to sound, and in place of ONNX Runtime.
 TORTOISE_PATH = {
-    "The backend": ["ane.bundles.weights", "ane.backends.torch.backend", "ane.backends.torch.device",
-                    "ane.backends.torch.threads"],
-    "Settings and steps": ["ane.models.tortoise.settings", "ane.models.tortoise.synthesizer",
-                           "ane.models.tortoise.pipeline"],
+    "The backend": [
+        "ane.bundles.weights",
+        "ane.backends.torch.backend",
+        "ane.backends.torch.device",
+        "ane.backends.torch.threads",
+    ],
+    "Settings and steps": [
+        "ane.models.tortoise.settings",
+        "ane.models.tortoise.synthesizer",
+        "ane.models.tortoise.pipeline",
+    ],
     "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.tokenizer", "ane.bundles.tokenizer_json"],
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
-    "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
-                                    "ane.models.tortoise.sampling",
-                                    "ane.backends.decoding", "ane.backends.torch.decoder",
-                                    "ane.backends.torch.kernel_decoder", "ane.backends.torch.kernels",
-                                    "ane.backends.torch.linear"],
-    "Latents to a spectrogram": ["ane.models.tortoise.schedule", "ane.models.tortoise.diffusion",
-                                 "ane.backends.denoising", "ane.backends.torch.frame_layers"],
+    "Tokens to codes and latents": [
+        "ane.models.tortoise.decoding",
+        "ane.speech.lanes",
+        "ane.models.tortoise.sampling",
+        "ane.backends.decoding",
+        "ane.backends.torch.decoder",
+        "ane.backends.torch.kernel_decoder",
+        "ane.backends.torch.kernels",
+        "ane.backends.torch.linear",
+    ],
+    "Latents to a spectrogram": [
+        "ane.models.tortoise.schedule",
+        "ane.models.tortoise.diffusion",
+        "ane.backends.denoising",
+        "ane.backends.torch.frame_layers",
+    ],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
-    "The networks": ["ane.models.tortoise.family", "ane.models.tortoise.networks",
-                     "ane.models.tortoise.networks.layers", "ane.models.tortoise.networks.autoregressive",
-                     "ane.models.tortoise.networks.clvp", "ane.models.tortoise.networks.conditioning",
-                     "ane.models.tortoise.networks.frames", "ane.models.tortoise.networks.diffusion_decoder",
-                     "ane.models.vocoders.source_filter", "ane.models.vocoders.convnext",
-                     "ane.models.vocoders.hifigan",
-                     "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
+    "The networks": [
+        "ane.models.tortoise.family",
+        "ane.models.tortoise.networks",
+        "ane.models.tortoise.networks.layers",
+        "ane.models.tortoise.networks.autoregressive",
+        "ane.models.tortoise.networks.clvp",
+        "ane.models.tortoise.networks.conditioning",
+        "ane.models.tortoise.networks.frames",
+        "ane.models.tortoise.networks.diffusion_decoder",
+        "ane.models.vocoders.source_filter",
+        "ane.models.vocoders.convnext",
+        "ane.models.vocoders.hifigan",
+        "ane.models.tortoise.networks.univnet",
+        "ane.models.tortoise.networks.hifigan",
+    ],
 }
 PATHS = {"reading path": READING_PATH, "reading path of Tortoise": TORTOISE_PATH}
 
 # Folders that a benchmark measures, by a word in its name, and those of all others.
-MEASURED = {"bytes": ["converters"], "convert": ["converters"], "whisper": ["ane/backends", "ane/models/whisper"],
-            **{model: ["ane/backends", f"ane/models/{model}"] for model in ("kokoro", "kitten", "fastspeech")}}
+MEASURED = {
+    "bytes": ["converters"],
+    "convert": ["converters"],
+    "whisper": ["ane/backends", "ane/models/whisper"],
+    **{model: ["ane/backends", f"ane/models/{model}"] for model in ("kokoro", "kitten", "fastspeech")},
+}
 OTHERS_MEASURED = ["ane/backends", "ane/models/tortoise", "ane/models/hibari", "ane/models/vocoders"]
+
+
+def logical_lines(*files: Path) -> int:
+    """Lines as Python's grammar counts them (NEWLINE tokens): no formatter changes their number."""
+    count = 0
+    for file in files:
+        with file.open("rb") as source:
+            count += sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(source.readline))
+    return count
 
 
 def module_file(module: str) -> Path:
@@ -93,9 +166,11 @@ def first_sentence(file: Path) -> str:
 def every_file() -> list[str]:
     """The files of the program, but those that are empty or hold a docstring alone."""
     lines = ["| file | what it does |", "|---|---|"]
-    for file in sorted((each for top in ("ane", "converters", "training") for each in (ROOT / top).rglob("*.py")),
-                       key=lambda file: (file.parent, file.name)):
-        if len(file.read_text(encoding="utf-8").splitlines()) >= 5:
+    for file in sorted(
+        (each for top in ("ane", "converters", "training") for each in (ROOT / top).rglob("*.py")),
+        key=lambda file: (file.parent, file.name),
+    ):
+        if logical_lines(file) >= 3:
             lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {first_sentence(file)} |")
     return lines
 
@@ -106,7 +181,7 @@ def reading_path(path: dict[str, list[str]]) -> list[str]:
         lines.append(f"| **{part}** | | |")
         for module in modules:
             file = module_file(module)
-            count = len(file.read_text(encoding="utf-8").splitlines())
+            count = logical_lines(file)
             total += count
             lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {count} | {first_sentence(file)} |")
     return [*lines, f"| **in all** | **{total}** | |"]
@@ -141,8 +216,11 @@ def results_named() -> dict[str, tuple[str, str]]:
 
 
 def results_list() -> list[str]:
-    return ["| result | commit | date |", "|---|---|---|",
-            *(f"| `{name}` | {commit or 'not stated'} | {date} |" for name, (commit, date) in results_named().items())]
+    return [
+        "| result | commit | date |",
+        "|---|---|---|",
+        *(f"| `{name}` | {commit or 'not stated'} | {date} |" for name, (commit, date) in results_named().items()),
+    ]
 
 
 def outdated_results() -> list[str]:
@@ -153,8 +231,11 @@ def outdated_results() -> list[str]:
         command = ["git", "rev-list", "--count", f"{commit.rstrip('+')}..HEAD", "--", *folders]
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if not commit or answer.returncode:
-            warnings.append(f"{name}: its commit is not stated" if not commit else
-                            f"{name}: commit {commit} is not in this repository")
+            warnings.append(
+                f"{name}: its commit is not stated"
+                if not commit
+                else f"{name}: commit {commit} is not in this repository"
+            )
         elif count := int(answer.stdout):
             warnings.append(f"{name}: {count} commits since {commit} changed {', '.join(folders)}")
     return warnings
@@ -165,8 +246,11 @@ def generated(page: str) -> str:
 
     def make(block: re.Match[str]) -> str:
         directive = block[1]
-        lists = {"every file": every_file, "results": results_list,
-                 **{name: partial(reading_path, path) for name, path in PATHS.items()}}
+        lists = {
+            "every file": every_file,
+            "results": results_list,
+            **{name: partial(reading_path, path) for name, path in PATHS.items()},
+        }
         table = lists[directive]() if directive in lists else results_table(directive.removeprefix("table: "))
         return "\n".join([f"<!-- {directive} -->", "", *table, "", "<!-- end -->"])
 

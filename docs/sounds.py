@@ -16,12 +16,16 @@ from PIL import Image
 import ane
 
 FOLDER = Path(__file__).parent / "sounds"
-SENTENCE = ("The tide was out, and the boats lay on their sides in the mud, waiting. "
-            "Would you have counted them twice? She did, every morning.")
-NUMBERS = ("On 3 March 2024, Dr. Anne O'Neil paid £12.50 for 2 kg of apples, pears and quinces; "
-           "the bill, no. 1,048, said “thank you”.")
-HIGHEST = 8000                  # Hz shown
-QUIETEST, LOUDEST = -140, -30   # dB of power density, from dark to light
+SENTENCE = (
+    "The tide was out, and the boats lay on their sides in the mud, waiting. "
+    "Would you have counted them twice? She did, every morning."
+)
+NUMBERS = (
+    "On 3 March 2024, Dr. Anne O'Neil paid £12.50 for 2 kg of apples, pears and quinces; "
+    "the bill, no. 1,048, said “thank you”."
+)
+HIGHEST = 8000  # Hz shown
+QUIETEST, LOUDEST = -140, -30  # dB of power density, from dark to light
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,16 @@ def draw(audio: np.ndarray, sample_rate: int, path: Path) -> None:
     """Write a spectrogram as PNG."""
     figure = Figure(figsize=(7, 2), dpi=100, layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
-    axes.specgram(audio + 1e-9, NFFT=1024, Fs=sample_rate, noverlap=768, scale="dB", vmin=QUIETEST, vmax=LOUDEST,
-                  cmap=matplotlib.colormaps["magma"])
+    axes.specgram(
+        audio + 1e-9,
+        NFFT=1024,
+        Fs=sample_rate,
+        noverlap=768,
+        scale="dB",
+        vmin=QUIETEST,
+        vmax=LOUDEST,
+        cmap=matplotlib.colormaps["magma"],
+    )
     axes.set(ylim=(0, HIGHEST), xlabel="s", ylabel="Hz", xticks=range(int(len(audio) / sample_rate) + 1))
     canvas.draw()
     Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).quantize(32).save(path)

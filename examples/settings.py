@@ -3,8 +3,9 @@
 import ane
 
 tortoise = ane.load("demo")
-first, second = (tortoise.speak("Slow and steady.", voice="michael", preset="fastest", seed=7, word_times=True)
-                 for _ in range(2))
+first, second = (
+    tortoise.speak("Slow and steady.", voice="michael", preset="fastest", seed=7, word_times=True) for _ in range(2)
+)
 print(f"seed {first.seed}: {first.seconds:.2f} s, again the same: {(first.audio == second.audio).all()}")
 for word in first.words:
     print(f"{word.start:5.2f} to {word.end:5.2f} s  {word.word}")

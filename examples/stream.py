@@ -5,7 +5,7 @@ import time
 import ane
 
 voice = ane.load()
-voice.prepare()         # load the networks before the text is known
+voice.prepare()  # load the networks before the text is known
 started, seconds = time.perf_counter(), 0.0
 for index, piece in enumerate(voice.stream("You hear the beginning before the end of the sentence is made.", seed=1)):
     seconds += len(piece) / voice.sample_rate

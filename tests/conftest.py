@@ -29,11 +29,20 @@ def notices() -> Iterator[list[str]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", type=Path, default=GOLDEN, metavar="DIR",
-                     help="golden vectors to compare with (default: the set in tests/parity/golden)")
-    parser.addoption("--families", type=Path, default=FAMILIES, metavar="DIR",
-                     help="golden vectors of FastSpeech, Whisper and KittenTTS (default: those in "
-                          "tests/parity/families)")
+    parser.addoption(
+        "--golden",
+        type=Path,
+        default=GOLDEN,
+        metavar="DIR",
+        help="golden vectors to compare with (default: the set in tests/parity/golden)",
+    )
+    parser.addoption(
+        "--families",
+        type=Path,
+        default=FAMILIES,
+        metavar="DIR",
+        help="golden vectors of FastSpeech, Whisper and KittenTTS (default: those in tests/parity/families)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,14 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
     # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")         # where a test asks for two, the one that waits rests
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # where a test asks for two, the one that waits rests
     families = config.getoption("families")
     if not families.is_dir():
         raise pytest.UsageError(f"--families {families}: no such folder")
     directory = config.getoption("golden")
     if not (directory / "config.json").is_file():
-        raise pytest.UsageError(f"--golden {directory}: no config.json there; "
-                                "tests/parity/golden/README.md describes the format")
+        raise pytest.UsageError(
+            f"--golden {directory}: no config.json there; tests/parity/golden/README.md describes the format"
+        )
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -61,13 +71,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()           # native modules report what is alive at the end
+    gc.unfreeze()  # native modules report what is alive at the end
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _long_lived_objects_are_no_garbage() -> None:
-    """coremltools collects garbage in each conversion, which takes 0.2 s among the objects of torch and of the tests.
-    """
+    """coremltools collects garbage in each conversion: 0.2 s a time among the objects of torch and of the tests."""
     gc.collect()
     gc.freeze()
 

@@ -11,8 +11,13 @@ from converters.conversion import COREML_TARGET, ConversionTarget, convert, fing
 from converters.functions import chosen_networks
 
 
-def converted(shared: Path, model: Bundle, options: Sequence[Any], networks: Sequence[str] | None = None,
-              target: ConversionTarget = COREML_TARGET) -> Bundle:
+def converted(
+    shared: Path,
+    model: Bundle,
+    options: Sequence[Any],
+    networks: Sequence[str] | None = None,
+    target: ConversionTarget = COREML_TARGET,
+) -> Bundle:
     """The model with packages, read-only. ``shared``: the fixture of this name."""
     fingerprint = fingerprint_of(model, options, chosen_networks(model, networks, target.name), target)
     path = shared / "conversions" / fingerprint[:16]

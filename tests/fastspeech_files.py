@@ -12,13 +12,27 @@ from ane.models.fastspeech.networks import NETWORKS, FastSpeechConfig, position_
 from ane.models.vocoders.hifigan import MelHifiganConfig
 from tests.random_model import draw
 
-SMALL = FastSpeechConfig(max_seq_len=200, d_model=24, phoneme_side_n_layer=2, phoneme_side_head=2,
-                         phoneme_side_conv1d_filter_size=32, mel_side_n_layer=1, mel_side_head=1,
-                         mel_side_conv1d_filter_size=40, fft_conv1d_kernel=5, duration_predictor_filter_size=16)
+SMALL = FastSpeechConfig(
+    max_seq_len=200,
+    d_model=24,
+    phoneme_side_n_layer=2,
+    phoneme_side_head=2,
+    phoneme_side_conv1d_filter_size=32,
+    mel_side_n_layer=1,
+    mel_side_head=1,
+    mel_side_conv1d_filter_size=40,
+    fft_conv1d_kernel=5,
+    duration_predictor_filter_size=16,
+)
 V1 = MelHifiganConfig(upsample_initial_channel=32)
-V3 = MelHifiganConfig(resblock="2", upsample_rates=(8, 8, 4), upsample_kernel_sizes=(16, 16, 8),
-                      upsample_initial_channel=32, resblock_kernel_sizes=(3, 5, 7),
-                      resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)))
+V3 = MelHifiganConfig(
+    resblock="2",
+    upsample_rates=(8, 8, 4),
+    upsample_kernel_sizes=(16, 16, 8),
+    upsample_initial_channel=32,
+    resblock_kernel_sizes=(3, 5, 7),
+    resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)),
+)
 FRAMES_PER_SYMBOL = 4.0
 
 
@@ -41,8 +55,14 @@ def fastspeech_entries(config: FastSpeechConfig = SMALL) -> dict[str, Tensor]:
 def write_fastspeech(path: Path, entries: dict[str, Any] | None = None) -> Path:
     """A checkpoint as NVIDIA's trainer writes it."""
     entries = fastspeech_entries() if entries is None else entries
-    torch.save({"step": 5, "model": {f"module.{key}": value for key, value in entries.items()},
-                "optim": {"state": {}, "param_groups": [{"lr": 0.1}]}}, path)
+    torch.save(
+        {
+            "step": 5,
+            "model": {f"module.{key}": value for key, value in entries.items()},
+            "optim": {"state": {}, "param_groups": [{"lr": 0.1}]},
+        },
+        path,
+    )
     return path
 
 
@@ -69,5 +89,5 @@ def write_hifigan(path: Path, config: MelHifiganConfig = V1) -> Path:
     return path
 
 
-if __name__ == "__main__":      # random weights of the official size
+if __name__ == "__main__":  # random weights of the official size
     write_fastspeech(Path(sys.argv[1]), fastspeech_entries(FastSpeechConfig()))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-TRIES, SECONDS = 2, 90      # the registry answers in seconds, or hangs
+TRIES, SECONDS = 2, 90  # the registry answers in seconds, or hangs
 
 
 def node_modules(config: pytest.Config, temporary: pytest.TempPathFactory, package: str) -> Path:
     """The folder node_modules with a package, "name@version"; skips without npm or its registry."""
     if shutil.which("npm") is None:
         pytest.skip("needs Node: apt-get install nodejs npm")
-    cache = getattr(config, "cache", None)              # None: pytest was told to have no cache
+    cache = getattr(config, "cache", None)  # None: pytest was told to have no cache
     folder = cache.mkdir(package) if cache else temporary.mktemp("node")
     if not (folder / "node_modules" / package.partition("@")[0]).exists():
         command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", package]
@@ -24,7 +24,11 @@ def node_modules(config: pytest.Config, temporary: pytest.TempPathFactory, packa
 
 def installs(command: list[str]) -> bool:
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS,
-                              check=False).returncode == 0
+        return (
+            subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False
+            ).returncode
+            == 0
+        )
     except subprocess.TimeoutExpired:
         return False

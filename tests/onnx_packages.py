@@ -33,13 +33,13 @@ class OnnxPackages:
     def package(self, network: str, precision: str = "fp32") -> PackageRecord:
         """A network's package, with its parity."""
         if precision in QUANTISED:
-            self.package(network)           # the quantised one is made from its graphs
+            self.package(network)  # the quantised one is made from its graphs
         stated = self.folder / f"{network}-{precision}.json"
         with FileLock(f"{stated}.lock"):
             if not stated.exists():
                 made = TARGET.package(self.model, network, OnnxOptions(precision), self.folder, lambda what: None, "")
                 stated.write_text(json.dumps({TARGET.name: section([made])}))
-        package, = read_section(json.loads(stated.read_text()), str(stated), NETWORKS, TARGET.name)
+        (package,) = read_section(json.loads(stated.read_text()), str(stated), NETWORKS, TARGET.name)
         return package
 
     def bundle(self, *networks: str) -> Bundle:
@@ -50,8 +50,11 @@ class OnnxPackages:
         destination = self.folder / "-".join(["bundle", *networks])
         own = [network for network in NETWORKS if network in self.model.networks]
         self._convert_those_that_no_other_worker_converts(networks or own)
-        packages = [self.package(network, precision) for network in networks or own
-                    for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
+        packages = [
+            self.package(network, precision)
+            for network in networks or own
+            for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))
+        ]
         with FileLock(f"{destination}.lock"):
             return Bundle(destination) if destination.exists() else self._write(destination, packages)
 
@@ -67,7 +70,14 @@ class OnnxPackages:
         with tempfile.TemporaryDirectory() as folder:
             work, voice = Path(folder), Path(folder) / "noise.safetensors"
             save_voice(voice, Voice(*latents, name="noise", source="random numbers"))
-            for package in packages:            # onnx refuses weights that are hard links
+            for package in packages:  # onnx refuses weights that are hard links
                 shutil.copytree(self.folder / package.path, work / package.path)
-            return write_bundle(self.model.contents(), destination, name=destination.name, default_voice="noise",
-                                packages=packages, packages_root=work, voices={"noise": voice})
+            return write_bundle(
+                self.model.contents(),
+                destination,
+                name=destination.name,
+                default_voice="noise",
+                packages=packages,
+                packages_root=work,
+                voices={"noise": voice},
+            )

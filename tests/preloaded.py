@@ -23,12 +23,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # A conversion of all networks takes minutes; one network shows that the documented command works.
-ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"      # the latter where precisions are named
+ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"  # the latter where precisions are named
 CONVERTED = ("coreml", "onnx")
-MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "converters.coreml.package",
-           "torch")
-STREAMS = 3         # standard input, output and error
-EXECUTABLE = "PRELOADED_EXECUTABLE"     # environment variable: what stands for Python in processes of a command
+MODULES = (
+    "ane.cli",
+    "ane.models.tortoise.synthesizer",
+    "ane.backends.torch.backend",
+    "converters.coreml.package",
+    "torch",
+)
+STREAMS = 3  # standard input, output and error
+EXECUTABLE = "PRELOADED_EXECUTABLE"  # environment variable: what stands for Python in processes of a command
 
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
@@ -47,8 +52,9 @@ sys.exit(status[0] if status else 139)
 def preloaded(folder: Path) -> Iterator[Path]:
     """A server while the block runs; its socket, in ``folder``."""
     address = folder / "socket"
-    server = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, cwd=folder)
+    server = subprocess.Popen(
+        [sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
+    )
     assert server.stdout.readline() == "ready\n"
     yield address
     server.stdin.close()
@@ -60,8 +66,9 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 
     ``one_network``: limit a conversion that names no networks to one.
     """
-    path.write_text(CLIENT.format(python=sys.executable, socket=str(address), before=list(before),
-                                  one_network=one_network))
+    path.write_text(
+        CLIENT.format(python=sys.executable, socket=str(address), before=list(before), one_network=one_network)
+    )
     path.chmod(0o755)
     return path
 
@@ -75,7 +82,7 @@ def serve(path: str) -> None:
         listener.listen()
         print("ready", flush=True)
         threading.Thread(target=exit_with_parent, daemon=True).start()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)           # the kernel reaps the forked processes
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forked processes
         while True:
             client, _ = listener.accept()
             if os.fork() == 0:
@@ -91,13 +98,13 @@ def serve(path: str) -> None:
 
 
 def exit_with_parent() -> None:
-    while os.read(0, 1):        # not sys.stdin: a fork would inherit its lock, held
+    while os.read(0, 1):  # not sys.stdin: a fork would inherit its lock, held
         pass
     os._exit(0)
 
 
 def exit_with_client(client: socket.socket) -> None:
-    client.recv(1)              # a client that waits sends nothing more
+    client.recv(1)  # a client that waits sends nothing more
     os._exit(1)
 
 

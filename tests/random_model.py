@@ -35,28 +35,46 @@ from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.voices import Voice, save_voice
 
 CONFIGS: dict[str, Config] = {
-    "autoregressive": UnifiedVoiceConfig(layers=3, model_dim=64, heads=4, number_mel_codes=514, start_mel_token=512,
-                                         stop_mel_token=513),
+    "autoregressive": UnifiedVoiceConfig(
+        layers=3, model_dim=64, heads=4, number_mel_codes=514, start_mel_token=512, stop_mel_token=513
+    ),
     "conditioning_encoder": ConditioningEncoderConfig(model_dim=64, heads=4),
     "diffusion": DiffusionConfig(model_channels=32, num_layers=2, in_latent_channels=64, num_heads=4),
     "contextual_embedder": ContextualEmbedderConfig(model_channels=32, num_heads=4),
-    "clvp": CLVPConfig(dim_text=32, dim_speech=32, dim_latent=32, text_enc_depth=2, text_heads=1,
-                       num_speech_tokens=512, speech_enc_depth=2, speech_heads=1),
+    "clvp": CLVPConfig(
+        dim_text=32,
+        dim_speech=32,
+        dim_latent=32,
+        text_enc_depth=2,
+        text_heads=1,
+        num_speech_tokens=512,
+        speech_enc_depth=2,
+        speech_heads=1,
+    ),
     "univnet": UnivNetConfig(channel_size=4),
     "hifigan": HifiganConfig(in_channels=64, upsample_initial_channel=32, cond_channels=64),
     "rlg_auto": RandomLatentConverterConfig(channels=64),
     "rlg_diffuser": RandomLatentConverterConfig(channels=64),
 }
 DATA = Path(str(resources.files("ane.models.tortoise"))) / "data"
-STOP_BIAS = 1.2         # ends a candidate after a few seconds
-LOUDNESS = 0.02         # of the vocoders' noise
+STOP_BIAS = 1.2  # ends a candidate after a few seconds
+LOUDNESS = 0.02  # of the vocoders' noise
 
 
 def random_contents(**fields: Any) -> Contents:
     """Weights drawn from a seed; none keeps an initial value that training would change."""
-    return Contents("tortoise", Path("random numbers"), "random", CONFIGS, random_tensors, trained=False,
-                    tokenizer=(DATA / "tokenizer.json").read_text(encoding="utf-8"),
-                    mel_norms=load_file(DATA / "mel_norms.safetensors")["mel_norms"], default_voice="noise", **fields)
+    return Contents(
+        "tortoise",
+        Path("random numbers"),
+        "random",
+        CONFIGS,
+        random_tensors,
+        trained=False,
+        tokenizer=(DATA / "tokenizer.json").read_text(encoding="utf-8"),
+        mel_norms=load_file(DATA / "mel_norms.safetensors")["mel_norms"],
+        default_voice="noise",
+        **fields,
+    )
 
 
 @cache
@@ -101,7 +119,7 @@ def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tenso
     if parameter.ndim <= 1:
         return 0.05 * noise if key.endswith("bias") else 1 + 0.1 * noise
     inputs = parameter.shape[0] if ".attn.c_" in key or ".mlp.c_" in key else parameter[0].numel()
-    return noise / inputs ** 0.5
+    return noise / inputs**0.5
 
 
 def write_random_bundle(destination: Path) -> None:
@@ -111,5 +129,10 @@ def write_random_bundle(destination: Path) -> None:
         latents = (rng.standard_normal((1, width), dtype=np.float32) for width in random_model().widths)
         voice = Path(folder) / "noise.safetensors"
         save_voice(voice, Voice(*latents, name="noise", source="random numbers"))
-        write_bundle(random_contents(voices={"noise": voice}), destination, precision="fp16", licence="Apache-2.0",
-                     description="Random weights: the shape of a voice without its sound.")
+        write_bundle(
+            random_contents(voices={"noise": voice}),
+            destination,
+            precision="fp16",
+            licence="Apache-2.0",
+            description="Random weights: the shape of a voice without its sound.",
+        )

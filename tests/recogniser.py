@@ -8,7 +8,7 @@ from ane.audio import resample
 from ane.system.errors import UserError
 from benchmarks.listening import words
 
-RECOGNISED_RATE = 16000     # Hz of its acoustic model
+RECOGNISED_RATE = 16000  # Hz of its acoustic model
 
 
 class Recogniser:
@@ -22,7 +22,7 @@ class Recogniser:
         for word in {word for choice in self.choices for word in choice.split()}:
             if self.free.lookup_word(word) is None:
                 raise UserError(f"the recogniser does not know the word {word!r}: choose sentences without it")
-        if self.choices:        # a grammar cannot be empty
+        if self.choices:  # a grammar cannot be empty
             self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
             alternatives = " | ".join(self.choices)
             self.forced.add_jsgf_string("choice", f"#JSGF V1.0; grammar choice; public <s> = {alternatives};")
@@ -39,7 +39,7 @@ class Recogniser:
     @staticmethod
     def _decode(decoder, audio: np.ndarray, rate: int) -> str:
         samples = np.rint(np.clip(resample(audio, rate, RECOGNISED_RATE), -1, 1) * 32767).astype(np.int16)
-        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser needs silence before the first word
+        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)  # the recogniser needs silence before the first word
         decoder.start_utt()
         decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
         decoder.end_utt()

@@ -15,8 +15,18 @@ from converters.onnx.package import WEIGHTS_FILE
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
-OPTIONS = CoreMLOptions(lanes=(2,), caches=("io", "state"), buckets={
-    "prefill": (32,), "step": (64,), "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)})
+OPTIONS = CoreMLOptions(
+    lanes=(2,),
+    caches=("io", "state"),
+    buckets={
+        "prefill": (32,),
+        "step": (64,),
+        "clvp_text": (32,),
+        "clvp_speech": (32,),
+        "univnet": (14,),
+        "hifigan": (14,),
+    },
+)
 NETWORKS = ["autoregressive", "clvp", "contextual_embedder", "rlg_auto", "univnet", "hifigan"]
 
 
@@ -27,14 +37,20 @@ def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
     one.
     """
     write_random_bundle(folder / "plain")
-    shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent     # of xdist's workers
+    shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent  # of xdist's workers
     small = converted(shared, Bundle(folder / "plain"), [OPTIONS], NETWORKS).path
     left_out = [f"{network}-*" for network in NETWORKS if networks and network not in networks]
-    shutil.copytree(small, folder / "small", ignore=lambda parent, names: (
-        shutil.ignore_patterns(*left_out)(parent, names) if Path(parent).name == "packages" else ()))
+    shutil.copytree(
+        small,
+        folder / "small",
+        ignore=lambda parent, names: (
+            shutil.ignore_patterns(*left_out)(parent, names) if Path(parent).name == "packages" else ()
+        ),
+    )
     manifest = json.loads((folder / "small" / "bundle.json").read_text())
-    manifest["coreml"]["packages"] = [package for package in manifest["coreml"]["packages"]
-                                      if (folder / "small" / package["path"]).exists()]
+    manifest["coreml"]["packages"] = [
+        package for package in manifest["coreml"]["packages"] if (folder / "small" / package["path"]).exists()
+    ]
     (folder / "small" / "bundle.json").write_text(json.dumps(manifest))
     return folder / "small"
 
@@ -43,14 +59,14 @@ def spoil(bundle: Path, package: str, function: str, value: str) -> None:
     """Reverse the weights of the convolution ``value``, and update bundle.json."""
     path = bundle / package
     op = next(op for op in Package(path).function(function).ops if value in op.outputs)
-    weight, = op.arguments["weight"]
+    (weight,) = op.arguments["weight"]
     blob = Package(path).function(function).constants[weight] if isinstance(weight, str) else weight
     file = path / "Data" / "com.apple.CoreML" / "weights" / blob.file
     data = bytearray(file.read_bytes())
     header = np.frombuffer(data, METADATA, 1, blob.offset)[0]
     start, size = int(header["offset"]), int(header["bytes"])
-    data[start:start + size] = np.frombuffer(bytes(data[start:start + size]), np.uint16)[::-1].tobytes()
-    file.unlink()           # hard links to it in other bundles are unchanged
+    data[start : start + size] = np.frombuffer(bytes(data[start : start + size]), np.uint16)[::-1].tobytes()
+    file.unlink()  # hard links to it in other bundles are unchanged
     file.write_bytes(data)
     record_again(bundle, file)
 
@@ -58,13 +74,18 @@ def spoil(bundle: Path, package: str, function: str, value: str) -> None:
 def spoil_onnx(bundle: Path, package: str, graph: str, module: str) -> None:
     """Add 1 to one number of a module's weight, which the graphs of a package share, and update bundle.json."""
     model = onnx.load(bundle / package / f"{graph}.onnx", load_external_data=False)
-    inputs = [name for node in model.graph.node for entry in node.metadata_props
-              if f"'network.{module}'" in entry.value for name in node.input]
+    inputs = [
+        name
+        for node in model.graph.node
+        for entry in node.metadata_props
+        if f"'network.{module}'" in entry.value
+        for name in node.input
+    ]
     tensor = next(tensor for tensor in model.graph.initializer if tensor.name in inputs and len(tensor.dims) > 1)
     offset = int(next(entry.value for entry in tensor.external_data if entry.key == "offset"))
     file = bundle / package / WEIGHTS_FILE
     data = bytearray(file.read_bytes())
-    data[offset:offset + 4] = (np.frombuffer(data, np.float32, 1, offset) + 1).tobytes()
+    data[offset : offset + 4] = (np.frombuffer(data, np.float32, 1, offset) + 1).tobytes()
     file.unlink()
     file.write_bytes(data)
     record_again(bundle, file)
@@ -74,8 +95,12 @@ def record_again(bundle: Path, file: Path) -> None:
     """Update the SHA-256 and size of a package's file in bundle.json."""
     manifest = json.loads((bundle / "bundle.json").read_text())
     current = record(bundle, file.relative_to(bundle).as_posix())
-    for stated in (file for form in ("coreml", "onnx") for package in manifest.get(form, {"packages": []})["packages"]
-                   for file in package["files"]):
+    for stated in (
+        file
+        for form in ("coreml", "onnx")
+        for package in manifest.get(form, {"packages": []})["packages"]
+        for file in package["files"]
+    ):
         if stated["file"] == current.file:
             stated.update(sha256=current.sha256, bytes=current.bytes)
     (bundle / "bundle.json").write_text(json.dumps(manifest))

@@ -12,8 +12,9 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
 def unescaped(cell: str) -> str:
-    return re.sub(r"\\(?:([ntr\\])|u([0-9a-f]{4}))",
-                  lambda found: ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), cell)
+    return re.sub(
+        r"\\(?:([ntr\\])|u([0-9a-f]{4}))", lambda found: ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), cell
+    )
 
 
 def differences(read: Callable[..., object], table: Iterable[Sequence[str]]) -> list[tuple[object, ...]]:

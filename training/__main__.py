@@ -21,21 +21,31 @@ OUTPUTS = {"bundle": publish, "card": write_scored_card, "weights": write_weight
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run")
     add("--config", type=Path, default=CONFIG, metavar="DIR", help="folder of the recipe (%(default)s)")
-    add("--parts", metavar="A,B", help=f"what to make (default, in order: {','.join(PARTS)},bundle; then also card, "
-        "of the bundle, and weights, for --start)")
+    add(
+        "--parts",
+        metavar="A,B",
+        help=f"what to make (default, in order: {','.join(PARTS)},bundle; then also card, "
+        "of the bundle, and weights, for --start)",
+    )
     add("--start", type=Path, metavar="DIR", help="weights that parts without a checkpoint start from")
     add("--minutes", type=float, metavar="N", help="train each of these parts for so long at most, and no other")
     add("--tiny", type=int, metavar="STEPS", help="so few steps of each part, on seconds of tones: to try the recipe")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
     add("--threads", type=int, help="torch threads (default: torch's choice)")
     add("--workers", type=int, default=os.cpu_count(), help="processes that make speech (%(default)s)")
-    add("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR",
-        help="WordNet's data files (%(default)s; Debian: wordnet-base)")
+    add(
+        "--wordnet",
+        type=Path,
+        default=Path("/usr/share/wordnet"),
+        metavar="DIR",
+        help="WordNet's data files (%(default)s; Debian: wordnet-base)",
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     try:
@@ -52,9 +62,11 @@ def train(options: argparse.Namespace) -> None:
     if options.tiny:
         recipe = recipe.tiny(options.tiny)
     parts = options.parts.split(",") if options.parts else [*PARTS, "bundle"]
-    if options.minutes is not None:     # the parts before those that are named are taken as they are
-        schedules = {name: part.model_copy(update={"minutes": options.minutes if name in parts else 0})
-                     for name, part in recipe.parts.items()}
+    if options.minutes is not None:  # the parts before those that are named are taken as they are
+        schedules = {
+            name: part.model_copy(update={"minutes": options.minutes if name in parts else 0})
+            for name, part in recipe.parts.items()
+        }
         recipe = recipe.model_copy(update={"parts": schedules})
     if unknown := set(parts) - {*PARTS, *OUTPUTS}:
         raise UserError(f"--parts {','.join(sorted(unknown))}: choose from {', '.join([*PARTS, *OUTPUTS])}")

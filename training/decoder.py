@@ -26,12 +26,12 @@ from training.trainer import TrainedPart, Trainer
 
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
-MAX_MASKED = 0.30           # largest share of a batch's codes that is masked
+MAX_MASKED = 0.30  # largest share of a batch's codes that is masked
 DROPOUT = 0.05
-SILENT_CODES = 4            # silence codes after the stop, as in the pipeline's input
+SILENT_CODES = 4  # silence codes after the stop, as in the pipeline's input
 ALIGNED_LAYERS = (1, 2, 3)  # whose first head is initialised to attend to equal positions
-MEL_WIDTH = 256             # hidden width of the mel predictor
-FRAMES, BANDS = 4, 80       # of a code's mel
+MEL_WIDTH = 256  # hidden width of the mel predictor
+FRAMES, BANDS = 4, 80  # of a code's mel
 
 
 class DecoderInTraining(nn.Module):
@@ -44,9 +44,10 @@ class DecoderInTraining(nn.Module):
         self.voices = nn.Parameter(torch.zeros(voices, config.model_dim))
         self.text_head = nn.Linear(config.model_dim, config.number_text_tokens + 1)
         self.initialise(characters_per_code)
-        self.mel_predictor = nn.Sequential(nn.Conv1d(config.model_dim, MEL_WIDTH, 3, padding=1), nn.GELU(),
-                                           nn.Conv1d(MEL_WIDTH, FRAMES * BANDS, 1))
-        self.pitch_predictor = nn.Linear(config.model_dim, 2 * FRAMES)      # octaves above MIDDLE; voiced or not
+        self.mel_predictor = nn.Sequential(
+            nn.Conv1d(config.model_dim, MEL_WIDTH, 3, padding=1), nn.GELU(), nn.Conv1d(MEL_WIDTH, FRAMES * BANDS, 1)
+        )
+        self.pitch_predictor = nn.Linear(config.model_dim, 2 * FRAMES)  # octaves above MIDDLE; voiced or not
 
     @torch.no_grad()
     def initialise(self, characters_per_code: float) -> None:
@@ -54,15 +55,15 @@ class DecoderInTraining(nn.Module):
         D, layers, heads = self.config.model_dim, self.config.layers, self.config.heads
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5 if "c_proj" in name else D ** -0.5)
+                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5 if "c_proj" in name else D**-0.5)
             elif "ln_" in name or "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             else:
                 nn.init.zeros_(parameter)
-        width = D // heads                          # of a head
+        width = D // heads  # of a head
         for table in (self.network.text_embedding, self.network.mel_embedding):
             nn.init.normal_(table.weight, std=0.3)
-            table.weight[:, :width] *= 0.1          # these channels are for the positions
+            table.weight[:, :width] *= 0.1  # these channels are for the positions
         nn.init.normal_(self.voices, std=0.3)
         positions = self.network.text_pos_embedding.emb.weight
         positions[:, :width] = sinusoids(torch.arange(len(positions)).float(), width)
@@ -70,9 +71,9 @@ class DecoderInTraining(nn.Module):
         positions[:, :width] = sinusoids(torch.arange(len(positions)) * characters_per_code, width)
         for layer in ALIGNED_LAYERS:
             if layer < layers:
-                weight = self.network.gpt.h[layer].attn.c_attn.weight       # (in, q k v)
-                weight[:, :width] = weight[:, D:D + width] = 0
-                weight[:width, :width] = weight[:width, D:D + width] = torch.eye(width)
+                weight = self.network.gpt.h[layer].attn.c_attn.weight  # (in, q k v)
+                weight[:, :width] = weight[:, D : D + width] = 0
+                weight[:width, :width] = weight[:width, D : D + width] = torch.eye(width)
 
     def forward(self, tokens: Tensor, positions: Tensor, dropout: float = 0.0) -> Tensor:
         """Rows (B, T) of the joined token table and of the joined position table → hidden (B, T, D).
@@ -119,12 +120,20 @@ def training_sequence(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarra
     no_position = config.text_positions + config.code_positions
     text = [config.start_text_token, *clip.text, config.stop_text_token, config.stop_text_token]
     codes = np.concatenate((clip.codes, np.full(SILENT_CODES, config.calm_token)))
-    rows = np.concatenate(([tokens + config.number_mel_codes + clip.voice], text, [tokens + config.start_mel_token],
-                           tokens + codes))
-    positions = np.concatenate(([no_position], np.arange(len(text)),
-                                config.text_positions + np.arange(len(codes) + 1)))
-    targets = np.concatenate(([-1], text[1:], [-1], tokens + clip.codes, [tokens + config.stop_mel_token],
-                              np.full(SILENT_CODES, tokens + config.calm_token)))
+    rows = np.concatenate(
+        ([tokens + config.number_mel_codes + clip.voice], text, [tokens + config.start_mel_token], tokens + codes)
+    )
+    positions = np.concatenate(([no_position], np.arange(len(text)), config.text_positions + np.arange(len(codes) + 1)))
+    targets = np.concatenate(
+        (
+            [-1],
+            text[1:],
+            [-1],
+            tokens + clip.codes,
+            [tokens + config.stop_mel_token],
+            np.full(SILENT_CODES, tokens + config.calm_token),
+        )
+    )
     return rows, positions, targets, 1 + len(text)
 
 
@@ -133,16 +142,17 @@ class DecoderObjective:
     """The losses of the decoder."""
 
     model: DecoderInTraining
-    quantiser: Quantiser                # on the model's device
-    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]     # mel (L, 80) and pitch (L,) of every clip
+    quantiser: Quantiser  # on the model's device
+    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]  # mel (L, 80) and pitch (L,) of every clip
     clips: Sequence[Clip]
-    validation: Sequence[Clip]          # clips that the decoder is not trained on
-    batches: Batches                    # of ``clips``
+    validation: Sequence[Clip]  # clips that the decoder is not trained on
+    batches: Batches  # of ``clips``
     seed: int
     device: str
 
-    def losses(self, clips: Sequence[Clip], masked: float = 0.0, dropout: float = 0.0,
-               generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def losses(
+        self, clips: Sequence[Clip], masked: float = 0.0, dropout: float = 0.0, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
         """Losses by name; ``masked``: share of the input codes to mask."""
         model, config = self.model, self.model.config
         tokens = config.number_text_tokens + 1
@@ -150,9 +160,11 @@ class DecoderObjective:
         no_position = config.text_positions + config.code_positions
         sequences = [training_sequence(clip, config) for clip in clips]
         rows, positions, targets = (
-            pad_sequence([torch.from_numpy(sequence[part]) for sequence in sequences], batch_first=True,
-                         padding_value=fill)
-            for part, fill in ((0, zero_row), (1, no_position), (2, -1)))
+            pad_sequence(
+                [torch.from_numpy(sequence[part]) for sequence in sequences], batch_first=True, padding_value=fill
+            )
+            for part, fill in ((0, zero_row), (1, no_position), (2, -1))
+        )
         if masked:
             is_code = (rows >= tokens) & (rows < tokens + config.start_mel_token)
             rows[is_code & (torch.rand(rows.shape, generator=generator) < masked)] = zero_row
@@ -163,14 +175,22 @@ class DecoderObjective:
             code_loss = F.cross_entropy(model.network.mel_head(hidden[is_code]).float(), targets[is_code] - tokens)
             text_loss = F.cross_entropy(model.text_head(hidden[is_text]).float(), targets[is_text])
             has_mel = is_code & (targets < tokens + config.calm_token)
-            mel, pitch = (torch.from_numpy(np.concatenate(parts)).to(self.device) for parts in zip(
-                *(self.targets[clip.shard][clip.index] for clip in clips), strict=True))
-            error, envelope = self.quantiser.errors(
-                model.predict_mel(hidden)[has_mel].float().flatten(0, 1).T, mel.T)
+            mel, pitch = (
+                torch.from_numpy(np.concatenate(parts)).to(self.device)
+                for parts in zip(*(self.targets[clip.shard][clip.index] for clip in clips), strict=True)
+            )
+            error, envelope = self.quantiser.errors(model.predict_mel(hidden)[has_mel].float().flatten(0, 1).T, mel.T)
             octaves, voicing = self.pitch_losses(model.pitch_predictor(hidden[has_mel]).float(), pitch)
-        return {"loss": code_loss + TEXT_WEIGHT * text_loss + MEL_WEIGHT * (error + ENVELOPE_WEIGHT * envelope)
-                + OCTAVE_WEIGHT * octaves + VOICING_WEIGHT * voicing,
-                "codes": code_loss, "envelope error": envelope, "pitch error, octaves": octaves}
+        return {
+            "loss": code_loss
+            + TEXT_WEIGHT * text_loss
+            + MEL_WEIGHT * (error + ENVELOPE_WEIGHT * envelope)
+            + OCTAVE_WEIGHT * octaves
+            + VOICING_WEIGHT * voicing,
+            "codes": code_loss,
+            "envelope error": envelope,
+            "pitch error, octaves": octaves,
+        }
 
     @staticmethod
     def pitch_losses(prediction: Tensor, pitch: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,22 +199,32 @@ class DecoderObjective:
         octaves, voicing = (half.flatten() for half in prediction.unflatten(1, (2, FRAMES)).unbind(1))
         voiced = pitch > 0
         errors = (octaves - torch.log2(pitch.clamp(min=1) / MIDDLE)).abs()
-        return ((errors * voiced).sum() / voiced.sum().clamp(min=1),
-                F.binary_cross_entropy_with_logits(voicing, voiced.float()))
+        return (
+            (errors * voiced).sum() / voiced.sum().clamp(min=1),
+            F.binary_cross_entropy_with_logits(voicing, voiced.float()),
+        )
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
-        torch.manual_seed(self.seed * 1_000_003 + index)        # of dropout
+        torch.manual_seed(self.seed * 1_000_003 + index)  # of dropout
         masked = MAX_MASKED * float(torch.rand((), generator=generator))
         return self.losses([self.clips[i] for i in self.batches[index]], masked, DROPOUT, generator)
 
     def validate(self) -> dict[str, float]:
-        batches = [self.losses(self.validation[start:start + 32]) for start in range(0, len(self.validation), 32)]
-        return {f"{name}, validation": float(torch.stack([losses[name] for losses in batches]).mean())
-                for name in ("codes", "envelope error", "pitch error, octaves")}
+        batches = [self.losses(self.validation[start : start + 32]) for start in range(0, len(self.validation), 32)]
+        return {
+            f"{name}, validation": float(torch.stack([losses[name] for losses in batches]).mean())
+            for name in ("codes", "envelope error", "pitch error, octaves")
+        }
 
 
-def train_decoder(part: TrainedPart, config: UnifiedVoiceConfig, clips: Sequence[Clip], validation: Sequence[Clip],
-                  voices: int, quantiser: Quantiser) -> DecoderInTraining:
+def train_decoder(
+    part: TrainedPart,
+    config: UnifiedVoiceConfig,
+    clips: Sequence[Clip],
+    validation: Sequence[Clip],
+    voices: int,
+    quantiser: Quantiser,
+) -> DecoderInTraining:
     schedule = part.schedule
     torch.manual_seed(schedule.seed)
     characters_per_code = sum(len(clip.text) for clip in clips) / sum(len(clip.codes) for clip in clips)
@@ -205,7 +235,15 @@ def train_decoder(part: TrainedPart, config: UnifiedVoiceConfig, clips: Sequence
     paths = {clip.shard for clip in (*clips, *validation)}
     targets = {path: list(zip(load_mels(path), Shard.load(path).pitches, strict=True)) for path in paths}
     lengths = [len(clip.text) + len(clip.codes) + 5 + SILENT_CODES for clip in clips]
-    objective = DecoderObjective(model, copy.deepcopy(quantiser).to(part.device), targets, clips, validation,
-                                 Batches(lengths, schedule.batch, schedule.seed), schedule.seed, part.device)
+    objective = DecoderObjective(
+        model,
+        copy.deepcopy(quantiser).to(part.device),
+        targets,
+        clips,
+        validation,
+        Batches(lengths, schedule.batch, schedule.seed),
+        schedule.seed,
+        part.device,
+    )
     trainer.run(objective.step, objective.validate)
     return trainer.result()

@@ -14,8 +14,8 @@ from ane.models.tortoise.schedule import TRAINED_STEPS, Schedule
 from training.speech import Batches, Clip, Shard
 from training.trainer import TrainedPart, Trainer
 
-UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
-BLENDED = 0.10              # share with a blend of voices, so that voice and latents may come from different speakers
+UNCONDITIONED = 0.12  # share of clips without conditioning, for classifier-free guidance
+BLENDED = 0.10  # share with a blend of voices, so that voice and latents may come from different speakers
 
 
 class DenoiserInTraining(nn.Module):
@@ -57,15 +57,15 @@ class DenoiserObjective:
 
     model: DenoiserInTraining
     clips: Sequence[Clip]
-    hidden: Sequence[np.ndarray]        # latents of each clip, (n, D) float32
-    mels: Sequence[np.ndarray]          # normalised mels of each, (100, L) float32
-    batches: Batches                    # of the clips
-    alphas_cumprod: Tensor              # (TRAINED_STEPS,) float32
+    hidden: Sequence[np.ndarray]  # latents of each clip, (n, D) float32
+    mels: Sequence[np.ndarray]  # normalised mels of each, (100, L) float32
+    batches: Batches  # of the clips
+    alphas_cumprod: Tensor  # (TRAINED_STEPS,) float32
     device: str
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen, network, voices = self.batches[index].tolist(), self.model.network, self.model.voices
-        count = min(len(self.hidden[i]) for i in chosen)     # cut the batch to its shortest clip
+        count = min(len(self.hidden[i]) for i in chosen)  # cut the batch to its shortest clip
         frames = frame_count(count)
         x0 = torch.from_numpy(np.stack([self.mels[i][:, :frames] for i in chosen])).to(self.device)
         latents = torch.from_numpy(np.stack([self.hidden[i][:count] for i in chosen])).to(self.device)
@@ -80,12 +80,17 @@ class DenoiserObjective:
         with torch.autocast(torch.device(self.device).type, torch.bfloat16):
             conditioning = network.condition(latents, voice, frames)
             conditioning = torch.where(hide < UNCONDITIONED, network.unconditioned(frames), conditioning)
-            prediction = network(x, t, conditioning).float()[:, :x0.shape[1]]
+            prediction = network(x, t, conditioning).float()[:, : x0.shape[1]]
         return {"loss": ((prediction - x0) ** 2).mean()}
 
 
-def train_denoiser(part: TrainedPart, config: DiffusionConfig, clips: Sequence[Clip],
-                   latents: Callable[[Clip], np.ndarray], voices: int) -> DenoiserInTraining:
+def train_denoiser(
+    part: TrainedPart,
+    config: DiffusionConfig,
+    clips: Sequence[Clip],
+    latents: Callable[[Clip], np.ndarray],
+    voices: int,
+) -> DenoiserInTraining:
     """``latents``: (n, D) of a clip, those of the silence after its end included. The config must predict x0."""
     assert config.prediction == "x0"
     torch.manual_seed(part.schedule.seed)
@@ -94,8 +99,10 @@ def train_denoiser(part: TrainedPart, config: DiffusionConfig, clips: Sequence[C
     if not trainer.finished:
         audio = {path: Shard.load(path).clips for path in {clip.shard for clip in clips}}
         hidden = [latents(clip).astype(np.float32) for clip in clips]
-        mels = [padded_mel(audio[clip.shard][clip.index], frame_count(len(rows)))
-                for clip, rows in zip(clips, hidden, strict=True)]
+        mels = [
+            padded_mel(audio[clip.shard][clip.index], frame_count(len(rows)))
+            for clip, rows in zip(clips, hidden, strict=True)
+        ]
         batches = Batches([mel.shape[1] for mel in mels], part.schedule.batch, part.schedule.seed)
         alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(part.device)
         trainer.run(DenoiserObjective(model, clips, hidden, mels, batches, alphas_cumprod, part.device).step)

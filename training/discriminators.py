@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 PERIODS, PERIOD_WIDTHS = (2, 3, 5, 7, 11), (16, 32, 64, 64)
-RESOLUTIONS, SPECTRUM_WIDTH = ((512, 128), (1024, 256), (2048, 512)), 12      # FFT and hop
+RESOLUTIONS, SPECTRUM_WIDTH = ((512, 128), (1024, 256), (2048, 512)), 12  # FFT and hop
 SLOPE = 0.1
-FEATURE_WEIGHT = 2.0        # of the distance of features, in the generator's loss
+FEATURE_WEIGHT = 2.0  # of the distance of features, in the generator's loss
 
 
 class PeriodDiscriminator(nn.Module):
@@ -19,8 +19,10 @@ class PeriodDiscriminator(nn.Module):
     def __init__(self, period: int):
         super().__init__()
         self.period = period
-        self.layers = nn.ModuleList(nn.Conv1d(before, after, 5, 3, padding=2) for before, after in zip(
-            (1, *PERIOD_WIDTHS), PERIOD_WIDTHS, strict=False))
+        self.layers = nn.ModuleList(
+            nn.Conv1d(before, after, 5, 3, padding=2)
+            for before, after in zip((1, *PERIOD_WIDTHS), PERIOD_WIDTHS, strict=False)
+        )
         self.layers.append(nn.Conv1d(PERIOD_WIDTHS[-1], 1, 3, padding=1))
 
     def forward(self, audio: Tensor) -> list[Tensor]:
@@ -36,16 +38,19 @@ class SpectrumDiscriminator(nn.Module):
         super().__init__()
         self.size, self.hop, width = size, hop, SPECTRUM_WIDTH
         self.register_buffer("window", torch.hann_window(size), persistent=False)
-        self.layers = nn.ModuleList([
-            nn.Conv2d(1, width, (3, 7), (1, 2), padding=(1, 3)),
-            nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
-            nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
-            nn.Conv2d(width, 2 * width, (3, 5), (1, 2), padding=(1, 2)),
-            nn.Conv2d(2 * width, 1, 3, padding=1)])
+        self.layers = nn.ModuleList(
+            [
+                nn.Conv2d(1, width, (3, 7), (1, 2), padding=(1, 3)),
+                nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
+                nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
+                nn.Conv2d(width, 2 * width, (3, 5), (1, 2), padding=(1, 2)),
+                nn.Conv2d(2 * width, 1, 3, padding=1),
+            ]
+        )
 
     def forward(self, audio: Tensor) -> list[Tensor]:
         spectrum = torch.stft(audio, self.size, self.hop, window=self.window, return_complex=True)
-        power = spectrum.real ** 2 + spectrum.imag ** 2
+        power = spectrum.real**2 + spectrum.imag**2
         return features(self.layers, torch.log(power + 1e-4).transpose(1, 2)[:, None] / 4)
 
 
@@ -60,8 +65,9 @@ def features(layers: nn.ModuleList, x: Tensor) -> list[Tensor]:
 class Discriminators(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.members = nn.ModuleList([*map(PeriodDiscriminator, PERIODS),
-                                      *(SpectrumDiscriminator(*resolution) for resolution in RESOLUTIONS)])
+        self.members = nn.ModuleList(
+            [*map(PeriodDiscriminator, PERIODS), *(SpectrumDiscriminator(*resolution) for resolution in RESOLUTIONS)]
+        )
 
     def forward(self, audio: Tensor) -> list[list[Tensor]]:
         return [member(audio) for member in self.members]
@@ -78,9 +84,14 @@ class Discriminators(nn.Module):
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
         judged = functional_call(self, frozen, (output,))
         adversarial = sum(((layers[-1] - 1) ** 2).mean() for layers in judged)
-        distance = sum((a - b.detach()).abs().mean() / b.detach().abs().mean().clamp(min=1e-3)
-                       for ours, theirs in zip(judged, real, strict=True)
-                       for a, b in zip(ours[:-1], theirs[:-1], strict=True))
+        distance = sum(
+            (a - b.detach()).abs().mean() / b.detach().abs().mean().clamp(min=1e-3)
+            for ours, theirs in zip(judged, real, strict=True)
+            for a, b in zip(ours[:-1], theirs[:-1], strict=True)
+        )
         count = len(self.members)
-        return {"discriminator": own / count, "adversarial": adversarial / count,
-                "features": FEATURE_WEIGHT * distance / count}
+        return {
+            "discriminator": own / count,
+            "adversarial": adversarial / count,
+            "features": FEATURE_WEIGHT * distance / count,
+        }

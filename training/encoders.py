@@ -18,8 +18,8 @@ from training.pitch import RATE
 from training.speech import Shard, voice_of
 from training.trainer import TrainedPart, Trainer
 
-RECORDINGS = 200        # of each teacher
-SHARPNESS = 6.0         # larger: noise is mapped to a blend of the voices less often
+RECORDINGS = 200  # of each teacher
+SHARPNESS = 6.0  # larger: noise is mapped to a blend of the voices less often
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
@@ -35,8 +35,9 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
     return found
 
 
-def train_encoder(part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]],
-                  targets: Tensor) -> nn.Module:
+def train_encoder(
+    part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor
+) -> nn.Module:
     """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
     torch.manual_seed(part.schedule.seed)
     for name, parameter in encoder.named_parameters():
@@ -66,7 +67,7 @@ def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targ
     converter = RandomLatentConverter(config)
     for name, parameter in converter.named_parameters():
         width = config.channels
-        std = 1 / converter.layers[0].rate if ".5." not in name else width ** -0.5
+        std = 1 / converter.layers[0].rate if ".5." not in name else width**-0.5
         nn.init.normal_(parameter, std=std) if parameter.ndim > 1 else nn.init.zeros_(parameter)
     trainer = Trainer(converter, part)
     targets = targets.detach().to(device)

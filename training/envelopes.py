@@ -9,11 +9,11 @@ import numpy as np
 from ane.models.vocoders.source_filter import BINS, FFT, HOP
 from training.pitch import LOWEST, RATE
 
-RECOVERY = -0.3             # CheapTrick's q1: sharper than its -0.15, since predicted envelopes are too smooth
-UNVOICED = 500.0            # Hz, the pitch that windows of unvoiced frames are made for
-HALF = int(1.5 * RATE / LOWEST) + 1         # samples of the longest window on either side
-QUIETEST = 1e-12            # power
-WIDTH = RATE / FFT          # Hz of a bin
+RECOVERY = -0.3  # CheapTrick's q1: sharper than its -0.15, since predicted envelopes are too smooth
+UNVOICED = 500.0  # Hz, the pitch that windows of unvoiced frames are made for
+HALF = int(1.5 * RATE / LOWEST) + 1  # samples of the longest window on either side
+QUIETEST = 1e-12  # power
+WIDTH = RATE / FFT  # Hz of a bin
 
 
 def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
@@ -24,12 +24,12 @@ def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * HALF + 1)[starts]
     turns = np.arange(-HALF, HALF + 1) * pitch / RATE / 1.5
     shape = np.where(np.abs(turns) <= 1, 0.5 + 0.5 * np.cos(np.pi * turns), 0)
-    shape /= np.sqrt((shape ** 2).sum(axis=1, keepdims=True))
+    shape /= np.sqrt((shape**2).sum(axis=1, keepdims=True))
     windows = windows * shape
     windows -= shape * (windows.sum(axis=1, keepdims=True) / shape.sum(axis=1, keepdims=True))
     power = (np.abs(np.fft.rfft(windows, 2 * FFT)) ** 2)[:, ::2]
     power = smoothed(with_mirror(power, pitch), 2 * pitch / 3) + QUIETEST
-    lags = np.minimum(np.arange(FFT), FFT - np.arange(FFT)) / RATE * pitch      # in periods
+    lags = np.minimum(np.arange(FFT), FFT - np.arange(FFT)) / RATE * pitch  # in periods
     lifter = np.sinc(lags) * (1 - 2 * RECOVERY + 2 * RECOVERY * np.cos(2 * np.pi * lags))
     return 0.5 * np.fft.rfft(np.fft.irfft(np.log(power), axis=1) * lifter, axis=1).real
 

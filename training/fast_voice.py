@@ -31,10 +31,16 @@ from benchmarks.packages import PACKAGES, package_folder
 ROOT = Path(__file__).parents[1]
 BUNDLE, TABLES = ROOT / "ane/demo/heart", ROOT / "ane/text/phonemes/data"
 PACKAGE = PACKAGES["hibari-tts"]
-DESCRIPTION = ("The synthetic voice heart: the model of hibari-tts 0.2.1 (Maureese Williams), which learned from "
-               "speech of Kokoro-82M's voice af_heart (hexgrad).")
-LAYER_PARTS = {"qkv": "self_attn.in_proj_bias", "out": "self_attn.out_proj.bias", "linear1": "linear1.bias",
-               "linear2": "linear2.bias"}
+DESCRIPTION = (
+    "The synthetic voice heart: the model of hibari-tts 0.2.1 (Maureese Williams), which learned from "
+    "speech of Kokoro-82M's voice af_heart (hexgrad)."
+)
+LAYER_PARTS = {
+    "qkv": "self_attn.in_proj_bias",
+    "out": "self_attn.out_proj.bias",
+    "linear1": "linear1.bias",
+    "linear2": "linear2.bias",
+}
 
 
 def main() -> None:
@@ -58,12 +64,26 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
     package = replace(package, source={WEIGHTS: weights.sha256, **package.source})
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
     parameters = sum(value.numel() for key, value in contents.tensors("hibari").items() if not key.endswith(SCALE))
-    write_manifest(folder, Manifest(
-        name="heart", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
-        networks={"hibari": NetworkRecord(**asdict(weights), config=contents.configs["hibari"], parameters=parameters)},
-        licence="Apache-2.0", voices={},
-        source={"package": f"{PACKAGE.name} {PACKAGE.version}", "sha256": PACKAGE.sha256, "file": model.name},
-        created_by=f"tortoise-ane {version()}", clones=False, family="hibari", sections=sections_of([package])))
+    write_manifest(
+        folder,
+        Manifest(
+            name="heart",
+            precision="fp32",
+            trained=True,
+            default_voice="heart",
+            description=DESCRIPTION,
+            networks={
+                "hibari": NetworkRecord(**asdict(weights), config=contents.configs["hibari"], parameters=parameters)
+            },
+            licence="Apache-2.0",
+            voices={},
+            source={"package": f"{PACKAGE.name} {PACKAGE.version}", "sha256": PACKAGE.sha256, "file": model.name},
+            created_by=f"tortoise-ane {version()}",
+            clones=False,
+            family="hibari",
+            sections=sections_of([package]),
+        ),
+    )
     return Bundle(folder)
 
 
@@ -72,34 +92,52 @@ def write_tables(assets: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kind, region in product(("gold", "silver"), ("us", "gb")):
         name = kind if region == "us" else f"{kind}_gb"
-        write_table(folder / f"{name}.tsv.gz", {word: entry_line(entry) for word, entry in
-                                                read_json(assets / f"lexicon_{region}_{kind}.json.gz").items()})
+        write_table(
+            folder / f"{name}.tsv.gz",
+            {word: entry_line(entry) for word, entry in read_json(assets / f"lexicon_{region}_{kind}.json.gz").items()},
+        )
     tagger = read_json(assets / "tagger.json.gz")
     tagger["weights"]["b"] = dict.fromkeys(tagger["tags"], 0.0) | tagger["weights"]["b"]
     write_table(folder / "tags.tsv.gz", tagger["tagdict"])
     write_table(folder / "vocabulary.tsv.gz", dict.fromkeys(tagger["vocab"], ""))
-    write_table(folder / "weights.tsv.gz", {
-        feature: " ".join(f"{tag}={weight:g}" for tag, weight in weights.items())
-        for feature, weights in tagger["weights"].items()})
+    write_table(
+        folder / "weights.tsv.gz",
+        {
+            feature: " ".join(f"{tag}={weight:g}" for tag, weight in weights.items())
+            for feature, weights in tagger["weights"].items()
+        },
+    )
     characters = json.loads((assets / "oov.json").read_text(encoding="utf-8"))
-    (folder / "characters.txt").write_text("".join("".join(characters[side]) + "\n" for side in ("in", "out")),
-                                           encoding="utf-8")
-    save_file({key: value.astype(np.float16) for key, value in letter_weights(assets / "oov.onnx").items()},
-              folder / "unknown_words.safetensors")
+    (folder / "characters.txt").write_text(
+        "".join("".join(characters[side]) + "\n" for side in ("in", "out")), encoding="utf-8"
+    )
+    save_file(
+        {key: value.astype(np.float16) for key, value in letter_weights(assets / "oov.onnx").items()},
+        folder / "unknown_words.safetensors",
+    )
 
 
 def letter_weights(path: Path) -> dict[str, np.ndarray]:
     """The weights of the network for unknown words; matrices are (I, O), in the order of their use."""
     values = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
     matrices = iter([value for name, value in values.items() if name.startswith("onnx::MatMul")])
-    found = {"emb": values["m.emb.weight"], "pos": values["m.pos"], "head.bias": values["m.head.bias"],
-             **{f"norm.{part}": values[f"m.norm.{part}"] for part in ("weight", "bias")}}
+    found = {
+        "emb": values["m.emb.weight"],
+        "pos": values["m.pos"],
+        "head.bias": values["m.head.bias"],
+        **{f"norm.{part}": values[f"m.norm.{part}"] for part in ("weight", "bias")},
+    }
     for layer in range(4):
         for name, bias in LAYER_PARTS.items():
-            found |= {f"{layer}.{name}.bias": values[f"m.layers.{layer}.{bias}"],
-                      f"{layer}.{name}.weight": next(matrices)}
-        found |= {f"{layer}.{norm}.{part}": values[f"m.layers.{layer}.{norm}.{part}"]
-                  for norm in ("norm1", "norm2") for part in ("weight", "bias")}
+            found |= {
+                f"{layer}.{name}.bias": values[f"m.layers.{layer}.{bias}"],
+                f"{layer}.{name}.weight": next(matrices),
+            }
+        found |= {
+            f"{layer}.{norm}.{part}": values[f"m.layers.{layer}.{norm}.{part}"]
+            for norm in ("norm1", "norm2")
+            for part in ("weight", "bias")
+        }
     return found | {"head.weight": next(matrices)}
 
 
@@ -110,8 +148,7 @@ def entry_line(entry: str | Mapping[str, str | None]) -> str:
 
 
 def write_table(path: Path, entries: Mapping[str, str]) -> None:
-    lines = (f"{key}\t{value}\n".encode() for key, value in
-             sorted(entries.items(), key=lambda item: item[0].encode()))
+    lines = (f"{key}\t{value}\n".encode() for key, value in sorted(entries.items(), key=lambda item: item[0].encode()))
     path.write_bytes(gzip.compress(b"".join(lines), 9, mtime=0))
 
 

@@ -8,19 +8,19 @@ import numpy as np
 
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, HOP
 
-RATE = DIFFUSION_RATE       # of the speech, 24 kHz
-MIDDLE = 150.0              # Hz, from which octaves are counted
+RATE = DIFFUSION_RATE  # of the speech, 24 kHz
+MIDDLE = 150.0  # Hz, from which octaves are counted
 LOWEST, HIGHEST = 60.0, 420.0
-WINDOW, FFT = 1000, 2048    # samples, two periods of a low voice
-BAND = 1500.0               # Hz: the first harmonics are enough, and noise lies above them
-PEAKS = 6                   # of a frame, that the path may go through
-VOICING, SILENCE = 0.4, 0.03            # thresholds: of autocorrelation, and of the level, 1: the loudest
-OCTAVE, JUMP, SWITCH = 0.01, 0.35, 0.14     # costs: of a lower pitch, of a change by an octave, of voicing on or off
-COST_SECONDS = 0.01         # between frames, for which the costs of changes hold
+WINDOW, FFT = 1000, 2048  # samples, two periods of a low voice
+BAND = 1500.0  # Hz: the first harmonics are enough, and noise lies above them
+PEAKS = 6  # of a frame, that the path may go through
+VOICING, SILENCE = 0.4, 0.03  # thresholds: of autocorrelation, and of the level, 1: the loudest
+OCTAVE, JUMP, SWITCH = 0.01, 0.35, 0.14  # costs: of a lower pitch, of a change by an octave, of voicing on or off
+COST_SECONDS = 0.01  # between frames, for which the costs of changes hold
 
 HANN = np.hanning(WINDOW).astype(np.float32)
 TAPER = np.fft.irfft(np.abs(np.fft.rfft(HANN, FFT)) ** 2)[:WINDOW]
-TAPER = np.maximum(TAPER / TAPER[0], 0.05)          # autocorrelation of the window itself
+TAPER = np.maximum(TAPER / TAPER[0], 0.05)  # autocorrelation of the window itself
 
 
 def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITIONING_RATE) -> np.ndarray:
@@ -32,7 +32,7 @@ def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITION
     padded = np.pad(audio, (WINDOW // 2, WINDOW + HOP))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[np.minimum(starts, len(padded) - WINDOW)]
     windows = windows - windows.mean(axis=1, keepdims=True)
-    level = np.abs(windows[:, WINDOW // 4:-WINDOW // 4]).max(axis=1) / max(np.abs(audio).max(), 1e-9)
+    level = np.abs(windows[:, WINDOW // 4 : -WINDOW // 4]).max(axis=1) / max(np.abs(audio).max(), 1e-9)
     octaves, strengths = _peaks(windows * HANN)
     unvoiced = VOICING + np.maximum(0, 2 - level * (1 + VOICING) / SILENCE)
     path = _best_path(octaves, strengths, unvoiced, COST_SECONDS * RATE / hop)
@@ -43,7 +43,7 @@ def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITION
 def _peaks(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Windows (L, WINDOW) → octaves above ``MIDDLE`` and strengths of the strongest peaks, (L, PEAKS) each."""
     power = np.abs(np.fft.rfft(windows, FFT)) ** 2
-    power[:, int(BAND / RATE * FFT):] = 0
+    power[:, int(BAND / RATE * FFT) :] = 0
     correlation = np.fft.irfft(power)[:, :WINDOW] / TAPER
     shortest, longest = int(RATE / HIGHEST), int(RATE / LOWEST)
     scores = correlation[:, shortest:longest] / np.maximum(correlation[:, :1], 1e-9)
@@ -53,7 +53,7 @@ def _peaks(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = np.argsort(-strengths, axis=1)[:, :PEAKS]
     before, at, after = (np.take_along_axis(scores, best + shift, axis=1) for shift in range(3))
     curvature = np.minimum(before - 2 * at + after, -1e-9)
-    offset = np.clip(0.5 * (before - after) / curvature, -0.5, 0.5)          # of the parabola through three points
+    offset = np.clip(0.5 * (before - after) / curvature, -0.5, 0.5)  # of the parabola through three points
     return np.log2(RATE / (lags[best] + offset) / MIDDLE), np.take_along_axis(strengths, best, axis=1)
 
 

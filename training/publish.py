@@ -33,7 +33,7 @@ A small Tortoise: the networks of the official model at small sizes, trained on 
 works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
 """
 
-LICENCES = {    # of each kind of teacher, as the files of its packages state them
+LICENCES = {  # of each kind of teacher, as the files of its packages state them
     "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), package hibari-tts of PyPI: its acoustic model
   was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0); its text front end ports misaki (hexgrad,
   Apache-2.0) with tables of spaCy (ExplosionAI, MIT), and its net for unknown words learned from espeak-ng.""",
@@ -51,31 +51,59 @@ LIMITS = """## Limits
 """
 
 
-def trained_contents(modules: Mapping[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
-                     voices: Mapping[str, Path] = MappingProxyType({})) -> Contents:
+def trained_contents(
+    modules: Mapping[str, nn.Module],
+    mel_norms: np.ndarray,
+    default_voice: str,
+    voices: Mapping[str, Path] = MappingProxyType({}),
+) -> Contents:
     """The networks of a training run, from which a bundle is written."""
+
     def tensors(network: str) -> dict[str, Tensor]:
         return {key: tensor.detach().cpu().contiguous() for key, tensor in modules[network].state_dict().items()}
 
-    return Contents("tortoise", Path("the run"), "demo", {name: CONFIGS[name] for name in modules}, tensors,
-                    tokenizer=tokenizer_json(), mel_norms=mel_norms, voices=voices, default_voice=default_voice,
-                    settings=SETTINGS, clones=False)
+    return Contents(
+        "tortoise",
+        Path("the run"),
+        "demo",
+        {name: CONFIGS[name] for name in modules},
+        tensors,
+        tokenizer=tokenizer_json(),
+        mel_norms=mel_norms,
+        voices=voices,
+        default_voice=default_voice,
+        settings=SETTINGS,
+        clones=False,
+    )
 
 
 def publish(run: TrainingRun) -> None:
     """Write the run's bundle: all networks, the latents learned for each teacher as its voices, and MODEL.md."""
-    modules = {"autoregressive": run.autoregressive.network, "diffusion": run.diffusion.network,
-               **{name: getattr(run, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
+    modules = {
+        "autoregressive": run.autoregressive.network,
+        "diffusion": run.diffusion.network,
+        **{name: getattr(run, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")},
+    }
     with tempfile.TemporaryDirectory() as folder:
         latents = (part.detach().cpu().numpy() for part in (run.voice_latents, run.diffusion.voices))
         voices = {name: Path(folder) / f"{name}.safetensors" for name in run.voices}
         for name, ar, diffusion in zip(run.voices, *latents, strict=True):
-            voice = Voice(ar[None], diffusion[None], name=name,
-                          source=f"synthetic, learned from {run.recipe.voices[name].teacher}")
+            voice = Voice(
+                ar[None],
+                diffusion[None],
+                name=name,
+                source=f"synthetic, learned from {run.recipe.voices[name].teacher}",
+            )
             save_voice(voices[name], voice)
-        write_bundle(trained_contents(modules, run.mel_norms, run.voices[0], voices), run.folder / "bundle",
-                     precision=run.recipe.precision, overwrite=True, licence="Apache-2.0", source=source(run),
-                     description="A small Tortoise trained on synthetic speech of hibari and Kokoro.")
+        write_bundle(
+            trained_contents(modules, run.mel_norms, run.voices[0], voices),
+            run.folder / "bundle",
+            precision=run.recipe.precision,
+            overwrite=True,
+            licence="Apache-2.0",
+            source=source(run),
+            description="A small Tortoise trained on synthetic speech of hibari and Kokoro.",
+        )
     write_scored_card(run)
 
 
@@ -86,8 +114,9 @@ def write_scored_card(run: TrainingRun) -> None:
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
     scores = [score_section(json.loads(measured.read_text(encoding="utf-8")))] if measured.exists() else []
     with replacing(bundle / "MODEL.md") as target:
-        target.write_text("\n".join([HEAD, data_section(source), training_section(source), *scores, LIMITS]),
-                          encoding="utf-8")
+        target.write_text(
+            "\n".join([HEAD, data_section(source), training_section(source), *scores, LIMITS]), encoding="utf-8"
+        )
 
 
 def data_section(source: Mapping[str, Any]) -> str:
@@ -108,8 +137,9 @@ def data_section(source: Mapping[str, Any]) -> str:
 
 
 def training_section(source: Mapping[str, Any]) -> str:
-    rows = "\n".join(f"| {part} | {steps} | {source['seconds'][part] / 60:.0f} |"
-                     for part, steps in source["steps"].items())
+    rows = "\n".join(
+        f"| {part} | {steps} | {source['seconds'][part] / 60:.0f} |" for part, steps in source["steps"].items()
+    )
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
     remarks = "".join(f"- {remark}\n" for remark in source.get("remarks", []))
     return f"""## Training
@@ -129,18 +159,22 @@ Versions: {versions}.
 
 
 def score_section(quality: Mapping[str, Any]) -> str:
-    lines = [f"""## Quality
+    lines = [
+        f"""## Quality
 
 On {quality["settings"]["sentences"]} sentences outside the training data: naturalness by DistillMOS and noise by DNSMOS
 (1 to 5, estimates of listeners' opinions by networks), word errors by Whisper base; `python -m benchmarks quality`.
 
 | spoken by | voice | DistillMOS | 95 % | word error rate | DNSMOS | pitch, Hz |
-|---|---|---:|---|---:|---:|---:|"""]
+|---|---|---:|---|---:|---:|---:|"""
+    ]
     for row in quality["rows"]:
         value, figures = row["value"], row["figures"]
-        lines.append(f"| {row['competitor']} | {row['settings'].get('voice', '')} | {value['median']:.2f} | "
-                     f"{value['low']:.2f}–{value['high']:.2f} | {figures['wer']:.3f} | {figures['dnsmos']:.2f} | "
-                     f"{figures['f0']:.0f} |")
+        lines.append(
+            f"| {row['competitor']} | {row['settings'].get('voice', '')} | {value['median']:.2f} | "
+            f"{value['low']:.2f}–{value['high']:.2f} | {figures['wer']:.3f} | {figures['dnsmos']:.2f} | "
+            f"{figures['f0']:.0f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -159,14 +193,20 @@ def source(run: TrainingRun) -> dict[str, Any]:
     curves = {part: json.loads((run.folder / part / "curve.json").read_text())[-1] for part in run.recipe.parts}
     remarks = run.folder / "remarks.txt"
     device = torch.cuda.get_device_name() if run.device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
-    return {"teachers": [taught.teacher for taught in run.recipe.voices.values()],
-            "hours": {voice: round(sum(Shard.load(path).hours for path in paths), 2)
-                      for voice, paths in shards.items()},
-            "clips": sum(map(len, run.texts.values())),
-            "held_back": round(len(run.held_back_shards) / len(run.shards), 3), "seed": run.recipe.seed,
-            "device": device, "batch": run.recipe.parts["hifigan"].batch,
-            "steps": {part: point["step"] for part, point in curves.items()},
-            "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
-            **({"remarks": remarks.read_text(encoding="utf-8").splitlines()} if remarks.exists() else {}),
-            "versions": {"python": platform.python_version(), "tortoise-ane": version(),
-                         **{package: importlib.metadata.version(package) for package in PACKAGES}}}
+    return {
+        "teachers": [taught.teacher for taught in run.recipe.voices.values()],
+        "hours": {voice: round(sum(Shard.load(path).hours for path in paths), 2) for voice, paths in shards.items()},
+        "clips": sum(map(len, run.texts.values())),
+        "held_back": round(len(run.held_back_shards) / len(run.shards), 3),
+        "seed": run.recipe.seed,
+        "device": device,
+        "batch": run.recipe.parts["hifigan"].batch,
+        "steps": {part: point["step"] for part, point in curves.items()},
+        "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
+        **({"remarks": remarks.read_text(encoding="utf-8").splitlines()} if remarks.exists() else {}),
+        "versions": {
+            "python": platform.python_version(),
+            "tortoise-ane": version(),
+            **{package: importlib.metadata.version(package) for package in PACKAGES},
+        },
+    }

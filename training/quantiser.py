@@ -18,12 +18,12 @@ from ane.system.files import replacing
 from training.speech import load_mels, voice_of
 from training.trainer import TrainedPart, Trainer
 
-STAMP = "quantiser.sha256"      # file beside the codes: hash of the codebook
-WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
-DECAY, COMMITMENT = 0.99, 0.25                  # of the running means; weight of the commitment loss
-MIN_COUNT = 0.3         # an entry whose running count falls below is reset; the mean count is 1
-CROP = 64               # frames of a training crop
-ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0     # cosines that make up the envelope, and the weight of its error
+STAMP = "quantiser.sha256"  # file beside the codes: hash of the codebook
+WIDTH, ENTRY = 320, 64  # width of the networks, and of a codebook entry
+DECAY, COMMITMENT = 0.99, 0.25  # of the running means; weight of the commitment loss
+MIN_COUNT = 0.3  # an entry whose running count falls below is reset; the mean count is 1
+CROP = 64  # frames of a training crop
+ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0  # cosines that make up the envelope, and the weight of its error
 
 
 class QuantiserResidual(nn.Module):
@@ -31,8 +31,9 @@ class QuantiserResidual(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.layers = nn.Sequential(nn.ReLU(), nn.Conv1d(channels, channels, 3, padding=1), nn.ReLU(),
-                                    nn.Conv1d(channels, channels, 1))
+        self.layers = nn.Sequential(
+            nn.ReLU(), nn.Conv1d(channels, channels, 3, padding=1), nn.ReLU(), nn.Conv1d(channels, channels, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x)
@@ -52,14 +53,24 @@ class Quantiser(nn.Module):
         self.encoder_voices, self.decoder_voices = nn.Embedding(voices, WIDTH), nn.Embedding(voices, WIDTH)
         self.encoder_input = nn.Conv1d(80, WIDTH, 4, stride=2, padding=1)
         self.encoder = nn.Sequential(
-            QuantiserResidual(WIDTH), nn.ReLU(),
-            nn.Conv1d(WIDTH, WIDTH, 4, stride=2, padding=1), QuantiserResidual(WIDTH), QuantiserResidual(WIDTH),
-            nn.ReLU(), nn.Conv1d(WIDTH, ENTRY, 1))
+            QuantiserResidual(WIDTH),
+            nn.ReLU(),
+            nn.Conv1d(WIDTH, WIDTH, 4, stride=2, padding=1),
+            QuantiserResidual(WIDTH),
+            QuantiserResidual(WIDTH),
+            nn.ReLU(),
+            nn.Conv1d(WIDTH, ENTRY, 1),
+        )
         self.decoder_input = nn.Conv1d(ENTRY, WIDTH, 3, padding=1)
         self.decoder = nn.Sequential(
-            QuantiserResidual(WIDTH), QuantiserResidual(WIDTH), nn.ReLU(),
-            nn.ConvTranspose1d(WIDTH, WIDTH, 4, stride=2, padding=1), QuantiserResidual(WIDTH), nn.ReLU(),
-            nn.ConvTranspose1d(WIDTH, 80, 4, stride=2, padding=1))
+            QuantiserResidual(WIDTH),
+            QuantiserResidual(WIDTH),
+            nn.ReLU(),
+            nn.ConvTranspose1d(WIDTH, WIDTH, 4, stride=2, padding=1),
+            QuantiserResidual(WIDTH),
+            nn.ReLU(),
+            nn.ConvTranspose1d(WIDTH, 80, 4, stride=2, padding=1),
+        )
 
     def encode(self, mel: Tensor, voices: Tensor) -> Tensor:
         """(B, 80, 4T), (B,) → encodings (B·T, ENTRY)."""
@@ -100,7 +111,8 @@ class Quantiser(nn.Module):
         with torch.autocast(mel.device.type, enabled=False):
             difference = prediction.float() - (mel - self.mean) / self.deviation
             return difference.abs().mean(), (
-                self.envelope @ (difference * self.deviation / self.deviation.mean())).abs().mean()
+                self.envelope @ (difference * self.deviation / self.deviation.mean())
+            ).abs().mean()
 
     def loss(self, mel: Tensor, voices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """Losses of a batch by name; also updates the codebook."""
@@ -113,15 +125,19 @@ class Quantiser(nn.Module):
         self.update_codebook(encodings.detach(), codes, generator)
         share = torch.bincount(codes, minlength=len(self.codebook)).float() / len(codes)
         perplexity = torch.exp(-(share * torch.log(share + 1e-9)).sum())
-        return {"loss": error + ENVELOPE_WEIGHT * envelope + COMMITMENT * commitment, "error": error,
-                "envelope error": envelope, "perplexity / 1000": perplexity / 1000}
+        return {
+            "loss": error + ENVELOPE_WEIGHT * envelope + COMMITMENT * commitment,
+            "error": error,
+            "envelope error": envelope,
+            "perplexity / 1000": perplexity / 1000,
+        }
 
 
 def envelope_matrix() -> Tensor:
     """(80, 80): keeps the lowest ``ENVELOPE_COSINES`` cosines along the bands of a mel (DCT-II, Ahmed et al. 1974)."""
     band, wave = torch.arange(80) + 0.5, torch.arange(ENVELOPE_COSINES)
     cosines = torch.cos(torch.pi / 80 * wave[:, None] * band) * (2 / 80) ** 0.5
-    cosines[0] /= 2 ** 0.5
+    cosines[0] /= 2**0.5
     return cosines.T @ cosines
 
 
@@ -141,8 +157,11 @@ def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voi
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         starts = torch.randint(mel.shape[1] - CROP, (part.schedule.batch,), generator=generator)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
-            return quantiser.loss(torch.stack([mel[:, start:start + CROP] for start in starts]).to(device),
-                                  voice[starts + CROP // 2].to(device), generator)
+            return quantiser.loss(
+                torch.stack([mel[:, start : start + CROP] for start in starts]).to(device),
+                voice[starts + CROP // 2].to(device),
+                generator,
+            )
 
     trainer.run(loss)
     return trainer.result().cpu()
@@ -164,8 +183,10 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
     for path, source in zip(paths, shards, strict=True):
         if not path.exists():
             voice = torch.tensor([voice_of(source, voices)])
-            codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], voice)[0].numpy()
-                     for mel in load_mels(source)]
+            codes = [
+                quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], voice)[0].numpy()
+                for mel in load_mels(source)
+            ]
             with replacing(path) as target:
                 np.save(target, np.concatenate(codes).astype(np.uint16))
     return paths

@@ -16,9 +16,9 @@ from ane.system.errors import UserError
 from training.speech import Clip
 from training.trainer import TrainedPart, Trainer
 
-MIN_GROUP = 2           # clips of equal text length that are worth comparing
-MAX_SILENCE = 16        # limit of the random number of silence codes after the longest clip of a batch
-FULL_LENGTH = 0.25      # share of batches that are instead padded to the pipeline's length
+MIN_GROUP = 2  # clips of equal text length that are worth comparing
+MAX_SILENCE = 16  # limit of the random number of silence codes after the longest clip of a batch
+FULL_LENGTH = 0.25  # share of batches that are instead padded to the pipeline's length
 VALIDATION_BATCHES = 12
 
 
@@ -52,12 +52,19 @@ class CLVPInTraining(nn.Module):
         """Losses of clips whose texts are equally long."""
         scores = self.text([clip.text for clip in clips]) @ self.speech([clip.codes for clip in clips], length).T
         own = torch.arange(len(clips), device=scores.device)
-        return {"loss": (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2,
-                "accuracy": (scores.argmax(dim=1) == own).float().mean()}
+        return {
+            "loss": (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2,
+            "accuracy": (scores.argmax(dim=1) == own).float().mean(),
+        }
 
 
-def train_clvp(part: TrainedPart, config: CLVPConfig, decoder: UnifiedVoiceConfig, clips: Sequence[Clip],
-               validation: Sequence[Clip]) -> CLVP:
+def train_clvp(
+    part: TrainedPart,
+    config: CLVPConfig,
+    decoder: UnifiedVoiceConfig,
+    clips: Sequence[Clip],
+    validation: Sequence[Clip],
+) -> CLVP:
     schedule = part.schedule
     torch.manual_seed(schedule.seed)
     model = CLVPInTraining(config, decoder)

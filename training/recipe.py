@@ -28,26 +28,53 @@ Made = TypeVar("Made")
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
-TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # [SPACE] is also the first of CHARACTERS
-ENTRIES = 1023                                          # of the quantiser's codebook
-CALM_TOKEN = ENTRIES                                    # code of silence after the end, outside the codebook
+TOKENS = len(SPECIAL) + len(CHARACTERS) - 1  # [SPACE] is also the first of CHARACTERS
+ENTRIES = 1023  # of the quantiser's codebook
+CALM_TOKEN = ENTRIES  # code of silence after the end, outside the codebook
 D, C, HEADS = 192, 80, 4
 
 # 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the later networks cannot correct
 CONFIGS: dict[str, Config] = {
     "autoregressive": UnifiedVoiceConfig(
-        layers=7, model_dim=D, heads=HEADS, max_text_tokens=134, max_mel_tokens=261, number_text_tokens=TOKENS,
-        start_text_token=TOKENS, stop_text_token=0, number_mel_codes=ENTRIES + 3, start_mel_token=ENTRIES + 1,
-        stop_mel_token=ENTRIES + 2, calm_token=CALM_TOKEN, calm_run=3, tail_tokens=(CALM_TOKEN,) * 3),
+        layers=7,
+        model_dim=D,
+        heads=HEADS,
+        max_text_tokens=134,
+        max_mel_tokens=261,
+        number_text_tokens=TOKENS,
+        start_text_token=TOKENS,
+        stop_text_token=0,
+        number_mel_codes=ENTRIES + 3,
+        start_mel_token=ENTRIES + 1,
+        stop_mel_token=ENTRIES + 2,
+        calm_token=CALM_TOKEN,
+        calm_run=3,
+        tail_tokens=(CALM_TOKEN,) * 3,
+    ),
     "conditioning_encoder": ConditioningEncoderConfig(model_dim=D, heads=HEADS),
-    "diffusion": DiffusionConfig(model_channels=C, num_layers=4, in_latent_channels=D, in_tokens=ENTRIES + 2,
-                                 num_heads=HEADS, prediction="x0"),
+    "diffusion": DiffusionConfig(
+        model_channels=C, num_layers=4, in_latent_channels=D, in_tokens=ENTRIES + 2, num_heads=HEADS, prediction="x0"
+    ),
     "contextual_embedder": ContextualEmbedderConfig(model_channels=C, num_heads=HEADS),
-    "clvp": CLVPConfig(dim_text=64, dim_speech=64, dim_latent=64, num_text_tokens=TOKENS + 1, text_enc_depth=3,
-                       text_heads=2, num_speech_tokens=ENTRIES + 1, speech_enc_depth=3, speech_heads=2),
+    "clvp": CLVPConfig(
+        dim_text=64,
+        dim_speech=64,
+        dim_latent=64,
+        num_text_tokens=TOKENS + 1,
+        text_enc_depth=3,
+        text_heads=2,
+        num_speech_tokens=ENTRIES + 1,
+        speech_enc_depth=3,
+        speech_heads=2,
+    ),
     "univnet": UnivNetConfig(channel_size=16, kpnet_conv_size=1, kpnet_hidden_channels=32),
-    "hifigan": HifiganConfig(in_channels=D, cond_channels=D, upsample_initial_channel=96, resblock_kernel_sizes=(3, 7),
-                             resblock_dilation_sizes=((1, 3, 5), (1, 3, 5))),
+    "hifigan": HifiganConfig(
+        in_channels=D,
+        cond_channels=D,
+        upsample_initial_channel=96,
+        resblock_kernel_sizes=(3, 7),
+        resblock_dilation_sizes=((1, 3, 5), (1, 3, 5)),
+    ),
     "source_filter": SourceFilterConfig(channels=D, inner=448),
     "mel_source_filter": SourceFilterConfig(channels=100, width=160, inner=384, layers=4),
     "rlg_auto": RandomLatentConverterConfig(channels=D),
@@ -57,13 +84,29 @@ CONFIGS: dict[str, Config] = {
 # settings that differ from upstream's: the embedded voice repeats codes often, so a repetition penalty would exclude
 # correct codes; it was trained on clips of a few sentences at most; codes close to silence often follow the last word;
 # ranking makes no audible difference, and the path without diffusion sounds better; after a word alone it may ramble
-SETTINGS = {"sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
-            "silence": [0.1, 0.25], "codes_per_word": 25, "preset": "fastest"}
+SETTINGS = {
+    "sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260},
+    "split": [80, 125],
+    "silence": [0.1, 0.25],
+    "codes_per_word": 25,
+    "preset": "fastest",
+}
 
-CONFIG = Path(__file__).parent / "config"           # of the voices in ane/demo: a file a part, and speech.toml
-TRAINED_PARTS = (           # in this order
-    "quantiser", "autoregressive", "hifigan", "univnet", "source_filter", "mel_source_filter", "diffusion", "clvp",
-    "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+CONFIG = Path(__file__).parent / "config"  # of the voices in ane/demo: a file a part, and speech.toml
+TRAINED_PARTS = (  # in this order
+    "quantiser",
+    "autoregressive",
+    "hifigan",
+    "univnet",
+    "source_filter",
+    "mel_source_filter",
+    "diffusion",
+    "clvp",
+    "conditioning_encoder",
+    "contextual_embedder",
+    "rlg_auto",
+    "rlg_diffuser",
+)
 
 
 class TaughtVoice(BaseModel):
@@ -102,6 +145,7 @@ class Recipe(BaseModel):
 def load_recipe(folder: Path = CONFIG) -> Recipe:
     """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``. Raises UserError: a file is missing or is
     not TOML, or a field is missing, unknown or wrong."""
+
     def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
         path = folder / f"{name}.toml"
         try:

@@ -31,9 +31,24 @@ from training.vocoders import train_hifigan, train_univnet
 
 VALIDATION_CLIPS = 320
 # each needs only parts before it
-PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "hifigan", "univnet", "source_filter",
-         "mel_source_filter", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto",
-         "rlg_diffuser")
+PARTS = (
+    "texts",
+    "shards",
+    "quantiser",
+    "codes",
+    "autoregressive",
+    "latents",
+    "hifigan",
+    "univnet",
+    "source_filter",
+    "mel_source_filter",
+    "diffusion",
+    "clvp",
+    "conditioning_encoder",
+    "contextual_embedder",
+    "rlg_auto",
+    "rlg_diffuser",
+)
 
 
 @dataclass
@@ -43,13 +58,17 @@ class TrainingRun:
     folder: Path
     recipe: Recipe
     device: str
-    wordnet: Path                   # folder of WordNet's data
-    workers: int                    # processes that make speech
-    start: Path | None = None       # folder of weights that parts without a checkpoint start from
+    wordnet: Path  # folder of WordNet's data
+    workers: int  # processes that make speech
+    start: Path | None = None  # folder of weights that parts without a checkpoint start from
 
     def part(self, name: str) -> TrainedPart:
-        return TrainedPart(self.folder / name, self.recipe.parts[name], self.device,
-                    (self.start or self.folder / "start") / f"{name}.safetensors")
+        return TrainedPart(
+            self.folder / name,
+            self.recipe.parts[name],
+            self.device,
+            (self.start or self.folder / "start") / f"{name}.safetensors",
+        )
 
     @property
     def voices(self) -> list[str]:
@@ -62,15 +81,28 @@ class TrainingRun:
     @cached_property
     def texts(self) -> dict[str, list[str]]:
         """The texts of each voice. Raises UserError without WordNet."""
-        return {voice: texts_of_a_voice(self.folder / f"text-{voice}.txt", self.wordnet, clips_in(taught.hours),
-                                        self.recipe.seed + index)
-                for index, (voice, taught) in enumerate(self.recipe.voices.items())}
+        return {
+            voice: texts_of_a_voice(
+                self.folder / f"text-{voice}.txt", self.wordnet, clips_in(taught.hours), self.recipe.seed + index
+            )
+            for index, (voice, taught) in enumerate(self.recipe.voices.items())
+        }
 
     @cached_property
     def shards(self) -> list[Path]:
-        return [path for voice, texts in self.texts.items()
-                for path in speak_all(self.folder / "speech", texts, voice, self.recipe.voices[voice].teacher,
-                                      self.mel_norms, self.recipe.shard_clips, self.workers)]
+        return [
+            path
+            for voice, texts in self.texts.items()
+            for path in speak_all(
+                self.folder / "speech",
+                texts,
+                voice,
+                self.recipe.voices[voice].teacher,
+                self.mel_norms,
+                self.recipe.shard_clips,
+                self.workers,
+            )
+        ]
 
     def is_held_back(self, shard: Path) -> bool:
         """Whether the decoder is not trained on it: every n-th of a voice, so that more hours move none."""
@@ -91,14 +123,15 @@ class TrainingRun:
     def validation_clips(self) -> list[Clip]:
         """About ``VALIDATION_CLIPS`` held-back clips."""
         held_back = self.clips(self.held_back_shards)
-        return held_back[::max(1, len(held_back) // VALIDATION_CLIPS)]
+        return held_back[:: max(1, len(held_back) // VALIDATION_CLIPS)]
 
     @cached_property
     def quantiser(self) -> Quantiser:
         clips = clips_in(self.recipe.quantiser_hours) / len(self.voices)
         count = max(1, round(clips / self.recipe.shard_clips))
-        return train_quantiser(self.part("quantiser"), [shard for shard in self.shards if number_of(shard) < count],
-                               ENTRIES, self.voices)
+        return train_quantiser(
+            self.part("quantiser"), [shard for shard in self.shards if number_of(shard) < count], ENTRIES, self.voices
+        )
 
     @cached_property
     def codes(self) -> dict[Path, Path]:
@@ -107,14 +140,20 @@ class TrainingRun:
 
     @cached_property
     def autoregressive(self) -> DecoderInTraining:
-        return train_decoder(self.part("autoregressive"), CONFIGS["autoregressive"], self.clips(self.training_shards),
-                             self.validation_clips, len(self.voices), self.quantiser)
+        return train_decoder(
+            self.part("autoregressive"),
+            CONFIGS["autoregressive"],
+            self.clips(self.training_shards),
+            self.validation_clips,
+            len(self.voices),
+            self.quantiser,
+        )
 
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
         """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, silence after it. Cached for
         these weights of the decoder."""
-        path, decoder = self.folder / "latents.pt", self.autoregressive     # trains it if it is not yet trained
+        path, decoder = self.folder / "latents.pt", self.autoregressive  # trains it if it is not yet trained
         clips = self.clips(self.held_back_shards)
         key = [sha256_of(self.folder / "autoregressive" / "checkpoint.pt"), len(clips), SILENT_CODES]
         cached = torch.load(path, weights_only=True) if path.exists() else {}
@@ -136,7 +175,7 @@ class TrainingRun:
     def latents_with_silence(self, silent: int) -> Callable[[Clip], np.ndarray]:
         """Latents of a clip, ``silent`` of them after its last code."""
         assert silent <= SILENT_CODES
-        return lambda clip: self.latents[clip.shard, clip.index][:len(clip.codes) + silent]
+        return lambda clip: self.latents[clip.shard, clip.index][: len(clip.codes) + silent]
 
     @cached_property
     def voice_latents(self) -> torch.Tensor:
@@ -144,8 +183,13 @@ class TrainingRun:
 
     @cached_property
     def hifigan(self) -> torch.nn.Module:
-        return train_hifigan(self.part("hifigan"), CONFIGS["hifigan"], self.clips(self.held_back_shards),
-                             self.latents_with_silence(1), self.voice_latents.numpy())
+        return train_hifigan(
+            self.part("hifigan"),
+            CONFIGS["hifigan"],
+            self.clips(self.held_back_shards),
+            self.latents_with_silence(1),
+            self.voice_latents.numpy(),
+        )
 
     @cached_property
     def univnet(self) -> torch.nn.Module:
@@ -155,16 +199,21 @@ class TrainingRun:
     def source_filter(self) -> torch.nn.Module:
         def clips() -> list[tuple[np.ndarray, np.ndarray]]:
             latents = self.latents_with_silence(1)
-            return [(interpolate_latents(latents(clip).astype(np.float32)), self.parameters[clip.shard][clip.index])
-                    for clip in self.clips(self.held_back_shards)]
+            return [
+                (interpolate_latents(latents(clip).astype(np.float32)), self.parameters[clip.shard][clip.index])
+                for clip in self.clips(self.held_back_shards)
+            ]
 
         return train_source_filter(self.part("source_filter"), CONFIGS["source_filter"], clips)
 
     @cached_property
     def mel_source_filter(self) -> torch.nn.Module:
         def clips() -> list[tuple[np.ndarray, np.ndarray]]:
-            return [(diffusion_mel(wave), rows) for shard in self.held_back_shards
-                    for wave, rows in zip(Shard.load(shard).clips, self.parameters[shard], strict=True)]
+            return [
+                (diffusion_mel(wave), rows)
+                for shard in self.held_back_shards
+                for wave, rows in zip(Shard.load(shard).clips, self.parameters[shard], strict=True)
+            ]
 
         return train_source_filter(self.part("mel_source_filter"), CONFIGS["mel_source_filter"], clips)
 
@@ -175,13 +224,23 @@ class TrainingRun:
 
     @cached_property
     def diffusion(self) -> DenoiserInTraining:
-        return train_denoiser(self.part("diffusion"), CONFIGS["diffusion"], self.clips(self.held_back_shards),
-                              self.latents_with_silence(CONFIGS["autoregressive"].calm_run), len(self.voices))
+        return train_denoiser(
+            self.part("diffusion"),
+            CONFIGS["diffusion"],
+            self.clips(self.held_back_shards),
+            self.latents_with_silence(CONFIGS["autoregressive"].calm_run),
+            len(self.voices),
+        )
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
-        return train_clvp(self.part("clvp"), CONFIGS["clvp"], CONFIGS["autoregressive"],
-                          self.clips(self.training_shards), self.clips(self.held_back_shards))
+        return train_clvp(
+            self.part("clvp"),
+            CONFIGS["clvp"],
+            CONFIGS["autoregressive"],
+            self.clips(self.training_shards),
+            self.clips(self.held_back_shards),
+        )
 
     @cached_property
     def recordings(self) -> list[tuple[int, np.ndarray]]:
@@ -191,15 +250,21 @@ class TrainingRun:
     def conditioning_encoder(self) -> torch.nn.Module:
         part = self.part("conditioning_encoder")
         rng = np.random.default_rng(part.schedule.seed)
-        mels = [(voice, conditioning_mel(conditioning_window(audio, rng), self.mel_norms))
-                for voice, audio in self.recordings]
+        mels = [
+            (voice, conditioning_mel(conditioning_window(audio, rng), self.mel_norms))
+            for voice, audio in self.recordings
+        ]
         return train_encoder(part, ConditioningEncoder(CONFIGS["conditioning_encoder"]), mels, self.voice_latents)
 
     @cached_property
     def contextual_embedder(self) -> torch.nn.Module:
         mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in self.recordings]
-        return train_encoder(self.part("contextual_embedder"), ContextualEmbedder(CONFIGS["contextual_embedder"]), mels,
-                             self.diffusion.voices.detach().cpu())
+        return train_encoder(
+            self.part("contextual_embedder"),
+            ContextualEmbedder(CONFIGS["contextual_embedder"]),
+            mels,
+            self.diffusion.voices.detach().cpu(),
+        )
 
     @cached_property
     def rlg_auto(self) -> torch.nn.Module:
@@ -207,5 +272,4 @@ class TrainingRun:
 
     @cached_property
     def rlg_diffuser(self) -> torch.nn.Module:
-        return train_converter(self.part("rlg_diffuser"), CONFIGS["rlg_diffuser"],
-                               self.diffusion.voices.detach().cpu())
+        return train_converter(self.part("rlg_diffuser"), CONFIGS["rlg_diffuser"], self.diffusion.voices.detach().cpu())

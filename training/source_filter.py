@@ -23,12 +23,12 @@ from training.pitch import pitch_of
 from training.speech import Shard
 from training.trainer import TrainedPart, Trainer
 
-FRAMES = 96                 # of a crop
+FRAMES = 96  # of a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
-JUDGED_FROM = 700           # step from which the discriminator takes part, with growing weight
+JUDGED_FROM = 700  # step from which the discriminator takes part, with growing weight
 RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
-SHARPENING, SMOOTH = 1.4, 3.0       # of the details of an envelope; deviation of the smoothing, in points of it
-LOUDER = 0.4                # log gain of sharpening, which is subtracted: 3.5 dB
+SHARPENING, SMOOTH = 1.4, 3.0  # of the details of an envelope; deviation of the smoothing, in points of it
+LOUDER = 0.4  # log gain of sharpening, which is subtracted: 3.5 dB
 
 
 def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
@@ -37,8 +37,9 @@ def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
     voiced = np.flatnonzero(f0)
     pitch = np.interp(np.arange(frames), voiced, f0[voiced]) if len(voiced) else np.full(frames, MIDDLE)
     envelopes = np.stack([np.interp(mel_bins(ENVELOPE), np.arange(BINS), row) for row in envelopes_of(audio, f0)])
-    return np.concatenate((envelopes, np.log2(pitch / MIDDLE)[:, None], np.where(f0 > 0, 1.0, -1.0)[:, None]),
-                          axis=1).astype(np.float32)
+    return np.concatenate(
+        (envelopes, np.log2(pitch / MIDDLE)[:, None], np.where(f0 > 0, 1.0, -1.0)[:, None]), axis=1
+    ).astype(np.float32)
 
 
 def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
@@ -59,10 +60,18 @@ class EnvelopeJudge(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         width = 32
-        self.layers = nn.ModuleList(map(nn.utils.spectral_norm, (
-            nn.Conv2d(1, width, 5, (1, 2), padding=2), nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
-            nn.Conv2d(width, 2 * width, (3, 5), 2, padding=(1, 2)), nn.Conv2d(2 * width, 2 * width, 3, padding=1),
-            nn.Conv2d(2 * width, 1, 3, padding=1))))
+        self.layers = nn.ModuleList(
+            map(
+                nn.utils.spectral_norm,
+                (
+                    nn.Conv2d(1, width, 5, (1, 2), padding=2),
+                    nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
+                    nn.Conv2d(width, 2 * width, (3, 5), 2, padding=(1, 2)),
+                    nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+                    nn.Conv2d(2 * width, 1, 3, padding=1),
+                ),
+            )
+        )
 
     def forward(self, envelopes: Tensor) -> list[Tensor]:
         return features(self.layers, envelopes[:, None])
@@ -75,8 +84,11 @@ class EnvelopeJudge(nn.Module):
             real, fake, judged = self(theirs), self(ours.detach()), functional_call(self, frozen, (ours,))
         real, fake, judged = ([layer.float() for layer in layers] for layers in (real, fake, judged))
         distance = sum((a - b.detach()).abs().mean() for a, b in zip(judged[:-1], real[:-1], strict=True))
-        return {"discriminator": ((real[-1] - 1) ** 2).mean() + (fake[-1] ** 2).mean(),
-                "adversarial": ((judged[-1] - 1) ** 2).mean(), "features": distance}
+        return {
+            "discriminator": ((real[-1] - 1) ** 2).mean() + (fake[-1] ** 2).mean(),
+            "adversarial": ((judged[-1] - 1) ** 2).mean(),
+            "features": distance,
+        }
 
 
 class ParametersInTraining(nn.Module):
@@ -85,7 +97,7 @@ class ParametersInTraining(nn.Module):
     def __init__(self, config: SourceFilterConfig):
         super().__init__()
         self.network, self.judge = SourceFilterNetwork(config), EnvelopeJudge()
-        self.register_buffer("unit", torch.ones(()))        # of the errors of envelopes
+        self.register_buffer("unit", torch.ones(()))  # of the errors of envelopes
 
     @torch.no_grad()
     def begin_at(self, inputs: np.ndarray, envelopes: np.ndarray) -> None:
@@ -110,23 +122,28 @@ class ParametersInTraining(nn.Module):
         found = {"envelope": envelope, "pitch error, octaves": octaves, "voicing": voicing}
         if judged:
             found |= self.judge.losses(ours, theirs)
-            loss = loss + found["discriminator"] + judged * (
-                ADVERSARIAL_WEIGHT * found["adversarial"] + FEATURE_WEIGHT * found["features"])
+            loss = (
+                loss
+                + found["discriminator"]
+                + judged * (ADVERSARIAL_WEIGHT * found["adversarial"] + FEATURE_WEIGHT * found["features"])
+            )
         return {"loss": loss, **found}
 
 
-def drawn_crops(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], batch: int,
-                generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def drawn_crops(
+    inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], batch: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Of each clip inputs (channels, L), targets (L, 66) → (batch, FRAMES, channels), (batch, FRAMES, 66)."""
     crops = []
     for clip in torch.randint(len(inputs), (batch,), generator=generator).tolist():
         start = int(torch.randint(inputs[clip].shape[1] - FRAMES + 1, (), generator=generator))
-        crops.append((inputs[clip].T[start:start + FRAMES], targets[clip][start:start + FRAMES]))
+        crops.append((inputs[clip].T[start : start + FRAMES], targets[clip][start : start + FRAMES]))
     return tuple(torch.from_numpy(np.stack(rows)).float() for rows in zip(*crops, strict=True))
 
 
-def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
-                        clips: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]]) -> SourceFilterNetwork:
+def train_source_filter(
+    part: TrainedPart, config: SourceFilterConfig, clips: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]]
+) -> SourceFilterNetwork:
     """``clips()``: input (channels, L) and parameters (L', 66) of each; the shorter of both is used."""
     torch.manual_seed(part.schedule.seed)
     model = ParametersInTraining(config)
@@ -137,8 +154,10 @@ def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
             raise UserError(f"no clip has {FRAMES} frames: raise `hours` in the recipe")
         inputs, targets = zip(*pairs, strict=True)
         if not trainer.step:
-            model.begin_at(np.concatenate([x.ravel() for x in inputs]).astype(np.float32),
-                           np.concatenate(targets)[:, :ENVELOPE].astype(np.float32))
+            model.begin_at(
+                np.concatenate([x.ravel() for x in inputs]).astype(np.float32),
+                np.concatenate(targets)[:, :ENVELOPE].astype(np.float32),
+            )
 
         def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
             frames, target = drawn_crops(inputs, targets, part.schedule.batch, generator)

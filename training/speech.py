@@ -16,14 +16,14 @@ from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.pitch import RATE, pitch_of
 
-MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
-CLIP_SECONDS = 3.0          # of a clip, to compute the number of clips from hours
-LOUDNESS = -19.0            # LUFS of every clip
-LEAD, TAIL = 0.08, 0.10     # seconds of silence before and after the words
-SOUND = 0.008               # samples above it are not silence
-STAND_IN = "tones"          # a teacher that needs no package
+MAX_SECONDS = 11.5  # of a clip: the decoder has no more positions
+CLIP_SECONDS = 3.0  # of a clip, to compute the number of clips from hours
+LOUDNESS = -19.0  # LUFS of every clip
+LEAD, TAIL = 0.08, 0.10  # seconds of silence before and after the words
+SOUND = 0.008  # samples above it are not silence
+STAND_IN = "tones"  # a teacher that needs no package
 
-Speak = Callable[[str], np.ndarray]     # text → (S,) float32 at ``RATE``
+Speak = Callable[[str], np.ndarray]  # text → (S,) float32 at ``RATE``
 
 
 def teacher_of(name: str) -> Speak:
@@ -45,7 +45,8 @@ def tones(text: str) -> np.ndarray:
     """A tone for each letter: a stand-in for a teacher."""
     time = np.arange(int(0.06 * RATE)) / RATE
     return np.concatenate([0.3 * np.sin(2 * np.pi * 120 * (1 + ord(letter) % 7) * time) for letter in text]).astype(
-        np.float32)
+        np.float32
+    )
 
 
 def trim_and_level(audio: np.ndarray) -> np.ndarray:
@@ -56,7 +57,7 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
         return audio[:0]
     audio = audio * 10 ** ((LOUDNESS - meter.loudness) / 20)
     loud = np.flatnonzero(np.abs(audio) > SOUND)
-    audio = audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)]
+    audio = audio[max(0, loud[0] - int(LEAD * RATE)) : loud[-1] + int(TAIL * RATE)]
     return np.clip(audio, -0.98, 0.98).astype(np.float32)
 
 
@@ -65,15 +66,21 @@ class Shard:
     """Some clips of one voice."""
 
     texts: list[str]
-    audio: np.ndarray       # (samples,) int16 at 24 kHz, concatenated
-    samples: np.ndarray     # (clips,) lengths in it
-    mel: np.ndarray         # (frames, 80) float16, ``conditioning_mel`` of the clips
-    frames: np.ndarray      # (clips,) lengths in it, multiples of 4
+    audio: np.ndarray  # (samples,) int16 at 24 kHz, concatenated
+    samples: np.ndarray  # (clips,) lengths in it
+    mel: np.ndarray  # (frames, 80) float16, ``conditioning_mel`` of the clips
+    frames: np.ndarray  # (clips,) lengths in it, multiples of 4
 
     def save(self, path: Path) -> None:
         with replacing(path) as target, target.open("wb") as file:
-            np.savez(file, texts=np.array(self.texts), audio=self.audio, samples=self.samples, mel=self.mel,
-                     frames=self.frames)
+            np.savez(
+                file,
+                texts=np.array(self.texts),
+                audio=self.audio,
+                samples=self.samples,
+                mel=self.mel,
+                frames=self.frames,
+            )
 
     @classmethod
     def load(cls, path: Path) -> "Shard":
@@ -97,14 +104,14 @@ class Shard:
 
 def load_mels(shard: Path) -> list[np.ndarray]:
     """(L, 80) float16 of every clip of a shard."""
-    with np.load(shard) as data:            # loads only the arrays it uses
+    with np.load(shard) as data:  # loads only the arrays it uses
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
 def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
     """Clip (S,) at 24 kHz → (80, L), L a multiple of the four frames of a code; a last incomplete code is dropped."""
     mel = conditioning_mel(resample(audio, RATE, CONDITIONING_RATE), mel_norms)
-    return mel[:, :mel.shape[1] // 4 * 4]
+    return mel[:, : mel.shape[1] // 4 * 4]
 
 
 def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.ndarray) -> None:
@@ -113,21 +120,28 @@ def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.nd
     clips = [(text, trim_and_level(speak(text))) for text in texts]
     clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < MAX_SECONDS * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
-    Shard([text for text, _ in clips], np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
-          np.array([len(audio) for _, audio in clips]), np.concatenate([mel.T for mel in mels]).astype(np.float16),
-          np.array([mel.shape[1] for mel in mels])).save(path)
+    Shard(
+        [text for text, _ in clips],
+        np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
+        np.array([len(audio) for _, audio in clips]),
+        np.concatenate([mel.T for mel in mels]).astype(np.float16),
+        np.array([mel.shape[1] for mel in mels]),
+    ).save(path)
 
 
-def speak_all(folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int,
-              workers: int) -> list[Path]:
+def speak_all(
+    folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int, workers: int
+) -> list[Path]:
     """Write the speech of all texts by a voice as shards of ``size`` clips. Existing shards are kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(folder / f"{index:04d}-{voice}.npz", texts[start:start + size], teacher, mel_norms)
-            for index, start in enumerate(range(0, len(texts), size))]
+    jobs = [
+        (folder / f"{index:04d}-{voice}.npz", texts[start : start + size], teacher, mel_norms)
+        for index, start in enumerate(range(0, len(texts), size))
+    ]
     if missing := [job for job in jobs if not job[0].exists()]:
-        teacher_of(teacher)         # fetches its packages once
+        teacher_of(teacher)  # fetches its packages once
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
-            list(pool.map(speak_shard, *zip(*missing, strict=True)))     # list(): an error or Ctrl-C cancels the rest
+            list(pool.map(speak_shard, *zip(*missing, strict=True)))  # list(): an error or Ctrl-C cancels the rest
     return [job[0] for job in jobs]
 
 
@@ -149,23 +163,26 @@ def clips_in(hours: float) -> int:
 class Clip:
     """One clip of the training speech."""
 
-    text: list[int]         # token ids
-    codes: np.ndarray       # (n,) int64
-    voice: int              # index of the teacher
-    shard: Path             # file of its audio
-    index: int              # position in it
+    text: list[int]  # token ids
+    codes: np.ndarray  # (n,) int64
+    voice: int  # index of the teacher
+    shard: Path  # file of its audio
+    index: int  # position in it
 
 
-def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str],
-               tokenizer: Tokenizer) -> list[Clip]:
+def load_clips(
+    shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str], tokenizer: Tokenizer
+) -> list[Clip]:
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
         voice = voice_of(shard_path, voices)
-        with np.load(shard_path) as data:       # loads only the arrays it uses
+        with np.load(shard_path) as data:  # loads only the arrays it uses
             texts, frames = data["texts"].tolist(), data["frames"]
         rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
-        clips += [Clip(tokenizer.encode_normalised(text), row, voice, shard_path, index)
-                  for index, (text, row) in enumerate(zip(texts, rows, strict=True))]
+        clips += [
+            Clip(tokenizer.encode_normalised(text), row, voice, shard_path, index)
+            for index, (text, row) in enumerate(zip(texts, rows, strict=True))
+        ]
     return clips
 
 
@@ -190,7 +207,7 @@ class Batches:
             order = np.argsort(self.lengths + rng.uniform(0, 6, len(self.lengths)))
             ends = np.cumsum(self.lengths[order]) // self.size
             batches = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
-            if epoch == 0:      # short clips first, shuffled within a third of the epoch
+            if epoch == 0:  # short clips first, shuffled within a third of the epoch
                 keys = np.arange(len(batches)) + rng.uniform(0, len(batches) / 3, len(batches))
                 batches = [batches[index] for index in np.argsort(keys)]
             else:

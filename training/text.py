@@ -16,12 +16,14 @@ from ane.system.files import replacing
 from ane.text import NORMALISERS
 
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
-SHARED_WORDS = 5                # successive words in common with a held-out sentence exclude a text
-UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
-                   r"\barse")
+SHARED_WORDS = 5  # successive words in common with a held-out sentence exclude a text
+UNFIT = re.compile(
+    r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
+    r"\barse"
+)
 GRAMMAR: dict[str, str] = tomllib.loads(Path(__file__).with_name("grammar.toml").read_text(encoding="utf-8"))
 RULES = {name: options.split("|") for name, options in GRAMMAR.items()}
-SHARES = (0.40, 0.27, 0.15, 0.18)      # of the draws: plain sentences, examples, definitions, words
+SHARES = (0.40, 0.27, 0.15, 0.18)  # of the draws: plain sentences, examples, definitions, words
 
 
 def held_out_sentences() -> list[str]:
@@ -39,16 +41,24 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     examples, definitions = glosses(wordnet)
     words, weights = spoken_words()
-    sources = (lambda: " ".join(plain_sentence(rng) for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))),
-               lambda: rng.choice(examples), lambda: rng.choice(definitions),
-               lambda: (" ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8)))
-                        + rng.choice([".", "", "?", "!"])))
+    sources = (
+        lambda: " ".join(plain_sentence(rng) for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))),
+        lambda: rng.choice(examples),
+        lambda: rng.choice(definitions),
+        lambda: (
+            " ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8))) + rng.choice([".", "", "?", "!"])
+        ),
+    )
     held_out, seen = word_runs(held_out_sentences()), set()
     while True:
         [draw] = rng.choices(sources, SHARES)
         text = draw()
-        if (MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS and text not in seen and not UNFIT.search(text)
-                and held_out.isdisjoint(word_runs([text]))):
+        if (
+            MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS
+            and text not in seen
+            and not UNFIT.search(text)
+            and held_out.isdisjoint(word_runs([text]))
+        ):
             seen.add(text)
             yield text
 
@@ -66,7 +76,7 @@ def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
     runs = set()
     for sentence in sentences:
         words = re.findall(r"[a-z']+", sentence.lower())
-        runs.update(tuple(words[i:i + SHARED_WORDS]) for i in range(max(1, len(words) - SHARED_WORDS + 1)))
+        runs.update(tuple(words[i : i + SHARED_WORDS]) for i in range(max(1, len(words) - SHARED_WORDS + 1)))
     return runs
 
 
@@ -103,7 +113,7 @@ def spoken_words() -> tuple[list[str], list[float]]:
     from wordfreq import get_frequency_dict
 
     frequent = sorted(get_frequency_dict("en").items(), key=lambda item: (-item[1], item[0]))[:40000]
-    chosen = [(word, frequency ** 0.3) for word, frequency in frequent if re.fullmatch("[a-z]{2,}", word)]
+    chosen = [(word, frequency**0.3) for word, frequency in frequent if re.fullmatch("[a-z]{2,}", word)]
     return [word for word, _ in chosen], list(accumulate(weight for _, weight in chosen))
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 120.0
 LOG_STEPS = 50
-CURVE_POINTS = 100      # that go with exported weights
+CURVE_POINTS = 100  # that go with exported weights
 
 # (index of the step, its generator) → losses by name; the gradient is that of "loss"
 Loss = Callable[[int, torch.Generator], dict[str, Tensor]]
@@ -33,17 +33,17 @@ class PartSchedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: tuple[int, ...]      # where each run ends, ascending; a run resumes at the step that the one before reached
-    rate: Positive      # after ``warmup`` steps; then a half cosine falls to 0 at the end of the current run
-    batch: Annotated[int, Field(gt=0)]      # crops or clips of a step; of the decoder positions, of the denoiser frames
+    steps: tuple[int, ...]  # where each run ends, ascending; a run resumes at the step that the one before reached
+    rate: Positive  # after ``warmup`` steps; then a half cosine falls to 0 at the end of the current run
+    batch: Annotated[int, Field(gt=0)]  # crops or clips of a step; of the decoder positions, of the denoiser frames
     warmup: int = 100
     betas: tuple[float, float] = (0.9, 0.98)
-    decay: float = 0.01         # of the weights
-    clip: Positive = 1.0        # maximum norm of the gradient
+    decay: float = 0.01  # of the weights
+    clip: Positive = 1.0  # maximum norm of the gradient
     seed: int = 0
     # decay of the running mean of the weights, which is what later parts and the bundle take; 0: none
     average: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    minutes: float | None = None        # after which a call stops before the last step; None: no limit
+    minutes: float | None = None  # after which a call stops before the last step; None: no limit
 
     @field_validator("steps")
     @classmethod
@@ -64,10 +64,10 @@ class PartSchedule(BaseModel):
 class TrainedPart:
     """Where and how one part is trained."""
 
-    folder: Path            # of its checkpoint and curve
+    folder: Path  # of its checkpoint and curve
     schedule: PartSchedule
     device: str
-    start: Path             # what ``export`` wrote: weights that it starts from without a checkpoint; need not exist
+    start: Path  # what ``export`` wrote: weights that it starts from without a checkpoint; need not exist
 
 
 class Trainer:
@@ -81,8 +81,9 @@ class Trainer:
         self.module = module.to(part.device)
         self.trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self.parameters = list(self.trained.values())
-        self.optimiser = torch.optim.AdamW(self.parameters, self.schedule.rate, self.schedule.betas,
-                                           weight_decay=self.schedule.decay)
+        self.optimiser = torch.optim.AdamW(
+            self.parameters, self.schedule.rate, self.schedule.betas, weight_decay=self.schedule.decay
+        )
         self.step, self.began, self.seconds, self.curve = 0, 0, 0.0, []
         self.out_of_time = self.schedule.minutes == 0
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,8 +104,9 @@ class Trainer:
         try:
             self.module.load_state_dict(weights)
         except RuntimeError as error:
-            raise UserError(f"{path} holds other parameters than this version trains: give --output a new folder"
-                            ) from error
+            raise UserError(
+                f"{path} holds other parameters than this version trains: give --output a new folder"
+            ) from error
 
     def start_from(self, path: Path) -> None:
         """Take the weights and the step of a file that ``export`` wrote."""
@@ -149,7 +151,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         losses["loss"].backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.schedule.clip)
-        if torch.isfinite(norm):        # skip a batch whose gradient overflowed
+        if torch.isfinite(norm):  # skip a batch whose gradient overflowed
             self.optimiser.step()
         self.step += 1
         decay = min(self.schedule.average, self.step / (self.step + 9))
@@ -167,8 +169,9 @@ class Trainer:
     def record(self, values: dict[str, float]) -> None:
         self.curve.append({"step": self.step, "seconds": round(self.seconds, 1), **values})
         text = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-        log.info("%s: step %d of %d  %.0f s  %s", self.folder.name, self.step, self.schedule.steps[-1], self.seconds,
-                 text)
+        log.info(
+            "%s: step %d of %d  %.0f s  %s", self.folder.name, self.step, self.schedule.steps[-1], self.seconds, text
+        )
 
     def save(self) -> None:
         state = {name: getattr(self, name) for name in ("average", "step", "began", "seconds", "curve")}
@@ -182,8 +185,11 @@ def export(checkpoint: Path, path: Path) -> None:
     """Write the weights of a checkpoint in half precision, averaged where an average is kept, with its curve."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     weights = {**state["module"], **state["average"]}
-    curve = state["curve"][::max(1, len(state["curve"]) // CURVE_POINTS)]
+    curve = state["curve"][:: max(1, len(state["curve"]) // CURVE_POINTS)]
     facts = {"step": state["step"], "seconds": state["seconds"], "curve": curve}
     with replacing(path) as target:
-        save_file({name: tensor.half().contiguous() for name, tensor in weights.items()}, target,
-                  {"training": json.dumps(facts)})
+        save_file(
+            {name: tensor.half().contiguous() for name, tensor in weights.items()},
+            target,
+            {"training": json.dumps(facts)},
+        )

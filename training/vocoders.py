@@ -20,14 +20,14 @@ from training.discriminators import Discriminators
 from training.speech import Clip, Shard
 from training.trainer import TrainedPart, Trainer
 
-WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
-FRAMES, EDGE = 56, 4        # frames of a crop; frames at each end, which padding affects, that the loss ignores
-LATENTS = 12                # of a crop
+WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))  # FFT, hop, window
+FRAMES, EDGE = 56, 4  # frames of a crop; frames at each end, which padding affects, that the loss ignores
+LATENTS = 12  # of a crop
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, CLICK_WEIGHT, SPECTRAL_WEIGHT = 1.0, 0.5, 2.5
-JUDGED_FROM = 1500          # step from which the discriminators take part
-CLICK_WINDOW, FLOOR = 60, 1e-3      # samples in which the largest difference is compared; added before the log
-CLIP_ENDS = 0.25            # share of batches with crops at the start of clips, and of those at the end
+JUDGED_FROM = 1500  # step from which the discriminators take part
+CLICK_WINDOW, FLOOR = 60, 1e-3  # samples in which the largest difference is compared; added before the log
+CLIP_ENDS = 0.25  # share of batches with crops at the start of clips, and of those at the end
 
 
 class SpectralLoss(nn.Module):
@@ -50,8 +50,9 @@ class SpectralLoss(nn.Module):
             ours, theirs = (magnitude(x, size, hop, window) for x in (output, target))
             total = total + (theirs - ours).norm() / theirs.norm().clamp(min=1e-3)
             total = total + (theirs.log() - ours.log()).abs().mean()
-        ours, theirs = (torch.log((self.filters @ magnitude(x, WINDOW, HOP, self.hann)).clamp(min=1e-5))
-                        for x in (output, target))
+        ours, theirs = (
+            torch.log((self.filters @ magnitude(x, WINDOW, HOP, self.hann)).clamp(min=1e-5)) for x in (output, target)
+        )
         total = total / len(WINDOWS) + MEL_WEIGHT * (ours - theirs).abs().mean()
         return total + CLICK_WEIGHT * (largest_differences(output) - largest_differences(target)).abs().mean()
 
@@ -64,7 +65,7 @@ def largest_differences(audio: Tensor) -> Tensor:
 
 def magnitude(audio: Tensor, size: int, hop: int, window: Tensor) -> Tensor:
     spectrum = torch.stft(audio, size, hop, len(window), window, return_complex=True)
-    return (spectrum.real ** 2 + spectrum.imag ** 2 + 1e-7).sqrt()
+    return (spectrum.real**2 + spectrum.imag**2 + 1e-7).sqrt()
 
 
 class VocoderInTraining(nn.Module):
@@ -73,7 +74,7 @@ class VocoderInTraining(nn.Module):
     def __init__(self, network: nn.Module):
         super().__init__()
         self.network, self.discriminators, self.spectral = network, Discriminators(), SpectralLoss()
-        for layer in network.modules():     # torch's defaults: larger weights saturate UnivNet's gates
+        for layer in network.modules():  # torch's defaults: larger weights saturate UnivNet's gates
             if isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):
                 layer.reset_parameters()
 
@@ -88,15 +89,15 @@ class VocoderInTraining(nn.Module):
 
 def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -> Tensor:
     """Audio (B, S) of crops without their edges, except where the clip itself starts or ends."""
-    return audio[:, 0 if at_start else EDGE * HOP:None if at_end else -EDGE * HOP]
+    return audio[:, 0 if at_start else EDGE * HOP : None if at_end else -EDGE * HOP]
 
 
 @dataclass
 class Crops:
     """Draws crops of clips: where they begin is counted in units of ``unit`` samples, each crop is ``count`` units."""
 
-    waves: Sequence[np.ndarray]     # (S,) float32 at 24 kHz each
-    units: Sequence[int]            # of each clip
+    waves: Sequence[np.ndarray]  # (S,) float32 at 24 kHz each
+    units: Sequence[int]  # of each clip
     unit: float
     count: int
     batch: int
@@ -112,13 +113,17 @@ class Crops:
             random = int(torch.randint(last + 1, (), generator=generator))
             crops.append((clip, 0 if at_start else last if at_end else random))
         starts = [(clip, round(first * self.unit)) for clip, first in crops]
-        rows = [self.waves[clip][start:start + length] for clip, start in starts]
+        rows = [self.waves[clip][start : start + length] for clip, start in starts]
         padded = np.stack([np.pad(row, (0, length - len(row))) for row in rows])
         return crops, at_start, at_end, torch.from_numpy(padded)
 
 
-def train_vocoder(part: TrainedPart, network: nn.Module, crops: Callable[[], Crops],
-                  sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor]) -> nn.Module:
+def train_vocoder(
+    part: TrainedPart,
+    network: nn.Module,
+    crops: Callable[[], Crops],
+    sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor],
+) -> nn.Module:
     """Train a network whose output for crops is ``sound(crops, generator)``, (batch, S)."""
     model = VocoderInTraining(network)
     trainer = Trainer(model, part)
@@ -127,8 +132,11 @@ def train_vocoder(part: TrainedPart, network: nn.Module, crops: Callable[[], Cro
 
         def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
             chosen, at_start, at_end, wave = source.draw(generator)
-            return model.losses(without_edges(sound(chosen, generator), at_start, at_end),
-                                without_edges(wave.to(part.device), at_start, at_end), index >= JUDGED_FROM)
+            return model.losses(
+                without_edges(sound(chosen, generator), at_start, at_end),
+                without_edges(wave.to(part.device), at_start, at_end),
+                index >= JUDGED_FROM,
+            )
 
         trainer.run(step)
     return trainer.result().network
@@ -144,15 +152,20 @@ def train_univnet(part: TrainedPart, config: UnivNetConfig, shards: Sequence[Pat
         return Crops(waves, [mel.shape[1] for mel in mels], HOP, FRAMES, part.schedule.batch)
 
     def sound(chosen: list[tuple[int, int]], generator: torch.Generator) -> Tensor:
-        mel = np.stack([mels[clip][:, first:first + FRAMES] for clip, first in chosen])
+        mel = np.stack([mels[clip][:, first : first + FRAMES] for clip, first in chosen])
         noise = torch.randn(len(mel), config.noise_dim, FRAMES, generator=generator)
         return network.sound(torch.from_numpy(mel).to(part.device), noise.to(part.device))[:, 0]
 
     return train_vocoder(part, network, crops, sound)
 
 
-def train_hifigan(part: TrainedPart, config: HifiganConfig, clips: Sequence[Clip],
-                  latents: Callable[[Clip], np.ndarray], conditioning: np.ndarray) -> nn.Module:
+def train_hifigan(
+    part: TrainedPart,
+    config: HifiganConfig,
+    clips: Sequence[Clip],
+    latents: Callable[[Clip], np.ndarray],
+    conditioning: np.ndarray,
+) -> nn.Module:
     """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
     torch.manual_seed(part.schedule.seed)
     network, hidden, voices = Hifigan(config), [], torch.from_numpy(conditioning).to(part.device)
@@ -161,11 +174,16 @@ def train_hifigan(part: TrainedPart, config: HifiganConfig, clips: Sequence[Clip
     def crops() -> Crops:
         audio = {path: Shard.load(path).clips for path in {clip.shard for clip in clips}}
         hidden.extend(latents(clip).astype(np.float32) for clip in clips)
-        return Crops([audio[clip.shard][clip.index] for clip in clips], list(map(len, hidden)), SAMPLES_PER_LATENT,
-                     LATENTS, part.schedule.batch)
+        return Crops(
+            [audio[clip.shard][clip.index] for clip in clips],
+            list(map(len, hidden)),
+            SAMPLES_PER_LATENT,
+            LATENTS,
+            part.schedule.batch,
+        )
 
     def sound(chosen: list[tuple[int, int]], _: torch.Generator) -> Tensor:
-        rows = np.stack([interpolate_latents(hidden[clip][first:first + LATENTS]) for clip, first in chosen])
+        rows = np.stack([interpolate_latents(hidden[clip][first : first + LATENTS]) for clip, first in chosen])
         return network(torch.from_numpy(rows).to(part.device), voices[[clips[clip].voice for clip, _ in chosen]])[:, 0]
 
     return train_vocoder(part, network, crops, sound)

@@ -27,8 +27,20 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
 from ane.system.sound_formats import FORMATS
 
-__all__ = ["CLIP_SUFFIXES", "MIN_CLIP_SECONDS", "check_clip", "check_output", "check_sound_device", "play",
-           "read_audio", "read_clip", "resample", "resample_windowed_sinc", "write", "writing"]
+__all__ = [
+    "CLIP_SUFFIXES",
+    "MIN_CLIP_SECONDS",
+    "check_clip",
+    "check_output",
+    "check_sound_device",
+    "play",
+    "read_audio",
+    "read_clip",
+    "resample",
+    "resample_windowed_sinc",
+    "write",
+    "writing",
+]
 
 
 def check_output(path: Path | str) -> None:
@@ -45,8 +57,9 @@ def check_output(path: Path | str) -> None:
     if suffix not in FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(FORMATS)}")
     if suffix not in writer.FORMATS and not media.has_pyav():
-        raise UserError(f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose "
-                        f"{', '.join(writer.FORMATS)}")
+        raise UserError(
+            f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose {', '.join(writer.FORMATS)}"
+        )
     check_output_file(path)
     target = os.path.expanduser(path)
     if os.path.exists(target) and not os.path.isfile(target):
@@ -60,10 +73,15 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int, samples: Sample
 
 
 @contextmanager
-def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
-            chapters: Sequence[media.ChapterMark] = (), cover: media.CoverImage | None = None,
-            samples: SampleFormat | None = None,
-            encoding: media.MediaFormat | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+def writing(
+    path: Path | str,
+    rate: int,
+    tags: Mapping[str, str] | None = None,
+    chapters: Sequence[media.ChapterMark] = (),
+    cover: media.CoverImage | None = None,
+    samples: SampleFormat | None = None,
+    encoding: media.MediaFormat | None = None,
+) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
 
     The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
@@ -84,14 +102,18 @@ def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
     check_output(path)
     suffix = Path(path).suffix.lower()
     if samples is not None:
-        with (writer.writing(path, samples.rate or rate, samples.subtype(suffix)) as append,
-              resampling(append, rate, samples.rate) as resampled):
+        with (
+            writer.writing(path, samples.rate or rate, samples.subtype(suffix)) as append,
+            resampling(append, rate, samples.rate) as resampled,
+        ):
             yield resampled
         return
     if suffix not in media.FORMATS or (suffix in writer.FORMATS and (tags is None or not media.has_pyav())):
         with writer.writing(path, rate) as append:
             yield append
         return
-    with replacing(path, lasting=True) as target, media.encoding(target, encoding or media.FORMATS[suffix], rate,
-                                                                 tags or {}, chapters, cover) as append:
+    with (
+        replacing(path, lasting=True) as target,
+        media.encoding(target, encoding or media.FORMATS[suffix], rate, tags or {}, chapters, cover) as append,
+    ):
         yield append

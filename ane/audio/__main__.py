@@ -22,7 +22,7 @@ def main() -> None:
     except UserError as error:
         sys.stdout.write(f"{error}\n")
         sys.exit(1)
-    except KeyboardInterrupt:       # the parent got it too, and reports it
+    except KeyboardInterrupt:  # the parent got it too, and reports it
         sys.exit(1)
 
 

@@ -22,7 +22,7 @@ class ChannelMix:
 
     def __init__(self, first_only: bool = False):
         self._first_only = first_only
-        self._mixed = self._apart = 0.0         # power of the mean, and mean power of the channels
+        self._mixed = self._apart = 0.0  # power of the mean, and mean power of the channels
 
     def mono(self, samples: np.ndarray) -> np.ndarray:
         """Return the mean (n,) of samples (n, channels) float32, or the first channel."""
@@ -75,8 +75,9 @@ def container_pieces(path: Path, mix: ChannelMix) -> Iterator[tuple[np.ndarray, 
     import av
 
     # the file alone: no other files, no network, however the container refers to them
-    with av.open(str(path), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS,
-                                     "enable_drefs": "0"}) as container:
+    with av.open(
+        str(path), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS, "enable_drefs": "0"}
+    ) as container:
         stream: Any = container.streams.audio[0]
         rate = int(stream.rate)
         if rate <= 0:

@@ -30,8 +30,10 @@ def playback_devices() -> list[SoundDevice]:
         with silent_c_libraries():
             found = miniaudio.Devices(real_backends()).get_playbacks()
     except miniaudio.MiniaudioError as error:
-        raise UserError(f"the sound devices cannot be listed ({' '.join(map(str, error.args))}); write a file instead: "
-                        "-o speech.wav") from error
+        raise UserError(
+            f"the sound devices cannot be listed ({' '.join(map(str, error.args))}); write a file instead: "
+            "-o speech.wav"
+        ) from error
     if not found:
         raise UserError("this machine has no sound device; write a file instead: -o speech.wav")
     return [SoundDevice(one["name"], one["id"]) for one in found]
@@ -48,5 +50,7 @@ def find_device(wanted: str) -> SoundDevice:
         if len(found) == 1:
             return found[0]
     names = ", ".join(f"{number} {device.name}" for number, device in enumerate(devices))
-    raise UserError(f"audio_device {wanted}: {'several' if near else 'no'} devices have this name; there are {names}",
-                    "audio_device")
+    raise UserError(
+        f"audio_device {wanted}: {'several' if near else 'no'} devices have this name; there are {names}",
+        "audio_device",
+    )

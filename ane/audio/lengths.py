@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-_TAIL = 1 << 18             # bytes at the end of a FLAC in which its last frame is looked for
-_UNKNOWN = 0x7FFFF000       # streaming writers (sox, ffmpeg) state sizes from here on when they do not know the size
+_TAIL = 1 << 18  # bytes at the end of a FLAC in which its last frame is looked for
+_UNKNOWN = 0x7FFFF000  # streaming writers (sox, ffmpeg) state sizes from here on when they do not know the size
 
 
 def missing_bytes(path: Path) -> int:
@@ -52,8 +52,8 @@ def _missing_in_pages(file: BinaryIO, size: int) -> int:
     while position < size:
         file.seek(position)
         header = file.read(27)
-        if header[:4] != b"OggS"[:len(header)]:
-            return 0                            # something else follows the last page: a tag, for example
+        if header[:4] != b"OggS"[: len(header)]:
+            return 0  # something else follows the last page: a tag, for example
         if len(header) < 27:
             return 27 - len(header)
         table = file.read(header[26])
@@ -89,15 +89,17 @@ def unwritten_lengths(path: Path) -> dict[int, bytes]:
     with path.open("rb") as file:
         head = file.read(26)
         if head[:4] in (b"RIFF", b"RIFX", b"FORM"):
-            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")    # of an SSND chunk, before its samples
+            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")  # of an SSND chunk, before its samples
             position, length = _sound_chunk(file, size, order)
             [stated] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
             file.seek(max(0, position - 4))
             nothing = struct.pack(f"{order}I", fields)
             unstated = stated + 8 <= position + fields or (fields and stated >= _UNKNOWN)
             if length in (0, fields) and unstated and position + fields < size and file.read(4) == nothing:
-                return {4: struct.pack(f"{order}I", min(size - 8, 0xFFFFFFFF)),
-                        position - 4: struct.pack(f"{order}I", min(size - position, 0xFFFFFFFF))}
+                return {
+                    4: struct.pack(f"{order}I", min(size - 8, 0xFFFFFFFF)),
+                    position - 4: struct.pack(f"{order}I", min(size - position, 0xFFFFFFFF)),
+                }
         # RFC 9639, 8.2: a STREAMINFO block comes first, and has the samples in 36 bits from byte 13 on
         if head[:5] in (b"fLaC\x00", b"fLaC\x80") and len(head) == 26 and not (head[21] & 15 or any(head[22:26])):
             file.seek(max(0, size - _TAIL))
@@ -110,11 +112,11 @@ def _flac_samples(tail: bytes, block_size: int) -> int:
     """Return the samples up to the end of the last frame in the ``tail`` of a FLAC with blocks of ``block_size``."""
     start = len(tail)
     while (start := tail.rfind(b"\xff", 0, start)) >= 0:
-        found = _flac_frame(tail[start:start + 16])
+        found = _flac_frame(tail[start : start + 16])
         if found is not None:
             number, samples, variable = found
             return (number if variable else number * block_size) + samples
-    return 1                    # there is no frame; 0 would mean that the number is not known
+    return 1  # there is no frame; 0 would mean that the number is not known
 
 
 def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
@@ -125,7 +127,7 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None
     size_code, rate_code, first = header[2] >> 4, header[2] & 15, header[4]
-    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()         # bytes that follow the first, as in UTF-8
+    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # bytes that follow the first, as in UTF-8
     at = 5 + extra
     ends = at + {6: 1, 7: 2}.get(size_code, 0) + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
     if not size_code or rate_code == 15 or 0x80 <= first < 0xC0:

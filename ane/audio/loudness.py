@@ -8,13 +8,13 @@ import math
 
 import numpy as np
 
-ABSOLUTE_GATE = -70.0       # LUFS (BS.1770-4, annex 1)
-RELATIVE_GATE = -10.0       # LU below the loudness of the blocks above the absolute gate
-OFFSET = -0.691             # dB: a 997 Hz sine at full scale in one channel has -3.01 LUFS
-RESPONSE = 0.2              # seconds of the filters' impulse response
-OVERSAMPLING = 4            # BS.1770-4, annex 2
-TAPS = 32                   # of each phase of the oversampling filter
-LOOKAHEAD = 0.02            # seconds before and after a peak in which the limiter turns down
+ABSOLUTE_GATE = -70.0  # LUFS (BS.1770-4, annex 1)
+RELATIVE_GATE = -10.0  # LU below the loudness of the blocks above the absolute gate
+OFFSET = -0.691  # dB: a 997 Hz sine at full scale in one channel has -3.01 LUFS
+RESPONSE = 0.2  # seconds of the filters' impulse response
+OVERSAMPLING = 4  # BS.1770-4, annex 2
+TAPS = 32  # of each phase of the oversampling filter
+LOOKAHEAD = 0.02  # seconds before and after a peak in which the limiter turns down
 
 
 class LoudnessMeter:
@@ -23,9 +23,9 @@ class LoudnessMeter:
     def __init__(self, rate: int):
         self.rate, self._hop = rate, round(0.1 * rate)
         self._response = k_weighting(rate)
-        self._tail = np.zeros(len(self._response) - 1)          # of the convolution, to be added to what follows
+        self._tail = np.zeros(len(self._response) - 1)  # of the convolution, to be added to what follows
         self._rest = np.zeros((2, 0))
-        self._powers: list[np.ndarray] = []                     # (2, n) mean squares of 100 ms: weighted, as they are
+        self._powers: list[np.ndarray] = []  # (2, n) mean squares of 100 ms: weighted, as they are
         self._context = np.zeros(TAPS, np.float32)
         self.peak = 0.0
 
@@ -37,14 +37,14 @@ class LoudnessMeter:
         length = 1 << (size - 1).bit_length()
         spectrum = np.fft.rfft(audio.astype(np.float64), length) * np.fft.rfft(self._response, length)
         filtered = np.fft.irfft(spectrum, length)[:size]
-        filtered[:len(self._tail)] += self._tail
-        self._tail = filtered[len(audio):]
-        hops = np.concatenate((self._rest, np.stack((filtered[:len(audio)], audio))), axis=1)
+        filtered[: len(self._tail)] += self._tail
+        self._tail = filtered[len(audio) :]
+        hops = np.concatenate((self._rest, np.stack((filtered[: len(audio)], audio))), axis=1)
         whole = hops.shape[1] // self._hop * self._hop
         self._rest = hops[:, whole:]
         self._powers.append(np.square(hops[:, :whole]).reshape(2, -1, self._hop).mean(axis=2))
         together = np.concatenate((self._context, audio))
-        known = true_peaks(together)[TAPS // 2:-(TAPS // 2)]             # of those whose neighbours are known
+        known = true_peaks(together)[TAPS // 2 : -(TAPS // 2)]  # of those whose neighbours are known
         self.peak = max(self.peak, float(known.max(initial=0.0)))
         self._context = together[-TAPS:]
 
@@ -80,7 +80,7 @@ class LoudnessMeter:
         powers = self._hops(0)
         if len(powers) < 4:
             return -math.inf
-        blocks = np.convolve(powers, np.full(4, 0.25), "valid")         # 400 ms, one every 100 ms
+        blocks = np.convolve(powers, np.full(4, 0.25), "valid")  # 400 ms, one every 100 ms
         blocks = blocks[blocks > 10 ** ((ABSOLUTE_GATE - OFFSET) / 10)]
         if not len(blocks):
             return -math.inf
@@ -110,12 +110,12 @@ class PeakLimiter:
             self._held = sound
             return sound[:0]
         self._held = sound[ready:]
-        limited = sound[self._margin:self._margin + ready]
+        limited = sound[self._margin : self._margin + ready]
         needed = np.minimum(1.0, self.ceiling / np.maximum(true_peaks(sound), 1e-9))
         if needed.min() < 1:
             least = sliding_minimum(needed, 2 * self._reach + 1)
-            gains = np.convolve(least, self._window, "valid")           # (len(sound) - 4 * reach,)
-            limited = (limited * gains[TAPS:TAPS + ready]).astype(np.float32)
+            gains = np.convolve(least, self._window, "valid")  # (len(sound) - 4 * reach,)
+            limited = (limited * gains[TAPS : TAPS + ready]).astype(np.float32)
         return limited
 
     def finish(self) -> np.ndarray:
@@ -128,9 +128,11 @@ def k_weighting(rate: int) -> np.ndarray:
     """The impulse response of the two filters of BS.1770-4, (N,) float64."""
     k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
-    band = high ** 0.4996667741545416
-    shelf = ([high + band * k / quality + k * k, 2 * (k * k - high), high - band * k / quality + k * k],
-             [1 + k / quality + k * k, 2 * (k * k - 1), 1 - k / quality + k * k])
+    band = high**0.4996667741545416
+    shelf = (
+        [high + band * k / quality + k * k, 2 * (k * k - high), high - band * k / quality + k * k],
+        [1 + k / quality + k * k, 2 * (k * k - 1), 1 - k / quality + k * k],
+    )
     k, quality = math.tan(math.pi * 38.13547087602444 / rate), 0.5003270373238773
     norm = 1 + k / quality + k * k
     high_pass = ([norm, -2 * norm, norm], [norm, 2 * (k * k - 1), 1 - k / quality + k * k])
@@ -159,7 +161,7 @@ def true_peaks(audio: np.ndarray) -> np.ndarray:
     for phase in range(1, OVERSAMPLING):
         distance = positions - phase / OVERSAMPLING
         taps = np.sinc(distance) * np.cos(np.pi * distance / (TAPS + 1)) ** 2
-        between = np.convolve(audio, taps[::-1] / taps.sum())[TAPS // 2:][:len(audio)]
+        between = np.convolve(audio, taps[::-1] / taps.sum())[TAPS // 2 :][: len(audio)]
         np.maximum(peaks, np.abs(between), out=peaks)
     return peaks
 
@@ -174,4 +176,4 @@ def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
     forward = np.minimum.accumulate(blocks, axis=1).ravel()
     backward = np.minimum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
     count = len(values) - width + 1
-    return np.minimum(backward[:count], forward[width - 1:width - 1 + count])
+    return np.minimum(backward[:count], forward[width - 1 : width - 1 + count])

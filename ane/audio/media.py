@@ -21,10 +21,38 @@ from ane.system.sound_formats import MediaFormat
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
 # ISO 639-1 → 639-2: containers want three letters
-LANGUAGES = {"ar": "ara", "ca": "cat", "cs": "ces", "cy": "cym", "da": "dan", "de": "deu", "el": "ell", "en": "eng",
-             "es": "spa", "fi": "fin", "fr": "fra", "ga": "gle", "he": "heb", "hi": "hin", "hu": "hun", "is": "isl",
-             "it": "ita", "ja": "jpn", "ko": "kor", "la": "lat", "nl": "nld", "no": "nor", "pl": "pol", "pt": "por",
-             "ro": "ron", "ru": "rus", "sv": "swe", "tr": "tur", "uk": "ukr", "zh": "zho"}
+LANGUAGES = {
+    "ar": "ara",
+    "ca": "cat",
+    "cs": "ces",
+    "cy": "cym",
+    "da": "dan",
+    "de": "deu",
+    "el": "ell",
+    "en": "eng",
+    "es": "spa",
+    "fi": "fin",
+    "fr": "fra",
+    "ga": "gle",
+    "he": "heb",
+    "hi": "hin",
+    "hu": "hun",
+    "is": "isl",
+    "it": "ita",
+    "ja": "jpn",
+    "ko": "kor",
+    "la": "lat",
+    "nl": "nld",
+    "no": "nor",
+    "pl": "pol",
+    "pt": "por",
+    "ro": "ron",
+    "ru": "rus",
+    "sv": "swe",
+    "tr": "tur",
+    "uk": "ukr",
+    "zh": "zho",
+}
 INSTALL = "pip install '.[books]'"
 FORMATS = {suffix: row.media for suffix, row in sound_formats.FORMATS.items() if row.media}
 
@@ -71,13 +99,19 @@ def cover_size(cover: CoverImage) -> tuple[int, int] | None:
         with av.open(BytesIO(cover.data), format=form) as image:
             size = image.streams.video[0].width, image.streams.video[0].height
             return size if all(size) else None
-    except (ImportError, OSError, ValueError, IndexError):      # FFmpeg's errors are OSError or ValueError
+    except (ImportError, OSError, ValueError, IndexError):  # FFmpeg's errors are OSError or ValueError
         return None
 
 
 @contextmanager
-def encoding(target: Path, media: MediaFormat, rate: int, tags: Mapping[str, str], chapters: Sequence[ChapterMark],
-             cover: CoverImage | None) -> Iterator[Callable[[np.ndarray], None]]:
+def encoding(
+    target: Path,
+    media: MediaFormat,
+    rate: int,
+    tags: Mapping[str, str],
+    chapters: Sequence[ChapterMark],
+    cover: CoverImage | None,
+) -> Iterator[Callable[[np.ndarray], None]]:
     """``ane.audio.writing`` to a file of one of ``FORMATS``."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
@@ -105,13 +139,21 @@ class MediaEncoder:
         OSError: of the disk; in every method.
     """
 
-    def __init__(self, target: Any, media: MediaFormat, rate: int, tags: Mapping[str, str] = MappingProxyType({}),
-                 chapters: Sequence[ChapterMark] = (), cover: CoverImage | None = None):
+    def __init__(
+        self,
+        target: Any,
+        media: MediaFormat,
+        rate: int,
+        tags: Mapping[str, str] = MappingProxyType({}),
+        chapters: Sequence[ChapterMark] = (),
+        cover: CoverImage | None = None,
+    ):
         import av
 
         self._av, self.rate, self.samples = av, rate, 0
-        self._container: Any = av.open(target, "w", format=media.container,
-                                       options={"fflags": "+bitexact", **media.options})
+        self._container: Any = av.open(
+            target, "w", format=media.container, options={"fflags": "+bitexact", **media.options}
+        )
         self._container.metadata.update({name: value for name, value in tags.items() if value})
         self._gain = np.float32(media.gain)
         self._stream: Any = self._container.add_stream(media.encoder, rate=media.rate or rate, layout="mono")
@@ -120,16 +162,25 @@ class MediaEncoder:
         if media.bit_rate:
             self._stream.bit_rate = media.bit_rate
         if chapters:
-            self._container.set_chapters([
-                {"id": number, "start": round(chapter.start * 1000), "end": math.ceil(chapter.end * 1000),
-                 "time_base": Fraction(1, 1000), "metadata": {"title": chapter.title}}
-                for number, chapter in enumerate(chapters, 1)])
+            self._container.set_chapters(
+                [
+                    {
+                        "id": number,
+                        "start": round(chapter.start * 1000),
+                        "end": math.ceil(chapter.end * 1000),
+                        "time_base": Fraction(1, 1000),
+                        "metadata": {"title": chapter.title},
+                    }
+                    for number, chapter in enumerate(chapters, 1)
+                ]
+            )
         if cover and media.cover and (size := cover_size(cover)):
             self._add_cover(cover, *size)
 
     def _add_cover(self, cover: CoverImage, width: int, height: int) -> None:
-        picture = self._container.add_mux_stream("png" if cover.media_type == "image/png" else "mjpeg",
-                                                 width=width, height=height)
+        picture = self._container.add_mux_stream(
+            "png" if cover.media_type == "image/png" else "mjpeg", width=width, height=height
+        )
         picture.time_base = Fraction(1, 90_000)
         picture.disposition = self._av.stream.Disposition.attached_pic
         self._container.start_encoding()

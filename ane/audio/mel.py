@@ -5,15 +5,15 @@ Both are computed on the CPU in float64 and rounded once, so that a clip gives t
 
 import numpy as np
 
-CONDITIONING_RATE = 22050       # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
-DIFFUSION_RATE = 24000          # Hz; the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
-WINDOW = 1024                   # samples of one Fourier transform, both mels
-HOP = 256                       # samples from one frame to the next, both mels
-FLOOR = 1e-5                    # smallest value whose logarithm is taken
+CONDITIONING_RATE = 22050  # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
+DIFFUSION_RATE = 24000  # Hz; the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
+WINDOW = 1024  # samples of one Fourier transform, both mels
+HOP = 256  # samples from one frame to the next, both mels
+FLOOR = 1e-5  # smallest value whose logarithm is taken
 
 # natural logarithms that the diffusion model scales to -1 and 1 (upstream utils/audio.py)
 MEL_MAX = 2.3143386840820312
-MEL_MIN = -11.512925148010254   # ln(FLOOR) in float32
+MEL_MIN = -11.512925148010254  # ln(FLOOR) in float32
 
 
 def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
@@ -70,9 +70,9 @@ def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WI
         (bands, 1 + window // 2) float64.
     """
     to_mel, to_hertz = _SCALES[scale]
-    corners = to_hertz(np.linspace(0.0, to_mel(np.array(high, np.float64)), bands + 2))       # (bands + 2,) Hz
+    corners = to_hertz(np.linspace(0.0, to_mel(np.array(high, np.float64)), bands + 2))  # (bands + 2,) Hz
     bins = np.linspace(0.0, rate / 2, 1 + window // 2)
-    left, centre, right = (corners[i:i + bands, None] for i in range(3))
+    left, centre, right = (corners[i : i + bands, None] for i in range(3))
     rise = (bins - left) / (centre - left)
     fall = (right - bins) / (right - centre)
     return np.maximum(0.0, np.minimum(rise, fall)) * 2 / (right - left)
@@ -107,7 +107,7 @@ def slaney_hertz(mel: np.ndarray) -> np.ndarray:
 
 
 _SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
-HANN = np.hanning(WINDOW + 1)[:-1]      # periodic
+HANN = np.hanning(WINDOW + 1)[:-1]  # periodic
 
 
 def _spectrum(audio: np.ndarray) -> np.ndarray:
@@ -125,7 +125,7 @@ def _log(bands: np.ndarray) -> np.ndarray:
 
 
 MOMENTUM = 0.99
-EDGE = (WINDOW - HOP) // 2      # samples of the first frame before the sound, and of the last frame after it
+EDGE = (WINDOW - HOP) // 2  # samples of the first frame before the sound, and of the last frame after it
 
 
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:
@@ -143,7 +143,7 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -
     """
     if not mel.shape[1]:
         return np.zeros(0, np.float32)
-    inverse = np.linalg.pinv(mel_filters(rate, mel.shape[0], high, "slaney"))         # (513, M)
+    inverse = np.linalg.pinv(mel_filters(rate, mel.shape[0], high, "slaney"))  # (513, M)
     magnitudes = np.maximum(inverse @ np.exp(mel.astype(np.float64)), 0.0).T
     turns = np.random.default_rng(0).random(magnitudes.shape)
     phases, previous = np.exp(2j * np.pi * turns), np.zeros(magnitudes.shape, complex)
@@ -151,7 +151,7 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -
         spectrum = _spectrum(_overlap_add(magnitudes * phases))
         accelerated = spectrum + MOMENTUM * (spectrum - previous)
         phases, previous = accelerated / np.maximum(np.abs(accelerated), 1e-12), spectrum
-    audio = _overlap_add(magnitudes * phases)[EDGE:EDGE + HOP * len(magnitudes)]
+    audio = _overlap_add(magnitudes * phases)[EDGE : EDGE + HOP * len(magnitudes)]
     return (audio / max(1.0, np.abs(audio).max())).astype(np.float32)
 
 
@@ -161,7 +161,7 @@ def _overlap_add(spectrum: np.ndarray) -> np.ndarray:
     frames = np.fft.irfft(spectrum, WINDOW) * HANN
     parts = len(frames) + overlap - 1
     audio, weight = np.zeros((parts, HOP)), np.zeros((parts, HOP))
-    for part in range(overlap):                     # each frame is four hops long
-        audio[part:part + len(frames)] += frames[:, part * HOP:(part + 1) * HOP]
-        weight[part:part + len(frames)] += HANN[part * HOP:(part + 1) * HOP] ** 2
+    for part in range(overlap):  # each frame is four hops long
+        audio[part : part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
+        weight[part : part + len(frames)] += HANN[part * HOP : (part + 1) * HOP] ** 2
     return (audio / np.maximum(weight, 1e-3)).reshape(-1)

@@ -25,13 +25,13 @@ from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
-PLAYER = "ane.audio"     # the module of the child that plays
-PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
-PERIODS = 3             # number of them that the device buffers
+PLAYER = "ane.audio"  # the module of the child that plays
+PERIOD_MS = 100  # milliseconds of sound that the device takes at a time
+PERIODS = 3  # number of them that the device buffers
 STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
-MAX_QUEUED = 60.0       # seconds of sound above which the producer waits, and with which playing begins at the latest
-ASSUMED_REMAINING = 10.0        # seconds of sound that are still to come, where the total is not known
-SAFETY = 1.25           # the sound that is queued first is multiplied by it, because the rate varies
+MAX_QUEUED = 60.0  # seconds of sound above which the producer waits, and with which playing begins at the latest
+ASSUMED_REMAINING = 10.0  # seconds of sound that are still to come, where the total is not known
+SAFETY = 1.25  # the sound that is queued first is multiplied by it, because the rate varies
 
 _ADVICE = "check the device, or write a file instead: -o speech.wav"
 
@@ -44,9 +44,9 @@ class ProductionRate:
     """How fast sound is produced, in pieces. The wait for the first piece counts only until the second arrives."""
 
     def __init__(self, now: float):
-        self.produced = self.longest_wait = 0.0     # seconds of sound; seconds of waiting for a piece
+        self.produced = self.longest_wait = 0.0  # seconds of sound; seconds of waiting for a piece
         self.pieces, self._last = 0, now
-        self._counted = self._waited = 0.0      # seconds of sound, and of waiting for it
+        self._counted = self._waited = 0.0  # seconds of sound, and of waiting for it
 
     def record(self, now: float, seconds: float) -> None:
         """Record a piece of ``seconds`` of sound that arrives at the time ``now`` in seconds."""
@@ -89,9 +89,15 @@ class DefaultSoundDevice:
         try:
             with silent_c_libraries():
                 self._device = miniaudio.PlaybackDevice(
-                    miniaudio.SampleFormat.SIGNED16, 1, sample_rate, PERIOD_MS, callback_periods=PERIODS,
-                    backends=list(backends), app_name="tortoise-ane",
-                    device_id=find_device(name).handle if name else None)
+                    miniaudio.SampleFormat.SIGNED16,
+                    1,
+                    sample_rate,
+                    PERIOD_MS,
+                    callback_periods=PERIODS,
+                    backends=list(backends),
+                    app_name="tortoise-ane",
+                    device_id=find_device(name).handle if name else None,
+                )
         except self._error as error:
             raise OSError(_text(error)) from error
 
@@ -116,9 +122,9 @@ class Player:
         self.production = ProductionRate(time.monotonic())
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0
-        self._started: float | None = None      # time at which playing began
-        self._taken_at = 0.0                    # time at which the device last took samples
-        self._silence = 0                       # frames that the device took since the queue was empty
+        self._started: float | None = None  # time at which playing began
+        self._taken_at = 0.0  # time at which the device last took samples
+        self._silence = 0  # frames that the device took since the queue was empty
         self._changed = Condition()
 
     @property
@@ -148,7 +154,7 @@ class Player:
             if not self._queued_bytes:
                 return
             self._start()
-        buffered = PERIODS * PERIOD_MS * self.sample_rate // 1000      # frames that the device holds
+        buffered = PERIODS * PERIOD_MS * self.sample_rate // 1000  # frames that the device holds
         with self._changed:
             while self._queued_bytes or self._silence < buffered:
                 self._wait()
@@ -212,8 +218,14 @@ class PlayerProcess:
         program: of the child (``ChildProcess``), which gets the rate, ``expected`` and ``at_once`` as JSON.
     """
 
-    def __init__(self, sample_rate: int, expected: float | None, at_once: bool = False, name: str | None = None,
-                 program: str | Sequence[str] = PLAYER):
+    def __init__(
+        self,
+        sample_rate: int,
+        expected: float | None,
+        at_once: bool = False,
+        name: str | None = None,
+        program: str | Sequence[str] = PLAYER,
+    ):
         arguments = json.dumps([sample_rate, expected, at_once, *([name] if name else [])])
         self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -235,7 +247,7 @@ class PlayerProcess:
 
     def close(self) -> None:
         """Stop at once."""
-        with contextlib.suppress(OSError), self._process:       # Popen then closes its pipes and waits
+        with contextlib.suppress(OSError), self._process:  # Popen then closes its pipes and waits
             self._process.kill()
 
     def _raise_failure(self) -> None:
@@ -245,8 +257,14 @@ class PlayerProcess:
 
 
 @contextlib.contextmanager
-def playing(sample_rate: int, expected: float | None = None, at_once: bool = False, name: str | None = None,
-            device: DefaultSoundDevice | None = None, blocked: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
+def playing(
+    sample_rate: int,
+    expected: float | None = None,
+    at_once: bool = False,
+    name: str | None = None,
+    device: DefaultSoundDevice | None = None,
+    blocked: bool = False,
+) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
     Playing begins when the rest is likely to follow without a gap (``ProductionRate``). The end of the block waits
@@ -279,8 +297,9 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
         player.close()
 
 
-def play(audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None,
-         name: str | None = None) -> None:
+def play(
+    audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None, name: str | None = None
+) -> None:
     """Play audio (S,) float32 and wait for its end. Raises as ``playing`` does."""
     with playing(sample_rate, name=name, device=device) as feed:
         feed(audio)

@@ -18,17 +18,17 @@ from ane.system.files import no_such_file
 from ane.system.sound_formats import FORMATS
 from ane.system.streams import silent_c_libraries
 
-CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)       # of the clips in a folder of clips
-MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
-MAX_CLIP_SECONDS = 600.0        # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
-MAX_RECORDING_SECONDS = 86400.0         # a day; of a recording to transcribe
-MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from half of a telephone's rate to the highest of studio equipment
-MAX_SILENT_DBFS = -60.0         # peak of a clip without speech, at most
-MAX_PEAK = 2.0                  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
+CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)  # of the clips in a folder of clips
+MIN_CLIP_SECONDS = 0.5  # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
+MAX_CLIP_SECONDS = 600.0  # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
+MAX_RECORDING_SECONDS = 86400.0  # a day; of a recording to transcribe
+MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz; from half of a telephone's rate to the highest of studio equipment
+MAX_SILENT_DBFS = -60.0  # peak of a clip without speech, at most
+MAX_PEAK = 2.0  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
 
 LOGGER = logging.getLogger("ane.audio")
-_BLOCK = 1 << 16                # samples per read, all channels together
-_RECOVERED_BLOCK = 1 << 12      # as long as a frame of FLAC: of a broken one nothing is read
+_BLOCK = 1 << 16  # samples per read, all channels together
+_RECOVERED_BLOCK = 1 << 12  # as long as a frame of FLAC: of a broken one nothing is read
 _DAMAGED = "it is cut off or damaged: copy or export it again"
 _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
@@ -50,7 +50,7 @@ def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[
     try:
         audio, rate = read_audio(path, max_seconds, allow_empty=True)
     except UserError as refused:
-        if not isinstance(refused.__cause__, soundfile.LibsndfileError):        # it can read the format
+        if not isinstance(refused.__cause__, soundfile.LibsndfileError):  # it can read the format
             raise
         if not has_pyav():
             raise UserError(f"{refused}; PyAV reads more formats: {INSTALL}") from refused
@@ -63,7 +63,7 @@ def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tup
     """Read a file that libsndfile ``refused``. Raises the error of libsndfile if FFmpeg refuses the file too."""
     try:
         audio, rate, cancelled = read_container(path, max_seconds)
-    except (OSError, ValueError, IndexError) as error:      # FFmpeg's errors are OSError or ValueError
+    except (OSError, ValueError, IndexError) as error:  # FFmpeg's errors are OSError or ValueError
         raise refused from error
     _check_size(len(audio), rate, str(path), max_seconds)
     if cancelled:
@@ -71,8 +71,9 @@ def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tup
     return audio, rate
 
 
-def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
-               allow_empty: bool = False) -> tuple[np.ndarray, int]:
+def read_audio(
+    path: Path | str, max_seconds: float = MAX_CLIP_SECONDS, allow_empty: bool = False
+) -> tuple[np.ndarray, int]:
     """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
 
     Integer samples are divided by their full scale. Channels are averaged, unless they cancel each other: then the
@@ -105,9 +106,10 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
             return _read_mono(file, path, max_seconds, allow_empty, bool(patches)), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
-    except TypeError as error:      # the suffix .raw means samples without a header
-        raise UserError(f"{path}: a .raw file has no header that states its rate; convert it to wav, with "
-                        "ffmpeg for example") from error
+    except TypeError as error:  # the suffix .raw means samples without a header
+        raise UserError(
+            f"{path}: a .raw file has no header that states its rate; convert it to wav, with ffmpeg for example"
+        ) from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
@@ -123,8 +125,9 @@ def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
     if seconds < MIN_CLIP_SECONDS:
         raise UserError(f"{origin}: lasts {seconds:.3f} s; a clip needs at least {MIN_CLIP_SECONDS} s, best 6 to 10 s")
     if np.abs(audio - audio.mean()).max() < 10 ** (MAX_SILENT_DBFS / 20):
-        raise UserError(f"{origin}: is silent (its peak is below {MAX_SILENT_DBFS:.0f} dBFS); "
-                        "choose a clip in which someone speaks")
+        raise UserError(
+            f"{origin}: is silent (its peak is below {MAX_SILENT_DBFS:.0f} dBFS); choose a clip in which someone speaks"
+        )
     peak = float(np.abs(audio).max())
     if peak > MAX_PEAK:
         raise UserError(f"{origin}: its samples reach {peak:.4g}; scale them to lie between -1 and 1")
@@ -137,16 +140,20 @@ def _check_finite(audio: np.ndarray, origin: str) -> None:
 
 def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_CLIP_SECONDS) -> None:
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise UserError(f"{origin}: has a sample rate of {rate} Hz, which no recording has ({MIN_RATE} to {MAX_RATE}); "
-                        "its header is wrong: export it again")
+        raise UserError(
+            f"{origin}: has a sample rate of {rate} Hz, which no recording has ({MIN_RATE} to {MAX_RATE}); "
+            "its header is wrong: export it again"
+        )
     if samples > max_seconds * rate:
         best = ", best 6 to 10 s" if max_seconds == MAX_CLIP_SECONDS else ""
-        raise UserError(f"{origin}: lasts {samples / rate / 60:.0f} minutes; cut it to at most "
-                        f"{max_seconds / 60:.0f} minutes{best}")
+        raise UserError(
+            f"{origin}: lasts {samples / rate / 60:.0f} minutes; cut it to at most {max_seconds / 60:.0f} minutes{best}"
+        )
 
 
-def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool,
-               recovered: bool) -> np.ndarray:
+def _read_mono(
+    file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool, recovered: bool
+) -> np.ndarray:
     """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off.
 
     ``recovered``: the header's lengths were never written, so that the file may end in the middle of a frame.
@@ -160,10 +167,12 @@ def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_
         with silent_c_libraries():
             file.seek(0)
             audio = _samples(file, path, ChannelMix(first_only=True), recovered)
-    slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
+    slack = 2304 if file.format == "MP3" else 0  # two frames: encoders differ on the padding they count
     if len(audio) + slack < file.frames and not recovered:
-        raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
-                        f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}")
+        raise UserError(
+            f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
+            f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}"
+        )
     if not len(audio) and not allow_empty:
         raise UserError(f"{path}: holds no samples; it is empty or cut off")
     return audio
@@ -175,8 +184,10 @@ def _samples(file: soundfile.SoundFile, path: Path, mix: ChannelMix, recovered: 
     try:
         audio, count = np.empty(file.frames, np.float32), 0
     except MemoryError:
-        raise UserError(f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
-                        f"is shorter, {_DAMAGED}") from None
+        raise UserError(
+            f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
+            f"is shorter, {_DAMAGED}"
+        ) from None
     while count < len(audio):
         try:
             samples = file.read(block, dtype="float32", always_2d=True)
@@ -186,8 +197,8 @@ def _samples(file: soundfile.SoundFile, path: Path, mix: ChannelMix, recovered: 
             break
         if not len(samples):
             break
-        samples = samples[:len(audio) - count]          # a damaged mp3 can hold more than its header states
-        audio[count:count + len(samples)] = mix.mono(samples)
+        samples = samples[: len(audio) - count]  # a damaged mp3 can hold more than its header states
+        audio[count : count + len(samples)] = mix.mono(samples)
         count += len(samples)
     return audio[:count]
 
@@ -202,7 +213,7 @@ def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
         return "is an empty file"
     with path.open("rb") as file:
         start = file.read(4)
-    if start in _MAGIC or start[:3] == b"ID3" or (start[0] == 0xFF and start[1:] and start[1] >= 0xE0):     # mp3
+    if start in _MAGIC or start[:3] == b"ID3" or (start[0] == 0xFF and start[1:] and start[1] >= 0xE0):  # mp3
         return f"{error.error_string.rstrip('.')}; {_DAMAGED}"
     return "is not sound in a format libsndfile reads; convert it to wav, with ffmpeg for example"
 
@@ -223,7 +234,7 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    if len(audio) and (audio.min() < -1 or audio.max() > 1):    # an hour at 16 kHz is 230 MB: not copied without need
+    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # an hour at 16 kHz is 230 MB: not copied without need
         audio = np.clip(audio, -1.0, 1.0)
     return audio.astype(np.float32, copy=False)
 
@@ -249,6 +260,6 @@ def resample_windowed_sinc(audio: np.ndarray, source_rate: int, target_rate: int
     phases = -np.arange(target, dtype=np.float32)[:, None] / np.float32(target)
     time = np.clip((phases + taps) * np.float32(cutoff), -crossings, crossings)
     window = np.cos(time * np.float32(math.pi) / crossings / 2) ** 2
-    kernels = np.sinc(time) * window * np.float32(cutoff / source)              # (target, taps)
+    kernels = np.sinc(time) * window * np.float32(cutoff / source)  # (target, taps)
     frames = np.lib.stride_tricks.sliding_window_view(np.pad(audio, (width, width + source)), len(taps))[::source]
-    return (frames @ kernels.T).reshape(-1)[:math.ceil(len(audio) * target / source)].astype(np.float32)
+    return (frames @ kernels.T).reshape(-1)[: math.ceil(len(audio) * target / source)].astype(np.float32)

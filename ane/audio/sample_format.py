@@ -12,9 +12,18 @@ import soxr
 from ane.audio.writer import FORMATS
 from ane.system.errors import UserError
 
-ENCODINGS = {"I8": "PCM_S8", "UI8": "PCM_U8", "I16": "PCM_16", "I24": "PCM_24", "I32": "PCM_32", "F32": "FLOAT",
-             "F64": "DOUBLE", "ULAW": "ULAW", "ALAW": "ALAW"}       # say's names → libsndfile's
-RATES = 8000, 192_000           # Hz
+ENCODINGS = {
+    "I8": "PCM_S8",
+    "UI8": "PCM_U8",
+    "I16": "PCM_16",
+    "I24": "PCM_24",
+    "I32": "PCM_32",
+    "F32": "FLOAT",
+    "F64": "DOUBLE",
+    "ULAW": "ULAW",
+    "ALAW": "ALAW",
+}  # say's names → libsndfile's
+RATES = 8000, 192_000  # Hz
 PATTERN = re.compile(r"(?:LE|BE)?(?P<encoding>[A-Z]+\d*)(?:@(?P<rate>\d{1,7}))?", re.IGNORECASE)
 
 
@@ -35,12 +44,16 @@ class SampleFormat:
         """Read "LEI16@22050", "F32" or "I24@48000". Raises UserError for anything else."""
         found = PATTERN.fullmatch(text)
         if found is None or found["encoding"].upper() not in ENCODINGS:
-            raise UserError(f"data_format must be one of {', '.join(ENCODINGS)}, and may end in @RATE, such as "
-                            f"I24@48000, got {text}", "data_format")
+            raise UserError(
+                f"data_format must be one of {', '.join(ENCODINGS)}, and may end in @RATE, such as "
+                f"I24@48000, got {text}",
+                "data_format",
+            )
         rate = found["rate"] and int(found["rate"])
         if rate is not None and not RATES[0] <= rate <= RATES[1]:
-            raise UserError(f"data_format {text}: the sample rate must be from {RATES[0]} to {RATES[1]} Hz",
-                            "data_format")
+            raise UserError(
+                f"data_format {text}: the sample rate must be from {RATES[0]} to {RATES[1]} Hz", "data_format"
+            )
         return cls(found["encoding"].upper(), rate)
 
     def subtype(self, suffix: str) -> str:
@@ -48,14 +61,18 @@ class SampleFormat:
         container, encoding = FORMATS.get(suffix, ("", ""))[0], ENCODINGS[self.name]
         if not container or not soundfile.check_format(container, encoding):
             able = [name for name, (kind, _) in FORMATS.items() if soundfile.check_format(kind, encoding)]
-            raise UserError(f"data_format {self.name} has no effect on {suffix or 'standard output'}: end the file's "
-                            f"name in {', '.join(able)}", "data_format")
+            raise UserError(
+                f"data_format {self.name} has no effect on {suffix or 'standard output'}: end the file's "
+                f"name in {', '.join(able)}",
+                "data_format",
+            )
         return encoding
 
 
 @contextmanager
-def resampling(append: Callable[[np.ndarray], None], rate: int,
-               wanted: int | None) -> Iterator[Callable[[np.ndarray], None]]:
+def resampling(
+    append: Callable[[np.ndarray], None], rate: int, wanted: int | None
+) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32 of ``rate`` Hz as audio of ``wanted`` Hz, piece by piece."""
     if wanted is None or wanted == rate:
         yield append

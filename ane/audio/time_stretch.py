@@ -11,8 +11,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ane.system.errors import UserError
 
 SPEEDS = (0.5, 2.0)
-HOP = 0.015             # seconds between frames in the output; a frame is twice as long
-TOLERANCE = 0.008       # seconds that a frame may be moved: both ways together more than a period of the lowest voice
+HOP = 0.015  # seconds between frames in the output; a frame is twice as long
+TOLERANCE = 0.008  # seconds that a frame may be moved: both ways together more than a period of the lowest voice
 
 
 class TimeStretcher:
@@ -28,10 +28,10 @@ class TimeStretcher:
         self.hop, self.tolerance = round(HOP * sample_rate), round(TOLERANCE * sample_rate)
         self.rise = (0.5 - 0.5 * np.cos(np.pi * (np.arange(self.hop) + 0.5) / self.hop)).astype(np.float32)
         self._input = np.zeros(0, np.float32)
-        self._dropped = 0           # samples of the input before ``_input``
+        self._dropped = 0  # samples of the input before ``_input``
         self._received = self._returned = 0
-        self._frame = 0             # index of the next frame
-        self._previous = 0          # position of the frame before it in the input
+        self._frame = 0  # index of the next frame
+        self._previous = 0  # position of the frame before it in the input
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
         """Take (S,) float32; return the samples that are certain, (n,) float32, n ≥ 0."""
@@ -78,11 +78,11 @@ class TimeStretcher:
         self._previous = first + best_match(region, continuation, ideal - first)
         self._frame += 1
         start = self._at(self._previous, self.hop)
-        return continuation[:self.hop] * (1 - self.rise) + start * self.rise
+        return continuation[: self.hop] * (1 - self.rise) + start * self.rise
 
     def _at(self, position: int, length: int) -> np.ndarray:
         start = position - self._dropped
-        return self._input[start:start + length]
+        return self._input[start : start + length]
 
 
 def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-RATE = 24000                    # Hz
-FRAME = 240                     # samples, 10 ms: each frame is loud or silent as a whole
-QUIET = 10 ** (-45 / 20)        # greatest root mean square of a silent frame: −45 dBFS
-FADE = 120                      # samples, 5 ms: length of the fade where sound was cut
+RATE = 24000  # Hz
+FRAME = 240  # samples, 10 ms: each frame is loud or silent as a whole
+QUIET = 10 ** (-45 / 20)  # greatest root mean square of a silent frame: −45 dBFS
+FADE = 120  # samples, 5 ms: length of the fade where sound was cut
 
 
 class Trimmer:
@@ -20,7 +20,7 @@ class Trimmer:
         self.lead, self.tail = round(lead * RATE), round(tail * RATE)
         if min(self.lead, self.tail) < 1:
             raise ValueError(f"lead and tail must be at least a sample, got {lead} and {tail} s")
-        self.removed, self.begun = 0, False         # ``begun``: whether there was sound
+        self.removed, self.begun = 0, False  # ``begun``: whether there was sound
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
@@ -35,7 +35,7 @@ class Trimmer:
         last = self._frames(self.unframed, max(1, len(self.unframed)))
         if not self.begun:
             return self._faded_in(self.held)
-        end = self.held[:self.tail].copy()
+        end = self.held[: self.tail].copy()
         if len(self.held) > self.tail:
             fade = min(FADE, len(end))
             end[-fade:] *= ramp(fade)[::-1]
@@ -44,12 +44,12 @@ class Trimmer:
     def _frames(self, audio: np.ndarray, frame: int) -> np.ndarray:
         """Return the sound up to the end of the last loud frame; hold back the silence after it."""
         energy = (audio.reshape(-1, frame) ** 2).mean(axis=1)
-        loud = np.flatnonzero(~(energy <= QUIET ** 2))      # NaN is not silence
+        loud = np.flatnonzero(~(energy <= QUIET**2))  # NaN is not silence
         together = np.concatenate((self.held, audio))
         if not len(loud):
             if not self.begun and len(together) > self.lead:
                 self.removed += len(together) - self.lead
-                together = together[-self.lead:]
+                together = together[-self.lead :]
             self.held = together
             return audio[:0]
         first, end = (len(self.held) + frame * index for index in (loud[0], loud[-1] + 1))

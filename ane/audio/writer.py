@@ -16,8 +16,8 @@ from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
 from ane.system.streams import is_closed
 
-_BLOCK = 1 << 16                # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
-_UNKNOWN_LENGTH = 0xFFFFFFFF    # in the header of a WAV whose length is not known when it begins
+_BLOCK = 1 << 16  # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
+_UNKNOWN_LENGTH = 0xFFFFFFFF  # in the header of a WAV whose length is not known when it begins
 FORMATS = {suffix: row.sndfile for suffix, row in sound_formats.FORMATS.items() if row.sndfile}
 
 
@@ -42,16 +42,17 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
         return
     container, usual = FORMATS[path.suffix.lower()]
     encoding = encoding or usual
-    block_error: OSError | None = None      # of the caller's block, not of the file
+    block_error: OSError | None = None  # of the caller's block, not of the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:
             disk = _DiskFile(opened)
             with _sound_file(disk, sample_rate, encoding, container) as file:
+
                 def append(audio: np.ndarray) -> None:
                     samples = pcm16(audio) if encoding == "PCM_16" else clipped(audio)
                     for start in range(0, len(samples), _BLOCK):
                         with uninterrupted():
-                            file.write(samples[start:start + _BLOCK])
+                            file.write(samples[start : start + _BLOCK])
                         disk.check()
 
                 try:
@@ -109,7 +110,8 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 @contextmanager
 def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
     """``writing`` to "-". Every piece is written at once."""
-    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:    # no buffer to flush at exit
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # no buffer to flush at exit
+
         def send(data: bytes) -> None:
             try:
                 write_whole(out, data)
@@ -123,8 +125,22 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
 def endless_wav_header(sample_rate: int) -> bytes:
     """The header of a mono 16-bit WAV of unknown length."""
     # the greatest length that a header can state: readers read to the end (ffmpeg writes the same to a pipe)
-    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", _UNKNOWN_LENGTH, b"WAVE", b"fmt ", 16, 1, 1, sample_rate,
-                       2 * sample_rate, 2, 16, b"data", _UNKNOWN_LENGTH)
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        b"RIFF",
+        _UNKNOWN_LENGTH,
+        b"WAVE",
+        b"fmt ",
+        16,
+        1,
+        1,
+        sample_rate,
+        2 * sample_rate,
+        2,
+        16,
+        b"data",
+        _UNKNOWN_LENGTH,
+    )
 
 
 def pcm16(audio: np.ndarray) -> np.ndarray:
@@ -135,6 +151,8 @@ def pcm16(audio: np.ndarray) -> np.ndarray:
 def clipped(audio: np.ndarray) -> np.ndarray:
     """Clip to [-1, 1], float32. UserError for NaN or infinite samples."""
     if not np.isfinite(audio).all():
-        raise UserError("cannot write or play sound that holds NaN or infinite samples; "
-                        "check the voice, the weights and the precision")
+        raise UserError(
+            "cannot write or play sound that holds NaN or infinite samples; "
+            "check the voice, the weights and the precision"
+        )
     return np.clip(audio, -1.0, 1.0).astype(np.float32)

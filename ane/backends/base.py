@@ -22,7 +22,7 @@ from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
 from ane.system.errors import UserError
 
-MASKED = -1e4       # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
+MASKED = -1e4  # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,9 @@ class Backend(ABC):
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
         raise NotImplementedError
 
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    def align(
+        self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """One pass of a decoder with cross-attention over columns (T, D) that attend to a memory
         (``DecoderShape.memory_length``, D), both float32.
 
@@ -222,8 +223,9 @@ class ForwardingBackend(Backend):
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         return self.fallback.denoiser(latents, conditioning, frames)
 
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    def align(
+        self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
         return self.fallback.align(columns, memory, heads)
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -237,12 +239,12 @@ class DeferredBackend(ForwardingBackend):
         self._make = make
 
     @cached_property
-    def fallback(self) -> Backend:      # type: ignore[override]
+    def fallback(self) -> Backend:  # type: ignore[override]
         """The backend that was made."""
         return self._make()
 
     @property
-    def name(self) -> str:      # type: ignore[override]
+    def name(self) -> str:  # type: ignore[override]
         return self.fallback.name
 
     def load(self, *networks: str) -> None:
@@ -266,10 +268,14 @@ def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> N
     for key, spec in stage.inputs.items():
         array = inputs[key]
         fits = len(array.shape) == len(spec.shape) and all(
-            isinstance(want, str) or want == got for want, got in zip(spec.shape, array.shape, strict=True))
+            isinstance(want, str) or want == got for want, got in zip(spec.shape, array.shape, strict=True)
+        )
         if not fits or array.dtype != spec.dtype:
-            raise TypeError(f"stage {name}, input {key}: expected {spec.dtype} {spec.shape}, "
-                            f"got {array.dtype} {array.shape}")
+            raise TypeError(
+                f"stage {name}, input {key}: expected {spec.dtype} {spec.shape}, got {array.dtype} {array.shape}"
+            )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UserError(f"stage {name}: its input {key} has NaN or infinite values; the voice, the weights or the "
-                            "precision is the cause")
+            raise UserError(
+                f"stage {name}: its input {key} has NaN or infinite values; the voice, the weights or the "
+                "precision is the cause"
+            )

@@ -28,10 +28,24 @@ if TYPE_CHECKING:
     from ane.backends.packaged.functions import Runtime
     from ane.bundles import Bundle
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "mlx", "coreml", "coreai",
-         "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
-PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
-MLX_KEEPS_FROM = 12e9       # bytes of memory; decoder and denoiser take 1.2 GB in fp16 at the official size
+NAMES = (
+    "auto",
+    "torch",
+    "torch:cpu",
+    "torch:cuda",
+    "torch:mps",
+    "mlx",
+    "coreml",
+    "coreai",
+    "mil",
+    "mil:fp16",
+    "onnx",
+    "onnx:cpu",
+    "onnx:cuda",
+    "onnx:tensorrt",
+)
+PACKAGED = ("coreml", "coreai", "mil")  # these run Core ML packages
+MLX_KEEPS_FROM = 12e9  # bytes of memory; decoder and denoiser take 1.2 GB in fp16 at the official size
 TENSORRT = tuple(field.name for field in fields(TensorRTOptions))
 LOGGER = logging.getLogger(__name__)
 
@@ -72,7 +86,7 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
         return "onnx", "cpu"
     if spec == "auto":
         return ("coreml" if core_ml_is_chosen() and model.packages else "torch"), "auto"
-    if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
+    if kind == "torch" and (device or not colon):  # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
         raise NotFoundError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
@@ -106,25 +120,38 @@ class EngineOptions(TensorRTOptions):
     def given(self) -> list[str]:
         """The names of those that have another value than by default; loaded networks and sharing are no demands."""
         usual = vars(EngineOptions())
-        return [name for name, value in vars(self).items()
-                if value != usual[name] and not (name in ("keep", "shared") and value)]
+        return [
+            name
+            for name, value in vars(self).items()
+            if value != usual[name] and not (name in ("keep", "shared") and value)
+        ]
 
     def check(self, spec: str, kind: str) -> None:
         """Raise UserError for more threads than cores, or an option that the backend ignores."""
         cores = os.cpu_count() or 1
         if self.threads is not None and self.threads > cores:
-            raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}",
-                            "threads")
-        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML"),
-                **dict.fromkeys(TENSORRT, (spec == "onnx:tensorrt", "for onnx:tensorrt"))}
+            raise UserError(
+                f"threads must be at most {cores}, the cores of this machine, got {self.threads}", "threads"
+            )
+        uses = {
+            "cache": (kind in PACKAGED, "for Core ML packages"),
+            "compute_units": (kind == "coreml", "for Core ML"),
+            **dict.fromkeys(TENSORRT, (spec == "onnx:tensorrt", "for onnx:tensorrt")),
+        }
         for name in self.given():
             used, purpose = uses.get(name, (True, ""))
             if not used:
                 raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}", name)
 
 
-def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, **others: Any) -> "Backend":
+def load_backend(
+    spec: str,
+    model: "Bundle",
+    precision: str = "auto",
+    threads: int | None = None,
+    keep: bool | None = None,
+    **others: Any,
+) -> "Backend":
     """A backend for the networks of ``model``.
 
     It logs a line before something slow, and when an NVIDIA GPU or Core ML cannot be used.
@@ -149,13 +176,15 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
         return load_graph(spec, model, options)
     kind, device = resolve(spec, model)
     if spec == "auto" and kind == "onnx" and precision not in ("auto", "int8"):
-        kind, device = "torch", "auto"      # the published graphs are in int8
+        kind, device = "torch", "auto"  # the published graphs are in int8
     options.check(spec, kind)
     if spec != "auto":
         return load_kind(kind, device, model, options)
     if model.packages and core_ml_runs() and not core_ml_is_chosen():
-        LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
-                    macos_version())
+        LOGGER.info(
+            "Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
+            macos_version(),
+        )
     first: list[Callable[[], Backend]] = []
     if kind in ("torch", "coreml") and not is_embedded(model.path) and not options.given():
         first.append(partial(load_measured, model, options))
@@ -220,7 +249,10 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
 
 
 def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
-    """The backend on MLX. Raises UserError as ``load_mlx``, and where its decoder computes something else than torch's.
+    """Return the backend on MLX.
+
+    Raises:
+        UserError: As ``load_mlx``, or the decoder's results differ from those of torch.
     """
     mlx = load_mlx(model, options)
     mlx.prove()
@@ -238,8 +270,10 @@ def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
     try:
         from ane.backends.mlx.backend import MlxBackend
     except ImportError as error:
-        raise UserError(f"the backend mlx needs the library MLX ({error}): install tortoise-ane[mlx], on Apple "
-                        "silicon or Linux", "backend") from error
+        raise UserError(
+            f"the backend mlx needs the library MLX ({error}): install tortoise-ane[mlx], on Apple silicon or Linux",
+            "backend",
+        ) from error
     fallback = load_torch(model, "cpu", "auto", options)
     keep = (memory_bytes() or 0) >= MLX_KEEPS_FROM if options.keep is None else options.keep
     return MlxBackend(model, fallback, options.precision, keep)
@@ -255,24 +289,40 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     usual = small or chosen.memory != "cpu"
     # the bits of a graph that quantises activations depend on its number of threads: it has one for each call
     calls = 1 if options.shared else options.threads or usable_cores()
-    onnx = OnnxBackend(model, chosen, fallback, options.precision, 1 if small else options.threads,
-                       keep=usual if options.keep is None else options.keep, options=options,
-                       calls=calls if small else None)
+    onnx = OnnxBackend(
+        model,
+        chosen,
+        fallback,
+        options.precision,
+        1 if small else options.threads,
+        keep=usual if options.keep is None else options.keep,
+        options=options,
+        calls=calls if small else None,
+    )
     refuse_cpu_precision(onnx.packages, chosen)
     return onnx
 
 
-def load_packages(kind: str, device: str, model: "Bundle", fallback: "Backend", options: EngineOptions,
-                  automatic: bool) -> "Backend":
+def load_packages(
+    kind: str, device: str, model: "Bundle", fallback: "Backend", options: EngineOptions, automatic: bool
+) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory, select_packages
 
     runtime = package_runtime(kind, device)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(select_packages(model, options.precision)))
-    return PackagedBackend(model, runtime, fallback, options.precision, options.cache,
-                           options.compute_units, keep=usual if options.keep is None else options.keep,
-                           moves_on=automatic, prefer_state=kind == "coreml")
+    return PackagedBackend(
+        model,
+        runtime,
+        fallback,
+        options.precision,
+        options.cache,
+        options.compute_units,
+        keep=usual if options.keep is None else options.keep,
+        moves_on=automatic,
+        prefer_state=kind == "coreml",
+    )
 
 
 def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
@@ -283,14 +333,16 @@ def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
     for name in options.given():
         if name != "threads":
-            raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it "
-                            "out", name)
+            raise UserError(
+                f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out", name
+            )
     options.check(spec, "onnx")
     return GraphBackend(model, options.threads)
 
 
-def read_graph(graph: Path | bytes, path: Path, title: str,
-               extra: str) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
+def read_graph(
+    graph: Path | bytes, path: Path, title: str, extra: str
+) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
     """Load a graph to look at it, and return type and sizes of its inputs by name, and its metadata. The arguments and
     errors are those of ``ane.backends.onnx.graph_file.load_graph_file``."""
     from ane.backends.onnx.graph_file import load_graph_file

@@ -14,8 +14,8 @@ class DecoderShape:
     layers: int
     heads: int
     head_width: int
-    width: int          # of a column (one embedded input position) and of a hidden state
-    vocabulary: int         # number of tokens
+    width: int  # of a column (one embedded input position) and of a hidden state
+    vocabulary: int  # number of tokens
     memory_length: int = 0  # positions that each column cross-attends to; 0: no cross-attention
 
 
@@ -48,8 +48,9 @@ class Decoder(ABC):
         """
 
     @abstractmethod
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Append ``columns`` (n, T, D) float32 to the lanes ``first_lane`` … ``first_lane + n − 1``, T to each.
 
         ``lengths`` (n,) int64 is the number of own positions that each of these lanes has, ``prefix_indices`` (n,)
@@ -64,7 +65,7 @@ class Decoder(ABC):
         It is what columns cross-attend to, such as the output of an encoder. Its keys and values are computed once,
         here. All lanes that continue this prefix attend to them; they stay when another prefix is stored at ``index``.
         """
-        raise NotImplementedError       # nobody calls it where ``memory_length`` is 0
+        raise NotImplementedError  # nobody calls it where ``memory_length`` is 0
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
@@ -76,7 +77,7 @@ class Decoder(ABC):
         ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
         names for it.
         """
-        raise NotImplementedError       # nobody calls it without ``copies_lanes``
+        raise NotImplementedError  # nobody calls it without ``copies_lanes``
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
@@ -84,6 +85,8 @@ def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first
     lanes, columns_per_lane, _ = columns.shape
     end = int(lengths.max()) + columns_per_lane
     if end > decoder.capacity or first_lane + lanes > decoder.lanes:
-        raise ValueError(f"a decoder of {decoder.lanes} lanes × {decoder.capacity} positions got lane "
-                         f"{first_lane + lanes - 1}, position {end - 1}")
+        raise ValueError(
+            f"a decoder of {decoder.lanes} lanes × {decoder.capacity} positions got lane "
+            f"{first_lane + lanes - 1}, position {end - 1}"
+        )
     return end

@@ -11,10 +11,10 @@ import numpy as np
 class DenoisingStep:
     """The coefficients of one denoising step, float32, and its timestep among the trained ones; for every sampler.
 
-        prediction = conditional·(output with conditioning) + unconditional·(output without)
-        x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
-        next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
-        σ          = noise·exp(variance_slope·v), v the second half of the output
+    prediction = conditional·(output with conditioning) + unconditional·(output without)
+    x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
+    next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
+    σ          = noise·exp(variance_slope·v), v the second half of the output
     """
 
     timestep: int
@@ -37,15 +37,16 @@ class DenoisingStep:
         """Whether the step uses the output without conditioning."""
         return bool(self.unconditional)
 
-    def take(self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray,
-             noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def take(
+        self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The next x and the x0 of this step, by the formulas above.
 
         Takes x (1, 100, L), the previous x0, the network's output (1 or 2, 200, L) and noise.
         """
         prediction, variance = np.split(output[:1], 2, axis=1)
         if self.guided:
-            prediction = self.conditional * prediction + self.unconditional * output[1:, :prediction.shape[1]]
+            prediction = self.conditional * prediction + self.unconditional * output[1:, : prediction.shape[1]]
         x0 = np.clip(self.x0_from_x * x + self.x0_from_prediction * prediction, -1, 1)
         x = self.next_from_x * x + self.next_from_x0 * x0 + self.next_from_previous_x0 * previous_x0
         if self.noise:
@@ -75,8 +76,9 @@ class SeparateDenoisers(Denoiser):
         return [denoiser([own], timestep, guided)[0] for denoiser, own in zip(self.denoisers, x, strict=True)]
 
 
-def each_alone(bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray],
-               frames: Sequence[int]) -> Denoiser:
+def each_alone(
+    bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray], frames: Sequence[int]
+) -> Denoiser:
     """A denoiser of several utterances, made of those that ``bind`` returns for each one's latents and frames."""
     bound = [bind(rows, length) for rows, length in zip(latents, frames, strict=True)]
     return bound[0] if len(bound) == 1 else SeparateDenoisers(bound)

@@ -9,7 +9,7 @@ import numpy as np
 from ane.backends.base import FunctionSet
 from ane.system.errors import UserError
 
-FixedFunction = Any     # what ``FunctionSet.functions`` returns: called with arrays; ``bucket`` has its lengths by name
+FixedFunction = Any  # what ``FunctionSet.functions`` returns: called with arrays; ``bucket`` has its lengths by name
 
 
 def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: int) -> FixedFunction:
@@ -21,10 +21,14 @@ def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: i
     fitting = [f for f in functions if all(f.bucket[name] >= length for name, length in lengths.items())]
     if not fitting:
         largest = max(functions, key=lambda f: tuple(f.bucket[name] for name in lengths))
-        needed, available = (", ".join(f"{n} {name}" for name, n in sizes.items())
-                             for sizes in (lengths, {name: largest.bucket[name] for name in lengths}))
-        raise UserError(f"{what} needs {needed} and the largest bucket of {largest.package.stem} has {available}: make "
-                        "it shorter (split), or convert the model again with larger buckets")
+        needed, available = (
+            ", ".join(f"{n} {name}" for name, n in sizes.items())
+            for sizes in (lengths, {name: largest.bucket[name] for name in lengths})
+        )
+        raise UserError(
+            f"{what} needs {needed} and the largest bucket of {largest.package.stem} has {available}: make "
+            "it shorter (split), or convert the model again with larger buckets"
+        )
     return min(fitting, key=lambda f: tuple(f.bucket[name] for name in lengths))
 
 
@@ -68,8 +72,10 @@ class Rows:
         for row, length in zip(x, row_lengths(inputs["mask"]), strict=True):
             function = smallest_fitting(package.functions(stage), f"the {stage}", **{self.unit: length})
             width = function.bucket[self.unit]
-            found = function(x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
-                             inside=sequence_masks(length, width)["inside"])                    # (1, C', 1, N') each
+            found = function(
+                x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
+                inside=sequence_masks(length, width)["inside"],
+            )  # (1, C', 1, N') each
             y = np.concatenate([found[name] for name in self.outputs], axis=1)[0, :, 0, :length]
             rows.append(pad_last_axis(y, x.shape[1]).T)
         return self.finish(np.stack(rows))
@@ -92,12 +98,15 @@ class Exact:
 
     def __call__(self, package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         [(name, x)] = inputs.items()
-        lengths = {self.per * each.bucket[self.unit] if self.unit else x.shape[-1]: each
-                   for each in package.functions(stage)}
+        lengths = {
+            self.per * each.bucket[self.unit] if self.unit else x.shape[-1]: each for each in package.functions(stage)
+        }
         if x.shape[-1] not in lengths:
             package_name = next(iter(lengths.values())).package.stem
-            raise UserError(f"{x.shape[-1]} {name} frames: {package_name} takes exactly "
-                            f"{' or '.join(map(str, lengths))} frames; convert the model again")
+            raise UserError(
+                f"{x.shape[-1]} {name} frames: {package_name} takes exactly "
+                f"{' or '.join(map(str, lengths))} frames; convert the model again"
+            )
         function = lengths[x.shape[-1]]
         found = [function(**{name: row.reshape(1, len(row), 1, -1)})[self.output][0, :, 0].T for row in x]
         return np.stack(found if self.sequence else [y[0] for y in found])

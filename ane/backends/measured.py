@@ -49,8 +49,11 @@ class MeasuredEngines:
     others: EngineChoice
 
     def __str__(self) -> str:
-        return str(self.decoder) if self.decoder == self.others else \
-            f"the decoder on {self.decoder}, the other networks on {self.others}"
+        return (
+            str(self.decoder)
+            if self.decoder == self.others
+            else f"the decoder on {self.decoder}, the other networks on {self.others}"
+        )
 
 
 def this_machine() -> str:
@@ -95,7 +98,7 @@ class PhasedBackend(ForwardingBackend):
         self.keep = decoding.keep and others.keep
 
     @property
-    def name(self) -> str:      # type: ignore[override]
+    def name(self) -> str:  # type: ignore[override]
         return f"{self.decoding.name}; other networks: {self.fallback.name}"
 
     def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:

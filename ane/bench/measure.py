@@ -24,7 +24,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
-MIN_CALLS, MAX_SECONDS = 5, 20.0        # calls end after MAX_SECONDS, but not before MIN_CALLS
+MIN_CALLS, MAX_SECONDS = 5, 20.0  # calls end after MAX_SECONDS, but not before MIN_CALLS
 Clock = Callable[[], float]
 
 
@@ -76,8 +76,7 @@ def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.
     except UserError as error:
         return replace(function.row, error=str(error))
     figures = {"cold_load_s": cold, "first_ms": 1000 * first, "warm_load_s": warm}
-    return replace(function.row, value=Spread.of([1000 * seconds for seconds in times]),
-                   figures=figures)
+    return replace(function.row, value=Spread.of([1000 * seconds for seconds in times]), figures=figures)
 
 
 @dataclass
@@ -101,8 +100,12 @@ class RepeatedCall:
         names = [name for name, value in self.readings[0].items() if name not in ("value", "peak_bytes")]
         figures = {name: median(reading[name] for reading in self.readings) for name in names}
         peaks = [reading["peak_bytes"] for reading in self.readings if reading.get("peak_bytes") is not None]
-        return replace(self.row, value=Spread.of([reading["value"] for reading in self.readings]),
-                       figures={**self.row.figures, **figures}, peak_bytes=max(peaks, default=None))
+        return replace(
+            self.row,
+            value=Spread.of([reading["value"] for reading in self.readings]),
+            figures={**self.row.figures, **figures},
+            peak_bytes=max(peaks, default=None),
+        )
 
 
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
@@ -127,15 +130,21 @@ def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool 
     return [timed_call.result() for timed_call in calls]
 
 
-CODES, TOKENS = 86, 40      # of a sentence of 4 s
+CODES, TOKENS = 86, 40  # of a sentence of 4 s
 # kind of function → the length that the sentence has there
-LENGTHS = {"prefill": TOKENS + 4, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
-           **dict.fromkeys(("denoise", "univnet", "hifigan", "source_filter", "mel_source_filter"), frame_count(CODES))}
-CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
+LENGTHS = {
+    "prefill": TOKENS + 4,
+    "condition": CODES,
+    "clvp_text": TOKENS,
+    "clvp_speech": CODES,
+    **dict.fromkeys(("denoise", "univnet", "hifigan", "source_filter", "mel_source_filter"), frame_count(CODES)),
+}
+CACHES = {"step": "io", "state": "state"}  # kind of a decoder's step function → kind of its cache
 
 
-def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str,
-                      units: str | None) -> Iterator[MeasuredFunction]:
+def package_functions(
+    model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None
+) -> Iterator[MeasuredFunction]:
     """Of these packages the functions that a sentence takes, and all of a decoder's steps and stores.
 
     Args:
@@ -147,21 +156,34 @@ def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine
         declared = Package(path).functions
         for name in functions_of_a_sentence(package):
             record = package.functions[name]
-            row = BenchRow(spec, name, settings={
-                "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
-                "precision": package.precision, "compute_units": units,
-                "cache": CACHES.get(record.kind)})
+            row = BenchRow(
+                spec,
+                name,
+                settings={
+                    "network": package.network,
+                    "kind": record.kind,
+                    "bucket": dict(record.bucket),
+                    "precision": package.precision,
+                    "compute_units": units,
+                    "cache": CACHES.get(record.kind),
+                },
+            )
             yield MeasuredFunction(
-                row, lambda path=path, name=name, package=package: engine.load(
-                    path, name, units or package.compute_units),
-                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place))
+                row,
+                lambda path=path, name=name, package=package: engine.load(path, name, units or package.compute_units),
+                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place),
+            )
 
 
 def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:
     """A call of a loaded function, on small normal numbers and with its own state. ``in_place``: see ``Runtime``."""
     rng = np.random.default_rng(0)
-    inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else
-              0.1 * rng.standard_normal(type.shape, dtype=np.float32) for name, type in function.inputs.items()}
+    inputs = {
+        name: np.zeros(type.shape, np.int32)
+        if type.dtype == "int32"
+        else 0.1 * rng.standard_normal(type.shape, dtype=np.float32)
+        for name, type in function.inputs.items()
+    }
     state = loaded.make_state() if function.states else None
     if not in_place:
         return lambda: loaded.predict(inputs, state)
@@ -171,16 +193,19 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 
 def functions_of_a_sentence(package: PackageRecord) -> list[str]:
     """Of each kind the function that the sentence takes; of kinds without ``LENGTHS`` the smallest."""
-    of_a_kind: dict[Any, list[str]] = {}        # functions that differ in their length only
+    of_a_kind: dict[Any, list[str]] = {}  # functions that differ in their length only
     for name, record in package.functions.items():
         key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"))
         of_a_kind.setdefault(key, []).append(name)
-    return [smallest_fitting(names, package.functions, LENGTHS.get(package.functions[names[0]].kind, 0))
-            for names in of_a_kind.values()]
+    return [
+        smallest_fitting(names, package.functions, LENGTHS.get(package.functions[names[0]].kind, 0))
+        for names in of_a_kind.values()
+    ]
 
 
 def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
     """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
+
     def size(name: str) -> int:
         bucket = functions[name].bucket
         return max((bucket[key] for key in ("columns", "latents", "frames", "positions") if key in bucket), default=0)

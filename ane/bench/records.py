@@ -14,8 +14,8 @@ from ane.system.machine import memory_bytes, printed, processor_name, system_ver
 
 FORMAT = 2
 PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
-HIDDEN = ("bucket", "kind")        # settings that the name of a function states already
-NOISY = 0.2                        # share of the median; readings that spread farther do not tell settings apart
+HIDDEN = ("bucket", "kind")  # settings that the name of a function states already
+NOISY = 0.2  # share of the median; readings that spread farther do not tell settings apart
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,15 @@ def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], fig
     Args:
         reference: whether a row is a reference; the first one with equal ``what`` and settings counts.
     """
+
     def key(row: BenchRow) -> tuple[Any, ...]:
         return row.what, sorted((name, str(value)) for name, value in row.settings.items())
 
     rows, found = list(rows), []
     for row in rows:
-        theirs = next((other.value for other in rows if other.value and reference(other) and key(other) == key(row)),
-                      None)
+        theirs = next(
+            (other.value for other in rows if other.value and reference(other) and key(other) == key(row)), None
+        )
         ratio = {figure: theirs.median / row.value.median} if theirs and row.value else {}
         found.append(replace(row, figures={**row.figures, **ratio}))
     return found
@@ -89,8 +91,14 @@ def noise_note(rows: Iterable[BenchRow]) -> str | None:
     """A line about values that spread too far to be compared; None: there is none."""
     shares = [row.value.farthest for row in rows if row.value]
     noisy = sum(share > NOISY for share in shares)
-    return (f"{noisy} of {len(shares)} times spread by more than {NOISY:.0%}, up to {max(shares):.0%}: other programs "
-            "use this machine. Measure again when it is quiet.") if noisy else None
+    return (
+        (
+            f"{noisy} of {len(shares)} times spread by more than {NOISY:.0%}, up to {max(shares):.0%}: other programs "
+            "use this machine. Measure again when it is quiet."
+        )
+        if noisy
+        else None
+    )
 
 
 def digits(value: float) -> str:
@@ -98,30 +106,60 @@ def digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def document(benchmark: str, settings: Mapping[str, Any], rows: Sequence[BenchRow], notes: Sequence[str] = (),
-             machine: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def document(
+    benchmark: str,
+    settings: Mapping[str, Any],
+    rows: Sequence[BenchRow],
+    notes: Sequence[str] = (),
+    machine: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     """The JSON document of a measurement, format 2; ``notes``: lines for the reader, ``more``: its other keys."""
-    return {"format": FORMAT, "benchmark": benchmark, "machine": dict(machine or describe_machine()),
-            "settings": dict(settings), "rows": [asdict(row) for row in rows], "notes": list(notes), **more}
+    return {
+        "format": FORMAT,
+        "benchmark": benchmark,
+        "machine": dict(machine or describe_machine()),
+        "settings": dict(settings),
+        "rows": [asdict(row) for row in rows],
+        "notes": list(notes),
+        **more,
+    }
 
 
 def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: competitor, what, settings that differ, the value, the figures, the peak, the error."""
-    settings = [name for name in dict.fromkeys(name for row in rows for name in row.settings)
-                if name not in HIDDEN and len({str(row.settings.get(name)) for row in rows}) > 1]
+    settings = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row.settings)
+        if name not in HIDDEN and len({str(row.settings.get(name)) for row in rows}) > 1
+    ]
     figures = list(dict.fromkeys(name for row in rows for name in row.figures))
     units = list(dict.fromkeys(row.unit for row in rows))
     peak, error = any(row.peak_bytes for row in rows), any(row.error for row in rows)
-    headings = ["competitor", "what", *(name.replace("_", " ") for name in settings),
-                units[0] if len(units) == 1 else "value", *(name.replace("_", " ") for name in figures),
-                *(["peak GB"] if peak else []), *(["error"] if error else [])]
+    headings = [
+        "competitor",
+        "what",
+        *(name.replace("_", " ") for name in settings),
+        units[0] if len(units) == 1 else "value",
+        *(name.replace("_", " ") for name in figures),
+        *(["peak GB"] if peak else []),
+        *(["error"] if error else []),
+    ]
     cells = []
     for row in rows:
         value = row.value and (str(row.value) if len(units) == 1 else f"{row.value} {row.unit}")
         numbers = [row.figures.get(name) for name in figures]
         numbers += [row.peak_bytes and row.peak_bytes / 1e9] if peak else []
-        cells.append([row.competitor, row.what, *(_cell(row.settings.get(name)) for name in settings), _cell(value),
-                      *map(_cell, numbers), *([row.error or ""] if error else [])])
+        cells.append(
+            [
+                row.competitor,
+                row.what,
+                *(_cell(row.settings.get(name)) for name in settings),
+                _cell(value),
+                *map(_cell, numbers),
+                *([row.error or ""] if error else []),
+            ]
+        )
     return headings, cells
 
 
@@ -133,13 +171,20 @@ def _cell(value: Any) -> str:
 
 # The machine and its software, without which no figure can be interpreted
 
+
 def describe_machine() -> dict[str, Any]:
-    """Machine, chip, instructions, cores, memory_bytes, accelerator, os, python, packages, commit, date, load_average.
-    """
+    """Describe the machine, its chip and memory, the versions of the packages, the commit and the load."""
     return {
-        "machine": platform.machine(), "chip": processor_name(), "instructions": instructions(),
-        "cores": usable_cores(), "memory_bytes": memory_bytes(), "accelerator": accelerator(), "os": system_version(),
-        "python": platform.python_version(), "packages": installed_versions(), "commit": commit(),
+        "machine": platform.machine(),
+        "chip": processor_name(),
+        "instructions": instructions(),
+        "cores": usable_cores(),
+        "memory_bytes": memory_bytes(),
+        "accelerator": accelerator(),
+        "os": system_version(),
+        "python": platform.python_version(),
+        "packages": installed_versions(),
+        "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
@@ -149,8 +194,14 @@ def instructions() -> str:
     """The instructions that kernels are chosen by, "AVX512 VNNI bf16 AMX": the chip's name does not state them."""
     import torch
 
-    return " ".join([torch.backends.cpu.get_cpu_capability(), *["VNNI"] * torch.cpu._is_vnni_supported(),
-                     *["bf16"] * torch.cpu._is_avx512_bf16_supported(), *["AMX"] * torch.cpu._is_amx_tile_supported()])
+    return " ".join(
+        [
+            torch.backends.cpu.get_cpu_capability(),
+            *["VNNI"] * torch.cpu._is_vnni_supported(),
+            *["bf16"] * torch.cpu._is_avx512_bf16_supported(),
+            *["AMX"] * torch.cpu._is_amx_tile_supported(),
+        ]
+    )
 
 
 def accelerator() -> str | None:

@@ -11,7 +11,7 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
 
-READINGS = 3        # of the sentence, in one process
+READINGS = 3  # of the sentence, in one process
 
 
 class WorkerProcess(JsonProcess):
@@ -58,8 +58,9 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
     the first sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the
     whole speech), audio_s, each stage in seconds.
     """
-    row = BenchRow(str(model.tuning), "sentence", "s a second",
-                   {"precision": model.tuning.precision, "preset": request.preset})
+    row = BenchRow(
+        str(model.tuning), "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset}
+    )
     try:
         with WorkerProcess(model.tuning.threads) as process:
             _, first = timed(lambda: open_and_speak(process, model, request))
@@ -70,9 +71,13 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
             streamed = process.ask({"speak": asdict(replace(request, stream=True))})
     except UserError as error:
         return replace(row, error=str(error))
-    figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
-               "first_start_to_end_s": first, "audio_s": reading["seconds"],
-               **{f"{stage}_s": value for stage, value in readings[-1]["stages"].items()}}
+    figures = {
+        "first_audio_s": streamed["first_audio"],
+        "start_to_end_s": process.cold_start + seconds,
+        "first_start_to_end_s": first,
+        "audio_s": reading["seconds"],
+        **{f"{stage}_s": value for stage, value in readings[-1]["stages"].items()},
+    }
     value = Spread.of([one["elapsed"] / one["seconds"] for one in readings])
     return replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"])
 

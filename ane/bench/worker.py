@@ -49,15 +49,23 @@ class Tuning:
         return self.backend.partition(":")[0]
 
     def __str__(self) -> str:
-        parts = [self.backend, *([] if self.precision == "auto" else [self.precision]), self.compute_units,
-                 self.threads and f"threads {self.threads}"]
+        parts = [
+            self.backend,
+            *([] if self.precision == "auto" else [self.precision]),
+            self.compute_units,
+            self.threads and f"threads {self.threads}",
+        ]
         return ", ".join(filter(None, parts))
 
     @property
     def flags(self) -> str:
         """The flags of `ane say` for these settings."""
-        values = {"backend": self.backend, "precision": self.precision, "compute-units": self.compute_units,
-                  "threads": self.threads}
+        values = {
+            "backend": self.backend,
+            "precision": self.precision,
+            "compute-units": self.compute_units,
+            "threads": self.threads,
+        }
         return " ".join(f"--{name} {value}" for name, value in values.items() if value not in (None, "auto"))
 
 
@@ -116,8 +124,11 @@ class TimedRequest:
     def arguments(self, model: "Bundle") -> dict[str, Any]:
         """Those of ``speak`` beside the text: what has an effect on this kind of model."""
         voice = self.voice or random_voice(model)
-        return {"settings": self.settings(model), **({"voice": voice} if model.takes_voices else {}),
-                **({"seed": self.seed} if model.is_random else {})}
+        return {
+            "settings": self.settings(model),
+            **({"voice": voice} if model.takes_voices else {}),
+            **({"seed": self.seed} if model.is_random else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class BenchWorker:
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Raises UserError for what the user can act on."""
-        (kind, content), = request.items()
+        ((kind, content),) = request.items()
         return getattr(self, f"_{kind}")(content)
 
     def _open(self, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,8 +162,14 @@ class BenchWorker:
 
         opened = read_record(WorkerModel, content, "the request")
         self.model, tuning = opened.open(), opened.tuning
-        backend = load_backend(tuning.backend, self.model, tuning.precision, tuning.threads, opened.keep,
-                               compute_units=tuning.compute_units)
+        backend = load_backend(
+            tuning.backend,
+            self.model,
+            tuning.precision,
+            tuning.threads,
+            opened.keep,
+            compute_units=tuning.compute_units,
+        )
         self.synthesizer = self.model.family.synthesizer(self.model, backend)
         return {"backend": backend.name}
 
@@ -177,13 +194,20 @@ class BenchWorker:
             speech = self.synthesizer.speak(request.text, **arguments)
         timeline = speech.timeline
         first_audio = None if timeline.first_audio is None else timeline.first_audio - timeline.text_ready
-        return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": getattr(speech, "codes", None),
-                "chunks": len(speech.chunks), "first_audio": first_audio,
-                "stages": speech.seconds_by_phase, "peak_bytes": peak_memory_bytes()}
+        return {
+            "elapsed": speech.elapsed,
+            "seconds": speech.seconds,
+            "codes": getattr(speech, "codes", None),
+            "chunks": len(speech.chunks),
+            "first_audio": first_audio,
+            "stages": speech.seconds_by_phase,
+            "peak_bytes": peak_memory_bytes(),
+        }
 
     def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        request = read_record(FunctionRequest, {name: content[name] for name in content if name != "model"},
-                              "the request")
+        request = read_record(
+            FunctionRequest, {name: content[name] for name in content if name != "model"}, "the request"
+        )
         self.model, self.runs = read_record(WorkerModel, content["model"], "the request").open(), request.runs
         self.functions = list(functions(request, self.model))
         return {"rows": [asdict(function.row) for function in self.functions]}

@@ -13,34 +13,43 @@ from ane.books.assembly import BookTimeline, TimedChapter, TimedChunk
 from ane.books.document import BookChapter, Document
 from ane.text.blocks import PARAGRAPH, TextBlock
 
-FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)       # constant bit rate
-HEAD, TAIL = 0.75, 2.0      # seconds of room tone; ACX asks for 0.5 to 1 and 1 to 5
-ROOM_TONE = -70.0           # dB RMS below the speech too, because ACX wants no digital silence
-RMS = -20.0                 # dB of the whole book
-PEAK = -3.2                 # dBTP; another decoder may find a little more
-KEPT = (-22.5, -18.5)       # dB RMS to which a file is moved that is outside
+FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)  # constant bit rate
+HEAD, TAIL = 0.75, 2.0  # seconds of room tone; ACX asks for 0.5 to 1 and 1 to 5
+ROOM_TONE = -70.0  # dB RMS below the speech too, because ACX wants no digital silence
+RMS = -20.0  # dB of the whole book
+PEAK = -3.2  # dBTP; another decoder may find a little more
+KEPT = (-22.5, -18.5)  # dB RMS to which a file is moved that is outside
 # What ACX asks of every file: unit, least, most
 LIMITS: Mapping[str, tuple[str, float, float]] = {
-    "length": ("s", 0.0, 7200.0), "RMS": ("dB", -23.0, -18.0), "peak": ("dB", -np.inf, -3.0),
-    "noise floor": ("dB", -np.inf, -60.0)}
+    "length": ("s", 0.0, 7200.0),
+    "RMS": ("dB", -23.0, -18.0),
+    "peak": ("dB", -np.inf, -3.0),
+    "noise floor": ("dB", -np.inf, -60.0),
+}
 
 
 def opening_credits(title: str, author: str, narrator: str) -> str:
     """Return the text of the opening credits, as ACX wants them spoken."""
-    return f"{title or 'This audiobook'}.{f' Written by {author}.' * bool(author)}" \
-           f"{f' Narrated by {narrator}.' * bool(narrator)}"
+    return (
+        f"{title or 'This audiobook'}.{f' Written by {author}.' * bool(author)}"
+        f"{f' Narrated by {narrator}.' * bool(narrator)}"
+    )
 
 
 def closing_credits(title: str, author: str, narrator: str) -> str:
     """Return the text of the closing credits."""
-    return (f"You have been listening to {title or 'an audiobook'}{f', written by {author}' * bool(author)}"
-            f"{f', narrated by {narrator}' * bool(narrator)}. The end.")
+    return (
+        f"You have been listening to {title or 'an audiobook'}{f', written by {author}' * bool(author)}"
+        f"{f', narrated by {narrator}' * bool(narrator)}. The end."
+    )
 
 
 def with_credits(document: Document, opening: str, closing: str) -> Document:
     """Return the document with a chapter of credits at either end. An empty text adds none."""
-    first, last = ([BookChapter(f"{name} Credits", [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
-                   for name, text in (("Opening", opening), ("Closing", closing)))
+    first, last = (
+        [BookChapter(f"{name} Credits", [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
+        for name, text in (("Opening", opening), ("Closing", closing))
+    )
     return replace(document, chapters=[*first, *document.chapters, *last])
 
 
@@ -50,8 +59,9 @@ def with_room(timeline: BookTimeline) -> BookTimeline:
     start, chapters = 0, list[TimedChapter]()
     for chapter in timeline.chapters:
         shift = start + head - chapter.start
-        chunks = tuple[TimedChunk, ...](replace(timed, start=timed.start + shift, end=timed.end + shift)
-                                        for timed in chapter.chunks)
+        chunks = tuple[TimedChunk, ...](
+            replace(timed, start=timed.start + shift, end=timed.end + shift) for timed in chapter.chunks
+        )
         chapters.append(replace(chapter, start=start, end=chunks[-1].end + tail, chunks=chunks))
         start = chapters[-1].end
     return replace(timeline, chapters=tuple(chapters))
@@ -59,7 +69,7 @@ def with_room(timeline: BookTimeline) -> BookTimeline:
 
 def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     """Yield the pieces (n,) float32 with a quiet noise, the same one in every run."""
-    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)        # a hum rather than a hiss
+    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)  # a hum rather than a hiss
     level = 10 ** (ROOM_TONE / 20) * np.sqrt(8)
     for piece in pieces:
         if len(piece):
@@ -69,7 +79,9 @@ def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 def faults(measures: Iterable[float]) -> list[str]:
     """Return a sentence for each of the ``LIMITS`` that a file does not meet, from its measures in that order."""
-    return [f"the {name} is {value:.1f} {unit}, and ACX takes "
-            + (f"at least {least:g}" if value < least else f"at most {most:g}")
-            for value, (name, (unit, least, most)) in zip(measures, LIMITS.items(), strict=True)
-            if not least <= value <= most]
+    return [
+        f"the {name} is {value:.1f} {unit}, and ACX takes "
+        + (f"at least {least:g}" if value < least else f"at most {most:g}")
+        for value, (name, (unit, least, most)) in zip(measures, LIMITS.items(), strict=True)
+        if not least <= value <= most
+    ]

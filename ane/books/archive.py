@@ -14,13 +14,26 @@ from ane.system.errors import UserError
 from ane.system.files import zip_directory
 
 MAX_ENTRIES = 20_000
-MAX_DIRECTORY = 8 << 20         # bytes of the archive's directory, which zipfile keeps in memory
-MAX_TOTAL = 2 * MAX_TEXT        # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
+MAX_DIRECTORY = 8 << 20  # bytes of the archive's directory, which zipfile keeps in memory
+MAX_TOTAL = 2 * MAX_TEXT  # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
 DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
 STATED = re.compile(rb"""(?i)<meta\s[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9._-]{1,40})""")
 LATIN_1 = ("iso-8859-1", "latin-1", "us-ascii", "ascii")
-ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252",
-             "cp1252", "iso-8859-15", "windows-1251", "windows-1250")
+ENCODINGS = (
+    "utf-8",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "us-ascii",
+    "ascii",
+    "iso-8859-1",
+    "latin-1",
+    "windows-1252",
+    "cp1252",
+    "iso-8859-15",
+    "windows-1251",
+    "windows-1250",
+)
 
 
 class UnreadablePartError(UserError):
@@ -36,8 +49,9 @@ class BookArchive:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, EOFError) as error:
-            raise UserError(f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it "
-                            "again") from error
+            raise UserError(
+                f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it again"
+            ) from error
         self.names = frozenset(self._zip.namelist())
         self._left = MAX_TOTAL
 
@@ -52,13 +66,15 @@ class BookArchive:
         try:
             with self._zip.open(name) as part:
                 data = part.read(limit + 1)
-        except RuntimeError as error:           # zipfile's error for a password
+        except RuntimeError as error:  # zipfile's error for a password
             raise UserError(f"{name!r} in it is encrypted: ane reads books without protection only") from error
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
             raise UnreadablePartError(f"{name!r} in it is damaged ({error}); download the book again") from error
         if len(data) > limit:
-            raise UserError(f"{name!r} in it holds more than {limit >> 20} MB, more than any book: it is damaged or "
-                            "made to fill the memory")
+            raise UserError(
+                f"{name!r} in it holds more than {limit >> 20} MB, more than any book: it is damaged or "
+                "made to fill the memory"
+            )
         self._left -= len(data)
         return data
 
@@ -69,8 +85,10 @@ class BookArchive:
         if declared := DECLARED.match(data):
             encoding = declared[1].decode("ascii").lower()
             if encoding not in ENCODINGS and not data.startswith(codecs.BOM_UTF8):
-                raise UnreadablePartError(f"{name!r} in it declares the encoding {encoding!r}, which is not supported: "
-                                     "convert the book to UTF-8")
+                raise UnreadablePartError(
+                    f"{name!r} in it declares the encoding {encoding!r}, which is not supported: "
+                    "convert the book to UTF-8"
+                )
         else:
             encoding = encoding_of_html(data)
         try:
@@ -107,7 +125,7 @@ def encoding_of_html(data: bytes) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
-        encoding = "windows-1252" if encoding in LATIN_1 else encoding         # as browsers do
+        encoding = "windows-1252" if encoding in LATIN_1 else encoding  # as browsers do
         return encoding if encoding in ENCODINGS else "utf-8"
     return "utf-8"
 
@@ -125,8 +143,9 @@ def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise UserError(f"{subject} is not text in {encoding.removesuffix('-sig').upper()} (byte {error.start}): "
-                        f"{advice}") from error
+        raise UserError(
+            f"{subject} is not text in {encoding.removesuffix('-sig').upper()} (byte {error.start}): {advice}"
+        ) from error
     if "\x00" in text:
         raise UserError(f"{subject} is no text: it holds NUL characters")
     return text

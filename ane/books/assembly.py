@@ -15,9 +15,9 @@ from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.passages import without_commands
 
-SILENCE_BLOCK = 1 << 18     # samples: about ten seconds
-MAX_CUE_SPEED = 1.5         # of a subtitle that is spoken longer than it has time
-LATE = 0.05                 # seconds by which a subtitle may be late unnoticed
+SILENCE_BLOCK = 1 << 18  # samples: about ten seconds
+MAX_CUE_SPEED = 1.5  # of a subtitle that is spoken longer than it has time
+LATE = 0.05  # seconds by which a subtitle may be late unnoticed
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ def planned_blocks(store: JobStore) -> list[PlannedBlock]:
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 
-def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
-              blocks: Sequence[PlannedBlock] = ()) -> BookTimeline:
+def time_book(
+    chunks: Sequence[StoredChunk], titles: Sequence[str], blocks: Sequence[PlannedBlock] = ()
+) -> BookTimeline:
     """When each chunk is heard. Subtitles with times begin at them, or when the one before has ended.
 
     Raises UserError when a chunk has no sound yet, or one of another rate.
@@ -92,7 +93,7 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
     for index, stored in enumerate(chunks):
         if cue := cues.get(stored.chunk.number):
             position = max(position, round(cue[0] * rate))
-            after = ends[index]         # where the next subtitle begins
+            after = ends[index]  # where the next subtitle begins
             slot_end = cues[chunks[after].chunk.number][0] if after < len(chunks) else cue[1]
             speed = cue_speed(chunks[index:after], round(slot_end * rate) - position)
         end_of_sound = position + round((stored.samples or 0) / speed)
@@ -113,18 +114,26 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
 
     ``estimated``: a chunk that was spoken before its words were asked for has them in proportion to their letters.
     """
+
     def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:
-        known = [replace(word, start=word.start / timed.speed, end=word.end / timed.speed)
-                 for word in store.words(timed.chunk.key)]
+        known = [
+            replace(word, start=word.start / timed.speed, end=word.end / timed.speed)
+            for word in store.words(timed.chunk.key)
+        ]
         if estimated and not known:
             seconds = (timed.end - timed.start) / timeline.rate
-            known += shared_time(WORDS.findall(without_commands(timed.chunk.text)),
-                                 (min(BREATH, seconds), max(0.0, seconds - BREATH)))
+            known += shared_time(
+                WORDS.findall(without_commands(timed.chunk.text)), (min(BREATH, seconds), max(0.0, seconds - BREATH))
+            )
         return tuple(known)
 
-    return replace(timeline, chapters=tuple(
-        replace(chapter, chunks=tuple(replace(timed, words=words(timed)) for timed in chapter.chunks))
-        for chapter in timeline.chapters))
+    return replace(
+        timeline,
+        chapters=tuple(
+            replace(chapter, chunks=tuple(replace(timed, words=words(timed)) for timed in chapter.chunks))
+            for chapter in timeline.chapters
+        ),
+    )
 
 
 def silence_of(stored: StoredChunk) -> int:
@@ -142,10 +151,17 @@ def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
 def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
     """Which subtitles begin later than they should, although those before them are as fast as they may be."""
     starts = {timed.chunk.number: timed for timed in timeline.chunks}
-    late = [(starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
-            for block in blocks if block.cue and block.first in starts]
-    return [f"chunk {timed.chunk.number}, {shorten(timed.chunk.text)!r}, begins {seconds:.1f} s late: what is before "
-            f"it is too long, also at {MAX_CUE_SPEED:g} times its speed" for timed, seconds in late if seconds > LATE]
+    late = [
+        (starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
+        for block in blocks
+        if block.cue and block.first in starts
+    ]
+    return [
+        f"chunk {timed.chunk.number}, {shorten(timed.chunk.text)!r}, begins {seconds:.1f} s late: what is before "
+        f"it is too long, also at {MAX_CUE_SPEED:g} times its speed"
+        for timed, seconds in late
+        if seconds > LATE
+    ]
 
 
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
@@ -153,7 +169,7 @@ def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarra
     block, position = np.zeros(SILENCE_BLOCK, np.float32), timeline.chapters[0].start
 
     def silence(end: int) -> Iterator[np.ndarray]:
-        return (block[:end - start] for start in range(position, end, SILENCE_BLOCK))
+        return (block[: end - start] for start in range(position, end, SILENCE_BLOCK))
 
     for chapter in timeline.chapters:
         for timed in chapter.chunks:

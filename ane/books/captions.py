@@ -10,7 +10,7 @@ from ane.text import subtitles
 from ane.text.passages import without_commands
 from ane.text.subtitles import Cue, escaped, without_arrows
 
-LINE = 80       # characters of a line of a subtitle
+LINE = 80  # characters of a line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
@@ -20,14 +20,17 @@ def srt(timeline: BookTimeline) -> str:
 
 def vtt(timeline: BookTimeline) -> str:
     """WebVTT with the same subtitles, and the title of each chapter as a note before them."""
-    parts = (f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n" + subtitles.vtt(
-        cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(subtitles.WEBVTT)
-        for chapter in timeline.chapters)
+    parts = (
+        f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n"
+        + subtitles.vtt(cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(
+            subtitles.WEBVTT
+        )
+        for chapter in timeline.chapters
+    )
     return subtitles.WEBVTT + "".join(parts)
 
 
-def cues(timeline: BookTimeline, timed: TimedChunk,
-         escape: Callable[[str], str]) -> Iterator[Cue]:
+def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]) -> Iterator[Cue]:
     """Seconds from and to which each subtitle of a chunk is shown, and its lines.
 
     With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
@@ -42,28 +45,54 @@ def cues(timeline: BookTimeline, timed: TimedChunk,
     for index, (start, stop) in enumerate(pairwise(starts)):
         if stop > start:
             place = iter(range(len(words)))
-            yield start, stop, said + "\n".join(
-                " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
-                for line in lines)
+            yield (
+                start,
+                stop,
+                said
+                + "\n".join(
+                    " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
+                    for line in lines
+                ),
+            )
 
 
 def times(timeline: BookTimeline) -> list[dict[str, Any]]:
     """The chapters with their chunks, and these with their words if they are timed, in seconds from the start of the
     timeline."""
-    return [{"title": chapter.title, "start": timeline.seconds(chapter.start), "end": timeline.seconds(chapter.end),
-             "chunks": [{"number": timed.chunk.number, "kind": timed.chunk.kind,
-                         "text": timed.chunk.text,
-                         "start": timeline.seconds(timed.start), "end": timeline.seconds(timed.end),
-                         **({"voice": timed.chunk.voice} if timed.chunk.voice else {}),
-                         **({"language": timed.chunk.language} if timed.chunk.language else {}),
-                         **word_list(timed.words, timeline.seconds(timed.start))}
-                        for timed in chapter.chunks]} for chapter in timeline.chapters]
+    return [
+        {
+            "title": chapter.title,
+            "start": timeline.seconds(chapter.start),
+            "end": timeline.seconds(chapter.end),
+            "chunks": [
+                {
+                    "number": timed.chunk.number,
+                    "kind": timed.chunk.kind,
+                    "text": timed.chunk.text,
+                    "start": timeline.seconds(timed.start),
+                    "end": timeline.seconds(timed.end),
+                    **({"voice": timed.chunk.voice} if timed.chunk.voice else {}),
+                    **({"language": timed.chunk.language} if timed.chunk.language else {}),
+                    **word_list(timed.words, timeline.seconds(timed.start)),
+                }
+                for timed in chapter.chunks
+            ],
+        }
+        for chapter in timeline.chapters
+    ]
 
 
 def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
     """The key "words" of a chunk that begins at ``offset``; {} without words."""
-    listed = [{"word": word.word, "start": offset + word.start, "end": offset + word.end,
-               **({"estimated": True} if word.estimated else {})} for word in words]
+    listed = [
+        {
+            "word": word.word,
+            "start": offset + word.start,
+            "end": offset + word.end,
+            **({"estimated": True} if word.estimated else {}),
+        }
+        for word in words
+    ]
     return {"words": listed} if listed else {}
 
 

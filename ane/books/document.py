@@ -8,10 +8,10 @@ from ane.audio.media import CoverImage
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 
 # Limits of every format: what is longer is no book, or made to fill the memory.
-MAX_FILE = 512 << 20        # bytes of a PDF, and of an archive that is piped in, with its pictures
-MAX_TEXT = 16 << 20         # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
-MAX_TITLE = 200             # characters
-ABOUT = ("date", "publisher", "description", "series")      # facts for tags that a document may state of itself
+MAX_FILE = 512 << 20  # bytes of a PDF, and of an archive that is piped in, with its pictures
+MAX_TEXT = 16 << 20  # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
+MAX_TITLE = 200  # characters
+ABOUT = ("date", "publisher", "description", "series")  # facts for tags that a document may state of itself
 
 
 @dataclass

@@ -20,11 +20,17 @@ from ane.text.tags import MarkupToken, element_texts, tokenize
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
 # Elements whose text is not read, and what they are counted as. A fallback repeats what was there before it.
-SKIPPED = {"drawing": "images", "pict": "images", "object": "images", "omath": "formulas", "fallback": "",
-           "movefrom": ""}
+SKIPPED = {
+    "drawing": "images",
+    "pict": "images",
+    "object": "images",
+    "omath": "formulas",
+    "fallback": "",
+    "movefrom": "",
+}
 WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
 NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
-MAX_BASES = 20          # styles that are based on each other
+MAX_BASES = 20  # styles that are based on each other
 HEADING_NAME = re.compile(r"heading (\d)")
 
 
@@ -70,10 +76,18 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     left_out: list[LeftOutPart] = []
     chapters = without_front_matter(split_at_headings([block for block in blocks if block]), rules, omitted, left_out)
     omitted["front-matter"] += "front-matter" in rules and omitted["contents"] > 0
-    titles, authors = element_texts(archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "",
-                                    "title", "creator")
-    return Document(chapters, "".join(titles[:1]), "".join(authors[:1]), language, omitted=counted_omissions(omitted),
-                    tables=omitted[TABLES], left_out=left_out)
+    titles, authors = element_texts(
+        archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "", "title", "creator"
+    )
+    return Document(
+        chapters,
+        "".join(titles[:1]),
+        "".join(authors[:1]),
+        language,
+        omitted=counted_omissions(omitted),
+        tables=omitted[TABLES],
+        left_out=left_out,
+    )
 
 
 def main_part(archive: BookArchive) -> str:

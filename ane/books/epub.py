@@ -1,5 +1,4 @@
-"""EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order.
-"""
+"""EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order."""
 
 import math
 import re
@@ -24,9 +23,9 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
-DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")      # as Calibre names the pieces of a long file
-PROSE_TYPES = ("index", "colophon", "errata")      # front matter of the guide that may be long
-CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
+DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # as Calibre names the pieces of a long file
+PROSE_TYPES = ("index", "colophon", "errata")  # front matter of the guide that may be long
+CONTENTS_DEPTH = 2  # entries deeper in the table of contents begin no chapter
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class PackageDocument:
     metadata: Mapping[str, list[str]] = field(default_factory=dict)
     language: str = ""
     cover_id: str = ""
-    contents_id: str = ""           # of the NCX
+    contents_id: str = ""  # of the NCX
     items: dict[str, ManifestItem] = field(default_factory=dict)
-    spine: list[tuple[str, bool]] = field(default_factory=list)     # id of an item, and whether it is in the main text
-    front: dict[str, float] = field(default_factory=dict)   # paths that the guide calls front matter; longest prose
-    readable: dict[str, str | None] = field(default_factory=dict)       # what ``readable_path`` has found, by id
+    spine: list[tuple[str, bool]] = field(default_factory=list)  # id of an item, and whether it is in the main text
+    front: dict[str, float] = field(default_factory=dict)  # paths that the guide calls front matter; longest prose
+    readable: dict[str, str | None] = field(default_factory=dict)  # what ``readable_path`` has found, by id
 
 
 def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
@@ -81,8 +80,9 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
             reader.left_out.append(LeftOutPart("unreadable", identifier[:100], "its manifest lacks it"))
         elif "footnotes" in rules and not in_main_text:
             reader.leave_out(path, "auxiliary")
-        elif (("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front)) \
-                and reader.leave_out(path, "front-matter", package.front.get(path, LONGEST_NOTICE)):
+        elif (
+            ("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front)
+        ) and reader.leave_out(path, "front-matter", package.front.get(path, LONGEST_NOTICE)):
             continue
         else:
             try:
@@ -95,9 +95,17 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     reader.omitted["unreadable"] += len(refused)
     title, authors = package.metadata["title"], package.metadata["creator"]
     about = {name: package.metadata[name][0] for name in ABOUT if package.metadata.get(name)}
-    return Document(reader.chapters, "".join(title[:1]), " & ".join(authors), package.language,
-                    cover_of(archive, package), counted_omissions(reader.omitted), reader.omitted[TABLES],
-                    reader.left_out, about)
+    return Document(
+        reader.chapters,
+        "".join(title[:1]),
+        " & ".join(authors),
+        package.language,
+        cover_of(archive, package),
+        counted_omissions(reader.omitted),
+        reader.omitted[TABLES],
+        reader.left_out,
+        about,
+    )
 
 
 @dataclass
@@ -114,7 +122,7 @@ class SpineReader:
     chapters: list[BookChapter] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _before: str = ""           # the last file that was read; "" after front matter
+    _before: str = ""  # the last file that was read; "" after front matter
 
     @cached_property
     def _titles(self) -> frozenset[str]:
@@ -133,8 +141,11 @@ class SpineReader:
                 if part is parts[0] and not (number or part.title or chapter.title) and self._continues(path):
                     self.chapters[-1].blocks += chapter.blocks
                 else:
-                    self.chapters.append(BookChapter(
-                        chapter.title or (first_words(chapter.blocks) if self.entries else ""), chapter.blocks))
+                    self.chapters.append(
+                        BookChapter(
+                            chapter.title or (first_words(chapter.blocks) if self.entries else ""), chapter.blocks
+                        )
+                    )
                 self._before = path
 
     def _spoken(self, part: BookChapter) -> Iterator[BookChapter]:
@@ -160,7 +171,7 @@ class SpineReader:
         try:
             _, items = self._items(path, {}, {})
         except UserError:
-            items = []                  # nobody needs a file that is left out
+            items = []  # nobody needs a file that is left out
         blocks = [item for item in items if isinstance(item, TextBlock)]
         if prose_length(blocks) > longest:
             return False
@@ -170,8 +181,9 @@ class SpineReader:
             self.left_out.append(part)
         return True
 
-    def _items(self, path: str, rules: Mapping[str, Omission],
-               anchors: Collection[str]) -> tuple[BlockReader, list[TextBlock | AnchorMark]]:
+    def _items(
+        self, path: str, rules: Mapping[str, Omission], anchors: Collection[str]
+    ) -> tuple[BlockReader, list[TextBlock | AnchorMark]]:
         reader = BlockReader(rules, {fragment for fragment in anchors if fragment}, self.package.language)
         try:
             return reader, reader.read(self.archive.text(path, "a part of the text"))
@@ -209,8 +221,11 @@ def refuse_protected(archive: BookArchive) -> None:
     if ENCRYPTION not in archive.names:
         return
     for token in tokenize(archive.text(ENCRYPTION, "the list of encrypted files")):
-        if token.value == "encryptionmethod" and token.kind == "start" \
-                and token.attributes.get("algorithm") not in FONT_OBFUSCATION:
+        if (
+            token.value == "encryptionmethod"
+            and token.kind == "start"
+            and token.attributes.get("algorithm") not in FONT_OBFUSCATION
+        ):
             raise UserError("it is protected (DRM): ane reads books without protection only")
 
 
@@ -231,8 +246,11 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
             continue
         if token.value == "item" and attributes.get("id") and attributes.get("href"):
             package.items[attributes["id"]] = ManifestItem(
-                resolve(path, attributes["href"])[0], attributes.get("media-type", "").lower(),
-                frozenset(attributes.get("properties", "").split()), attributes.get("fallback", ""))
+                resolve(path, attributes["href"])[0],
+                attributes.get("media-type", "").lower(),
+                frozenset(attributes.get("properties", "").split()),
+                attributes.get("fallback", ""),
+            )
         elif token.value == "spine":
             package.contents_id = attributes.get("toc", "")
         elif token.value == "itemref":
@@ -256,7 +274,7 @@ def readable_path(package: PackageDocument, identifier: str) -> str | None:
         seen.append(identifier)
         identifier = item.fallback if item.media_type not in READABLE else identifier
     found = package.readable.get(identifier)
-    package.readable.update(dict.fromkeys(seen, found))         # so that a chain is followed once
+    package.readable.update(dict.fromkeys(seen, found))  # so that a chain is followed once
     return found
 
 
@@ -275,13 +293,13 @@ def _entries(archive: BookArchive, path: str, level: str, link: str, target: str
     """Entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <text/> <content src/>``)."""
     found: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
-    active = link != "a"                # within <nav epub:type="toc">; an NCX has one navMap
+    active = link != "a"  # within <nav epub:type="toc">; an NCX has one navMap
     for token in tokenize(archive.text(path, "its table of contents")):
         if token.value in ("nav", "pagelist", "navlist") and token.kind != "text":
             toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()
             active = toc if token.kind == "start" else link != "a"
         elif token.kind == "text":
-            title = (title + token.value[:MAX_TITLE])[:2 * MAX_TITLE]
+            title = (title + token.value[:MAX_TITLE])[: 2 * MAX_TITLE]
         elif token.value == level:
             depth += 1 if token.kind == "start" else -1
             title = ""

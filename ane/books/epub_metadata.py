@@ -7,9 +7,9 @@ from html import unescape
 
 from ane.text.tags import tokenize
 
-LONGEST = {"description": 4000}     # characters that are kept of an element; 500 of the others
+LONGEST = {"description": 4000}  # characters that are kept of an element; 500 of the others
 YEAR = re.compile(r"([12]\d{3})(?:-\d\d){0,2}")
-NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "cov", "pbl")     # roles (MARC relators)
+NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "cov", "pbl")  # roles (MARC relators)
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,29 @@ def read_metadata(markup: str) -> dict[str, list[str]]:
     year), "publisher", "description" and "series"."""
     found: dict[str, list[str]] = {"title": [], "creator": [], "language": []}
     every = list(refined(elements(markup)))
-    named = {element.attributes["name"]: element.attributes.get("content", "") for element in every
-             if element.attributes.get("name")}
+    named = {
+        element.attributes["name"]: element.attributes.get("content", "")
+        for element in every
+        if element.attributes.get("name")
+    }
     series, position = named.get("calibre:series", ""), named.get("calibre:series_index", "")
     for element in every:
         text = element.text
         if element.attributes.get("property") == "belongs-to-collection" and (
-                element.attributes.get("collection-type", "series") == "series"):
+            element.attributes.get("collection-type", "series") == "series"
+        ):
             series, position = text, element.attributes.get("group-position", "")
-        elif element.name == "date" and (year := YEAR.match(text)) and element.attributes.get(
-                "opf:event", "publication") in ("publication", "original-publication"):
+        elif (
+            element.name == "date"
+            and (year := YEAR.match(text))
+            and element.attributes.get("opf:event", "publication") in ("publication", "original-publication")
+        ):
             found.setdefault("date", []).append(year[1])
         elif element.name == "description":
             found.setdefault("description", []).append(" ".join(re.sub("<[^<>]*>", " ", unescape(text)).split()))
         elif element.name in ("title", "publisher", "language") or (
-                element.name == "creator" and element.attributes.get("role", "aut") not in NOT_AUTHORS):
+            element.name == "creator" and element.attributes.get("role", "aut") not in NOT_AUTHORS
+        ):
             found.setdefault(element.name, []).append(text)
     if series:
         found["series"] = [f"{series} #{position.removesuffix('.0')}" if position else series]
@@ -52,9 +60,9 @@ def elements(markup: str) -> Iterator[MetadataElement]:
     name, attributes, text = "", dict[str, str](), ""
     for token in tokenize(markup):
         if token.kind == "text":
-            text += token.value[:LONGEST.get(name, 500)]
+            text += token.value[: LONGEST.get(name, 500)]
         elif token.kind == "start":
-            if name == "description":           # which may hold elements
+            if name == "description":  # which may hold elements
                 text += " "
                 continue
             name, text, attributes = token.value, "", dict(token.attributes)
@@ -63,7 +71,7 @@ def elements(markup: str) -> Iterator[MetadataElement]:
         elif token.value == "metadata":
             return
         elif token.value == name:
-            yield MetadataElement(name, " ".join(text.split())[:LONGEST.get(name, 500)], attributes)
+            yield MetadataElement(name, " ".join(text.split())[: LONGEST.get(name, 500)], attributes)
             name = text = ""
 
 
@@ -76,5 +84,6 @@ def refined(every: Iterator[MetadataElement]) -> Iterator[MetadataElement]:
         else:
             held.append(element)
     for element in held:
-        yield MetadataElement(element.name, element.text, {
-            **element.attributes, **properties.get(element.attributes.get("id", ""), {})})
+        yield MetadataElement(
+            element.name, element.text, {**element.attributes, **properties.get(element.attributes.get("id", ""), {})}
+        )

@@ -27,7 +27,7 @@ CONTAINER = """<?xml version="1.0" encoding="utf-8"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
 <rootfile full-path="EPUB/package.opf" media-type="application/oebps-package+xml"/></rootfiles></container>
 """
-ACTIVE = "spoken"       # the class of what is being heard
+ACTIVE = "spoken"  # the class of what is being heard
 STYLE = f".{ACTIVE} {{ background-color: #fe8; color: #000; }}\nhr {{ width: 30%; }}\n"
 XHTML = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE html>
@@ -54,11 +54,11 @@ class EpubFacts:
     author: str
     language: str
     cover: CoverImage | None
-    plan: str           # a digest, which gives the identifier
+    plan: str  # a digest, which gives the identifier
     blocks: Sequence[PlannedBlock] = ()
-    by_word: bool = False       # mark words, not sentences; a chunk whose words are not timed is marked as a whole
+    by_word: bool = False  # mark words, not sentences; a chunk whose words are not timed is marked as a whole
     narrator: str = ""
-    about: Mapping[str, str] = field(default_factory=dict)      # by the names of ``ane.books.document.ABOUT``
+    about: Mapping[str, str] = field(default_factory=dict)  # by the names of ``ane.books.document.ABOUT``
 
 
 @dataclass
@@ -75,14 +75,18 @@ class OverlaidChapter:
         return sum(end - start for _, start, end in self.clips)
 
     def overlay(self, sound: str) -> str:
-        return SMIL.format("\n".join(
-            f'<par id="p-{name}"><text src="{self.name}.xhtml#{name}"/>'
-            f'<audio src="{sound}" clipBegin="{start:.3f}s" clipEnd="{end:.3f}s"/></par>'
-            for name, start, end in self.clips))
+        return SMIL.format(
+            "\n".join(
+                f'<par id="p-{name}"><text src="{self.name}.xhtml#{name}"/>'
+                f'<audio src="{sound}" clipBegin="{start:.3f}s" clipEnd="{end:.3f}s"/></par>'
+                for name, start, end in self.clips
+            )
+        )
 
 
-def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts,
-               write_sound: Callable[[BookTimeline, Path], None]) -> None:
+def write_epub(
+    target: Path, timeline: BookTimeline, facts: EpubFacts, write_sound: Callable[[BookTimeline, Path], None]
+) -> None:
     """Write the book to ``target``; the sound of a chapter lies beside it until it is in the archive.
 
     Args:
@@ -91,7 +95,7 @@ def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts,
     suffix, sound_type = (".m4a", "audio/mp4") if has_pyav() else (".mp3", "audio/mpeg")
     chapters = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")       # first, and not compressed
+        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")  # first, and not compressed
         archive.writestr("META-INF/container.xml", CONTAINER)
         for number, part in enumerate(timeline.parts(), 1):
             chapter = overlaid_chapter(f"chapter-{number:03}", part, facts)
@@ -115,19 +119,23 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
     """The page of a chapter and its clips. Each lasts until the next one begins, so that playing does not halt."""
     [timed_chapter] = part.chapters
     chapter = OverlaidChapter(name, xml_text(timed_chapter.title))
-    marked: dict[int, str] = {}         # number of a chunk → its text as XHTML
+    marked: dict[int, str] = {}  # number of a chunk → its text as XHTML
     starts: list[tuple[str, float]] = []
     for timed in timed_chapter.chunks:
         spans, voice = [], timed.chunk.voice
         title = f' title="{xml_text(voice)}"' if voice else ""
         for text, start in marked_parts(part, timed, facts.by_word):
             identifier = f"t{len(starts) + 1}"
-            spans.append(f'<span id="{identifier}"{title}>{xml_text(text)}</span>' if timed.end > timed.start else
-                         xml_text(text))
+            spans.append(
+                f'<span id="{identifier}"{title}>{xml_text(text)}</span>' if timed.end > timed.start else xml_text(text)
+            )
             starts += [(identifier, round(start, 3))] * (timed.end > timed.start)
         marked[timed.chunk.number] = " ".join(spans)
-    chapter.clips = [(identifier, start, end) for (identifier, start), (_, end) in pairwise(
-        [*starts, ("", round(part.seconds(timed_chapter.end), 3))]) if end > start]
+    chapter.clips = [
+        (identifier, start, end)
+        for (identifier, start), (_, end) in pairwise([*starts, ("", round(part.seconds(timed_chapter.end), 3))])
+        if end > start
+    ]
     body = "\n".join(elements([timed.chunk for timed in timed_chapter.chunks], marked, facts))
     chapter.page = XHTML.format(language=language_attribute(facts.language, "en"), title=chapter.title, body=body)
     return chapter
@@ -140,8 +148,11 @@ def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterat
     if not words or written != [word.word for word in words]:
         yield " ".join(written), begin
         return
-    sentences = [[word] for word in written] if by_word else [
-        WORDS.findall(splitter.join(run)) for run in splitter.cut_after(splitter.words(text), splitter.SENTENCE)]
+    sentences = (
+        [[word] for word in written]
+        if by_word
+        else [WORDS.findall(splitter.join(run)) for run in splitter.cut_after(splitter.words(text), splitter.SENTENCE)]
+    )
     for first, last in pairwise([0, *accumulate(map(len, sentences))]):
         yield " ".join(written[first:last]), begin + words[first].start
 
@@ -156,7 +167,7 @@ def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: E
             blocks.append([])
         blocks[-1].append(chunk)
 
-    made: list[tuple[bool, str]] = []           # whether it is an item of a list, and the element
+    made: list[tuple[bool, str]] = []  # whether it is an item of a list, and the element
     for block in blocks:
         first = block[0]
         if first.number in breaks and first is not chunks[0]:
@@ -174,41 +185,67 @@ def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: E
 
 def navigation(chapters: Sequence[OverlaidChapter], facts: EpubFacts) -> str:
     entries = "\n".join(f'<li><a href="{chapter.name}.xhtml">{chapter.title}</a></li>' for chapter in chapters)
-    return XHTML.format(language=language_attribute(facts.language, "en"), title=xml_text(facts.title or "untitled"),
-                        body=f'<nav epub:type="toc"><ol>\n{entries}\n</ol></nav>')
+    return XHTML.format(
+        language=language_attribute(facts.language, "en"),
+        title=xml_text(facts.title or "untitled"),
+        body=f'<nav epub:type="toc"><ol>\n{entries}\n</ol></nav>',
+    )
 
 
-def package(chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverImage | None, suffix: str,
-            sound_type: str) -> str:
+def package(
+    chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverImage | None, suffix: str, sound_type: str
+) -> str:
     """The package document: what the book is, its files, and their order."""
     spoken = [chapter for chapter in chapters if chapter.clips]
-    properties = [("dcterms:modified", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
-                  ("schema:accessMode", "textual"), ("schema:accessMode", "auditory"),
-                  ("schema:accessibilityFeature", "synchronizedAudioText"), ("schema:accessibilityHazard", "none"),
-                  ("media:active-class", ACTIVE), ("media:duration", f"{sum(one.seconds for one in spoken):.3f}s")]
-    about = [f'<dc:identifier id="id">urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, facts.plan)}</dc:identifier>',
-             f"<dc:title>{xml_text(facts.title or 'untitled')}</dc:title>",
-             f"<dc:language>{known_language(facts.language, 'en')}</dc:language>",
-             *([f"<dc:creator>{xml_text(facts.author)}</dc:creator>"] if facts.author else []),
-             *stated_facts(facts),
-             *(f'<meta property="{name}">{value}</meta>' for name, value in properties),
-             *(f'<meta property="media:duration" refines="#{one.name}-smil">{one.seconds:.3f}s</meta>'
-               for one in spoken)]
-    files = ['<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>',
-             '<item id="style" href="style.css" media-type="text/css"/>']
+    properties = [
+        ("dcterms:modified", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
+        ("schema:accessMode", "textual"),
+        ("schema:accessMode", "auditory"),
+        ("schema:accessibilityFeature", "synchronizedAudioText"),
+        ("schema:accessibilityHazard", "none"),
+        ("media:active-class", ACTIVE),
+        ("media:duration", f"{sum(one.seconds for one in spoken):.3f}s"),
+    ]
+    about = [
+        f'<dc:identifier id="id">urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, facts.plan)}</dc:identifier>',
+        f"<dc:title>{xml_text(facts.title or 'untitled')}</dc:title>",
+        f"<dc:language>{known_language(facts.language, 'en')}</dc:language>",
+        *([f"<dc:creator>{xml_text(facts.author)}</dc:creator>"] if facts.author else []),
+        *stated_facts(facts),
+        *(f'<meta property="{name}">{value}</meta>' for name, value in properties),
+        *(f'<meta property="media:duration" refines="#{one.name}-smil">{one.seconds:.3f}s</meta>' for one in spoken),
+    ]
+    files = [
+        '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>',
+        '<item id="style" href="style.css" media-type="text/css"/>',
+    ]
     if cover:
-        files.append(f'<item id="cover" href="cover.{cover.media_type.rpartition("/")[2]}" '
-                     f'media-type="{cover.media_type}" properties="cover-image"/>')
+        files.append(
+            f'<item id="cover" href="cover.{cover.media_type.rpartition("/")[2]}" '
+            f'media-type="{cover.media_type}" properties="cover-image"/>'
+        )
     for one in chapters:
         overlay = f' media-overlay="{one.name}-smil"' if one.clips else ""
         files.append(f'<item id="{one.name}" href="{one.name}.xhtml" media-type="application/xhtml+xml"{overlay}/>')
     for one in spoken:
-        files += [f'<item id="{one.name}-smil" href="{one.name}.smil" media-type="application/smil+xml"/>',
-                  f'<item id="{one.name}-sound" href="{one.name}{suffix}" media-type="{sound_type}"/>']
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', '<package xmlns="http://www.idpf.org/2007/opf" version="3.0" '
-             'unique-identifier="id">', '<metadata xmlns:dc="http://purl.org/dc/elements/1.1/">', *about, "</metadata>",
-             "<manifest>", *files, "</manifest>", "<spine>",
-             *(f'<itemref idref="{one.name}"/>' for one in chapters), "</spine>", "</package>"]
+        files += [
+            f'<item id="{one.name}-smil" href="{one.name}.smil" media-type="application/smil+xml"/>',
+            f'<item id="{one.name}-sound" href="{one.name}{suffix}" media-type="{sound_type}"/>',
+        ]
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        '<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id">',
+        '<metadata xmlns:dc="http://purl.org/dc/elements/1.1/">',
+        *about,
+        "</metadata>",
+        "<manifest>",
+        *files,
+        "</manifest>",
+        "<spine>",
+        *(f'<itemref idref="{one.name}"/>' for one in chapters),
+        "</spine>",
+        "</package>",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from ane.books.document import BookChapter
 from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, left_out_part
 from ane.text.omissions import Omission, is_front_title
 
-LONGEST_ENTRY = 90      # characters of a line of contents
+LONGEST_ENTRY = 90  # characters of a line of contents
 SENTENCE = re.compile(r"[.!?…,;:—–-][\"'”’)\]]*$")
 NUMBERED = re.compile(r"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section|[ivxlc]{1,8}\b|\d{1,3}\b)\W")
 PAGE_AT_END = re.compile(r"[\s.·…_]\s{0,9}(?:\d{1,4}|[ivxlc]{1,7})$")
@@ -16,21 +16,25 @@ PAGE_AT_END = re.compile(r"[\s.·…_]\s{0,9}(?:\d{1,4}|[ivxlc]{1,7})$")
 LEGAL = re.compile(
     r"(?i)©|\(c\)\s?\d{4}|\bcopyright|all rights reserved|\bISBN\b|\bpublish(?:ed|ers?|ing)\b|\bprint(?:ed|ing)\b|"
     r"library of congress|catalogu?ing|\bedition\b|no part of this|\breproduc|\bpermission|\btrademark|"
-    r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\.")
+    r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\."
+)
 # One of these makes a page a statement of rights, if nobody titled it.
-RIGHTS = re.compile(r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
-                    r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}")
-LONGEST_RIGHTS = 5000       # characters of such a page
-LONGEST_NOTICE = 1500       # characters of prose that a page with a title such as "Copyright" may have
-NEAR_BEGINNING = 60         # blocks of a text in which one may stand
+RIGHTS = re.compile(
+    r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
+    r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}"
+)
+LONGEST_RIGHTS = 5000  # characters of such a page
+LONGEST_NOTICE = 1500  # characters of prose that a page with a title such as "Copyright" may have
+NEAR_BEGINNING = 60  # blocks of a text in which one may stand
 # Front matter that has titles alone.
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
 # Front matter that is prose itself: it ends with its chapter.
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
 
 
-def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str],
-                         left_out: list[LeftOutPart]) -> list[BookChapter]:
+def without_front_matter(
+    chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str], left_out: list[LeftOutPart]
+) -> list[BookChapter]:
     """Return the chapters without front matter, if a rule leaves it out, and without titles that come again below.
 
     If text below "Contents" is not a list, such as a prologue without a heading, it becomes a separate chapter.
@@ -38,8 +42,12 @@ def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Om
     """
     if "front-matter" not in rules:
         return list(chapters)
-    titles = {part.strip() for chapter in chapters for title in [chapter.title.casefold()]
-              for part in (title, re.split(r"[.:—–]", title, maxsplit=1)[-1])}
+    titles = {
+        part.strip()
+        for chapter in chapters
+        for title in [chapter.title.casefold()]
+        for part in (title, re.split(r"[.:—–]", title, maxsplit=1)[-1])
+    }
     last = {chapter.title: number for number, chapter in enumerate(chapters)}
     kept: list[BookChapter] = []
     gone: list[BookChapter] = []
@@ -51,7 +59,7 @@ def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Om
             if any(block.text for block in rest):
                 kept.append(BookChapter(rest[0].text.replace("\n", " ") if rest[0].kind == HEADING else "", rest))
         elif last[chapter.title] > number and all(block.kind == HEADING for block in chapter.blocks):
-            gone.append(chapter)                    # an entry of contents
+            gone.append(chapter)  # an entry of contents
         else:
             kept.append(chapter)
     if not kept:
@@ -76,7 +84,7 @@ def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str
         titles: The titles of all chapters in small letters.
     """
     titled = is_front_title(title)
-    if not titled and (title or not is_rights_page(blocks[:next_heading(blocks, 0)])):
+    if not titled and (title or not is_rights_page(blocks[: next_heading(blocks, 0)])):
         return 0 if title or not is_rights_page(blocks) else len(blocks)
     title = title.strip(" .:")
     leading = next((number for number, block in enumerate(blocks) if block.kind != HEADING), len(blocks))
@@ -88,19 +96,20 @@ def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str
     level = blocks[own].level if leading else 1
     last = {block.text.casefold(): number for number, block in enumerate(blocks) if block.kind == HEADING}
     listed = entry_titles(blocks[start:end])
-    above: list[int] = []       # the headings without text that stand last
+    above: list[int] = []  # the headings without text that stand last
     while end < len(blocks):
-        heading, section = blocks[end], blocks[end + 1:next_heading(blocks, end + 1)]
+        heading, section = blocks[end], blocks[end + 1 : next_heading(blocks, end + 1)]
         name = heading.text.casefold()
         again = not section and (last[name] > end or name in titles)
-        if is_front_title(heading.text) or not (again or (heading.level > level and name not in listed
-                                                           and goes_on(title, section))):
+        if is_front_title(heading.text) or not (
+            again or (heading.level > level and name not in listed and goes_on(title, section))
+        ):
             break
         above = [] if section else [*above, end]
         listed |= entry_titles(section)
         end += 1 + len(section)
     while above and end < len(blocks) and blocks[above[-1]].level < blocks[end].level:
-        end = above.pop()       # the title of a part, whose first chapter stands below it
+        end = above.pop()  # the title of a part, whose first chapter stands below it
     return end
 
 
@@ -116,8 +125,11 @@ def next_heading(blocks: Sequence[TextBlock], start: int) -> int:
 
 def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
     """Return the entries of a list in small letters and without the numbers of pages."""
-    return {PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
-            for block in blocks for line in block.text.split("\n")}
+    return {
+        PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
+        for block in blocks
+        for line in block.text.split("\n")
+    }
 
 
 def goes_on(title: str, section: Sequence[TextBlock]) -> bool:
@@ -126,15 +138,19 @@ def goes_on(title: str, section: Sequence[TextBlock]) -> bool:
         return True
     if OF_LISTS.match(title):
         return all(map(is_listing, section)) and (
-            len(section) != 1 or section[0].kind == ITEM or PAGE_AT_END.search(section[0].text[-12:]) is not None)
+            len(section) != 1 or section[0].kind == ITEM or PAGE_AT_END.search(section[0].text[-12:]) is not None
+        )
     return is_rights_page(section)
 
 
 def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
     """Return whether a file states rights and nothing else."""
     texts = [block.text for block in blocks if block.text]
-    return (sum(map(len, texts)) <= LONGEST_RIGHTS and any(map(RIGHTS.search, texts))
-            and all(LEGAL.search(block.text) or is_listing(block) for block in blocks if block.text))
+    return (
+        sum(map(len, texts)) <= LONGEST_RIGHTS
+        and any(map(RIGHTS.search, texts))
+        and all(LEGAL.search(block.text) or is_listing(block) for block in blocks if block.text)
+    )
 
 
 def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart]) -> list[BookChapter]:
@@ -154,8 +170,11 @@ def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart])
         left_out += [left_out_part("front-matter", run) for run in gone]
         removed = {id(block) for run in gone for block in run}
         seen += len(chapter.blocks)
-        kept.append(BookChapter(chapter.title, [block for block in chapter.blocks if id(block) not in removed])
-                    if removed else chapter)
+        kept.append(
+            BookChapter(chapter.title, [block for block in chapter.blocks if id(block) not in removed])
+            if removed
+            else chapter
+        )
     return [chapter for chapter in kept if chapter.has_text]
 
 
@@ -168,10 +187,19 @@ def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
         legal = LEGAL.search(block.text) is not None
         if block.kind == HEADING or not (is_listing(block) or legal) or (legal and lists):
             above = blocks[number - 1].text
-            titled = block.kind != HEADING and number > 1 and blocks[number - 1].kind != ITEM and not (
-                above.casefold() in titles or "\n" in above or PAGE_AT_END.search(above[-12:])
-                or NUMBERED.match(above) or LEGAL.search(above))
-            return number - titled          # the line above prose is its title
+            titled = (
+                block.kind != HEADING
+                and number > 1
+                and blocks[number - 1].kind != ITEM
+                and not (
+                    above.casefold() in titles
+                    or "\n" in above
+                    or PAGE_AT_END.search(above[-12:])
+                    or NUMBERED.match(above)
+                    or LEGAL.search(above)
+                )
+            )
+            return number - titled  # the line above prose is its title
     return len(blocks)
 
 

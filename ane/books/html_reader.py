@@ -18,8 +18,13 @@ def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
     [stated] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
-    return Document(split_at_headings(blocks), title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
-                    omitted=counted_omissions(reader.omitted), tables=reader.omitted[TABLES], left_out=reader.left_out)
+    return Document(
+        split_at_headings(blocks),
+        title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
+        omitted=counted_omissions(reader.omitted),
+        tables=reader.omitted[TABLES],
+        left_out=reader.left_out,
+    )
 
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
@@ -32,10 +37,14 @@ def read_markdown(text: str, rules: Mapping[str, Omission]) -> Document:
     front = FRONT_MATTER.match(text)
     if front:
         fields = {name: value.strip("\"'") for name, value in FIELD.findall(front[1])}
-        text = text[front.end():]
+        text = text[front.end() :]
     html, notes = markdown_html(text, rules)
     document = read_html(html, rules)
     if notes and "footnotes" in rules:
         document.omitted["footnotes"] = notes
-    return replace(document, title=fields.get("title", document.title), author=fields.get("author", ""),
-                   language=fields.get("lang", fields.get("language", "")))
+    return replace(
+        document,
+        title=fields.get("title", document.title),
+        author=fields.get("author", ""),
+        language=fields.get("lang", fields.get("language", "")),
+    )

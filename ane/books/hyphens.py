@@ -6,12 +6,12 @@ from functools import cache
 
 from ane.text.phonemes.dictionary import END, Dictionary
 
-HYPHEN = "\x02"             # PDFium's sign for a hyphen at a line end
+HYPHEN = "\x02"  # PDFium's sign for a hyphen at a line end
 DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
 LAST_PART = re.compile(r"[^\W_]{1,60}$")
 WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
-MOST_LOOKED_UP = 20_000     # words that are looked up in the dictionary for one document
+MOST_LOOKED_UP = 20_000  # words that are looked up in the dictionary for one document
 
 
 def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.islower) -> str:
@@ -43,13 +43,16 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
 
     def hyphen(match: re.Match[str]) -> str:
         nonlocal count, looked_up
-        found = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])
+        found = LAST_PART.search(match.string[max(0, match.start() - 60) : match.start()])
         first = found[0] if found else ""
         together, apart = f"{first}{match[1]}".lower(), f"{first}-{match[1]}".lower()
         if together not in known:
             looked_up += 1
-            if apart in known or len(first) == 1 or (looked_up <= MOST_LOOKED_UP and not is_word(together)
-                                                     and is_word(first) and is_word(match[1])):
+            if (
+                apart in known
+                or len(first) == 1
+                or (looked_up <= MOST_LOOKED_UP and not is_word(together) and is_word(first) and is_word(match[1]))
+            ):
                 return "-"
         count += 1
         return ""
@@ -63,5 +66,5 @@ def dictionary() -> Dictionary:
 
 
 def is_word(word: str) -> bool:
-    """Return whether the English dictionary has a word or its stem. """
+    """Return whether the English dictionary has a word or its stem."""
     return dictionary().word_phonemes(word.lower(), "NN", END) is not None

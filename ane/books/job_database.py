@@ -17,7 +17,7 @@ from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
 VERSION, FORMER = 3, 2
-BUSY = 60.0             # seconds to wait for another process's transaction
+BUSY = 60.0  # seconds to wait for another process's transaction
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
@@ -48,10 +48,10 @@ class JobDatabase:
         with self._errors():
             if not path.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir(mode=0o700, exist_ok=True)       # another process may have been faster
+                path.mkdir(mode=0o700, exist_ok=True)  # another process may have been faster
                 flush_folder(path.parent)
             self._is_new = not os.path.exists(path / FILE)
-            with suppress(FileExistsError):     # SQLite gives its other files the mode of this one
+            with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
                 os.close(os.open(path / FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = self._connect()
             with self._transaction() as run:
@@ -63,12 +63,14 @@ class JobDatabase:
                     run(OUTPUTS)
         if not known:
             self.close()
-            raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
-                            "folder to start over")
+            raise UserError(
+                f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
+                "folder to start over"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
-        for attempt in range(40):       # SQLite does not wait for another process that also turns WAL on
+        for attempt in range(40):  # SQLite does not wait for another process that also turns WAL on
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
@@ -78,7 +80,7 @@ class JobDatabase:
                 time.sleep(0.1)
         # "Writers sync the WAL on every transaction commit if PRAGMA synchronous is set to FULL but omit this sync if
         # PRAGMA synchronous is set to NORMAL." (sqlite.org/wal.html)
-        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):  # the latter: macOS
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
@@ -89,8 +91,10 @@ class JobDatabase:
     def discard_new(self) -> None:
         """Remove the job if this process began it, nothing was spoken, and no other process uses it."""
         with suppress(sqlite3.Error, OSError):
-            if not self._is_new or self._connection.execute(
-                    "SELECT 1 FROM sounds WHERE samples IS NOT NULL").fetchone():
+            if (
+                not self._is_new
+                or self._connection.execute("SELECT 1 FROM sounds WHERE samples IS NOT NULL").fetchone()
+            ):
                 return
             # "the journal mode can only be changed from WAL if the connection is the only one" (sqlite.org/wal.html)
             if self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",):
@@ -108,8 +112,11 @@ class JobDatabase:
         try:
             yield
         except sqlite3.Error as error:
-            advice = "delete the folder to start over" if type(error) is sqlite3.DatabaseError else \
-                "free or allow what it needs and run the command again: what was spoken is kept"
+            advice = (
+                "delete the folder to start over"
+                if type(error) is sqlite3.DatabaseError
+                else "free or allow what it needs and run the command again: what was spoken is kept"
+            )
             cause = str(error).replace("database or disk", "the disk")
             raise UserError(f"cannot use the job in {self.path}: {cause}; {advice}") from error
         except OSError as error:

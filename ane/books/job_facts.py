@@ -52,13 +52,38 @@ class DocumentFact:
 
 
 FACTS: dict[str, Any] = {
-    "seed": int, "plan": str, "options": str, "title": str, "chapters": list[str], "backend": str, "text": DocumentFact,
-    "lexicon": str | None, "hashes": dict[str, str], "identity": dict[str, Any], "written": OutputFact}
+    "seed": int,
+    "plan": str,
+    "options": str,
+    "title": str,
+    "chapters": list[str],
+    "backend": str,
+    "text": DocumentFact,
+    "lexicon": str | None,
+    "hashes": dict[str, str],
+    "identity": dict[str, Any],
+    "written": OutputFact,
+}
 # the columns that ``JobStore.chunks`` reads: of the chunk; take, samples, rate, elapsed, notes, lease, problems
-CHUNK: TypeAdapter[Any] = TypeAdapter(tuple[
-    Annotated[int, Field(ge=1)], str, str, Count, str, str, Seconds, str, Count, Count | None,
-    Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)] | None, float | None, Json[list[str]] | None, float | None,
-    Json[list[str]] | None])
+CHUNK: TypeAdapter[Any] = TypeAdapter(
+    tuple[
+        Annotated[int, Field(ge=1)],
+        str,
+        str,
+        Count,
+        str,
+        str,
+        Seconds,
+        str,
+        Count,
+        Count | None,
+        Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)] | None,
+        float | None,
+        Json[list[str]] | None,
+        float | None,
+        Json[list[str]] | None,
+    ]
+)
 Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple[str, Seconds, Seconds, bool, str]
 
 
@@ -79,8 +104,9 @@ def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
         return CHUNK.validate_python(row)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False)[0]
-        raise UserError(f"the job in {job} is damaged: chunk {row[0]!r}, column {fault['loc'][0]}: "
-                        f"{fault['msg']}{ADVICE}") from None
+        raise UserError(
+            f"the job in {job} is damaged: chunk {row[0]!r}, column {fault['loc'][0]}: {fault['msg']}{ADVICE}"
+        ) from None
 
 
 def read_words(text: Any, job: Path) -> list[Any]:

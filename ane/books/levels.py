@@ -13,11 +13,11 @@ from ane.audio.containers import ChannelMix, container_pieces
 from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.audio.media import has_pyav
 
-CEILING = -3.0              # dBTP of a finished file
-CLOSE = 0.1                 # dB by which the level of a finished file may differ from the one that was wanted
-SAFE = 0.05                 # dB by which a correction of the ceiling exceeds the excess
-TRIES = 4                   # encodings of a file, at most
-PIECE = 1 << 17             # samples that are measured at once
+CEILING = -3.0  # dBTP of a finished file
+CLOSE = 0.1  # dB by which the level of a finished file may differ from the one that was wanted
+SAFE = 0.05  # dB by which a correction of the ceiling exceeds the excess
+TRIES = 4  # encodings of a file, at most
+PIECE = 1 << 17  # samples that are measured at once
 
 
 @dataclass
@@ -35,14 +35,15 @@ class BookLeveller:
 
     level: str
     peak: float
-    correction: float = 0.0         # dB
+    correction: float = 0.0  # dB
     whole: LoudnessMeter | None = None
 
     def __post_init__(self) -> None:
-        self.ceiling = self.peak    # of the limiter
+        self.ceiling = self.peak  # of the limiter
 
-    def write(self, path: Path, before: float, wanted: float,
-              encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]) -> LoudnessMeter:
+    def write(
+        self, path: Path, before: float, wanted: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]
+    ) -> LoudnessMeter:
         """Write a file, and return what it holds, decoded.
 
         Args:
@@ -56,7 +57,7 @@ class BookLeveller:
             after = measured_file(path)
             off = wanted - getattr(after, self.level)
             excess = after.true_peak - self.peak
-            if not math.isfinite(before) or (excess <= 0 and abs(off) <= CLOSE):        # silence has no level
+            if not math.isfinite(before) or (excess <= 0 and abs(off) <= CLOSE):  # silence has no level
                 break
             self.ceiling -= excess + SAFE if excess > 0 else 0.0
             self.correction += off if abs(off) > CLOSE else 0.0

@@ -17,17 +17,18 @@ from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 
-BREATH = 0.05           # seconds of silence kept before and after the speech of a chunk: its breath
-POLL = 0.25             # seconds between two looks whether another process has finished its chunk
+BREATH = 0.05  # seconds of silence kept before and after the speech of a chunk: its breath
+POLL = 0.25  # seconds between two looks whether another process has finished its chunk
 
-NarrationProgress = Callable[[int, int, float | None], None]        # chunks done, of all, seconds left (None: unknown)
+NarrationProgress = Callable[[int, int, float | None], None]  # chunks done, of all, seconds left (None: unknown)
 
 
 class Narration:
     """Keeps the sounds of a job's chunks as they are spoken, and reports how far it is."""
 
-    def __init__(self, store: JobStore, plan: BookPlan, progress: NarrationProgress,
-                 clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, store: JobStore, plan: BookPlan, progress: NarrationProgress, clock: Callable[[], float] = time.monotonic
+    ):
         self.store, self.plan, self._progress, self._clock = store, plan, progress, clock
         self.spoken = self._characters = 0
         self._began = clock()
@@ -46,11 +47,18 @@ class Narration:
 
     def keep(self, claimed: StoredChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
         """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
-        self.store.save(claimed, chunk.audio, rate, seconds, chunk.notes, chunk.words,
-                        asdict(ChunkSignals.of(claimed.chunk.text, chunk, rate)))
+        self.store.save(
+            claimed,
+            chunk.audio,
+            rate,
+            seconds,
+            chunk.notes,
+            chunk.words,
+            asdict(ChunkSignals.of(claimed.chunk.text, chunk, rate)),
+        )
         self.spoken += 1
         done, total, left = self.store.progress()
-        if self.spoken == 1:            # it took the time of loading the networks as well
+        if self.spoken == 1:  # it took the time of loading the networks as well
             self._began = self._clock()
             self._progress(done, total, None if left else 0.0)
             return
@@ -58,8 +66,13 @@ class Narration:
         self._progress(done, total, left * (self._clock() - self._began) / self._characters)
 
 
-def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: NarrationProgress,
-            clock: Callable[[], float] = time.monotonic) -> int:
+def narrate(
+    store: JobStore,
+    plan: BookPlan,
+    speaker: BookSpeaker,
+    progress: NarrationProgress,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     """Speak every chunk that has no sound yet, and wait for those that other processes speak.
 
     Returns the number of chunks that this process spoke.
@@ -96,8 +109,13 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
     edge = BREATH * speaker.sample_rate / trimming.RATE
     trimmer = trimming.Trimmer(edge, edge)
     audio = np.concatenate((trimmer.feed(np.clip(speech.audio, -1, 1).astype(np.float32)), trimmer.finish()))
-    return replace(speech, audio=audio, words=delivered_words(
-        speech.words, trimmer.removed / speaker.sample_rate, len(audio) / speaker.sample_rate, 0.0))
+    return replace(
+        speech,
+        audio=audio,
+        words=delivered_words(
+            speech.words, trimmer.removed / speaker.sample_rate, len(audio) / speaker.sample_rate, 0.0
+        ),
+    )
 
 
 @contextmanager
@@ -108,7 +126,7 @@ def leases_renewed(store: JobStore) -> Iterator[None]:
     def renew() -> None:
         other: JobStore | None = None
         while not ended.wait(LEASE / 4):
-            with suppress(UserError):           # the work itself reports what is wrong with the store
+            with suppress(UserError):  # the work itself reports what is wrong with the store
                 other = other or store.second_connection()
                 other.renew()
         if other is not None:

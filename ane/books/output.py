@@ -25,12 +25,12 @@ from ane.system.errors import UserError
 from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
 
-MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
-FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
+MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0  # LUFS
+FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')  # in names of files, on some system
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
 ABOUT_TAGS = {"date": "date", "publisher": "publisher", "description": "description", "series": "grouping"}
-MAX_NAME = 120              # characters of a title in a file name
-MAX_BYTES = 210             # of it: a name has 255 at most on most systems, and the rest of the name needs some
+MAX_NAME = 120  # characters of a title in a file name
+MAX_BYTES = 210  # of it: a name has 255 at most on most systems, and the rest of the name needs some
 
 
 @dataclass(frozen=True)
@@ -41,33 +41,36 @@ class OutputOptions:
         UserError: an option without effect, or a loudness that cannot be used.
     """
 
-    path: Path                          # of the book; its suffix is the format
-    per_chapter: bool = False           # one file a chapter beside ``path``, named by its stem, number and title
+    path: Path  # of the book; its suffix is the format
+    per_chapter: bool = False  # one file a chapter beside ``path``, named by its stem, number and title
     srt: bool = False
     vtt: bool = False
     json: bool = False
-    word_times: bool = False            # whether these state when each word is heard
-    loudness: float | None = None       # LUFS; None: as spoken
+    word_times: bool = False  # whether these state when each word is heard
+    loudness: float | None = None  # LUFS; None: as spoken
     title: str = ""
     author: str = ""
     cover: CoverImage | None = None
-    playlist: bool = False              # of ``per_chapter``: a playlist, and the cover as a file
-    acx: bool = False                   # the form that ACX asks for: ``ane.books.acx``
+    playlist: bool = False  # of ``per_chapter``: a playlist, and the cover as a file
+    acx: bool = False  # the form that ACX asks for: ``ane.books.acx``
     narrator: str = ""
-    language: str = ""                  # BCP 47 tag; "": English
-    about: Mapping[str, str] = field(default_factory=dict)      # by the names of ``ane.books.document.ABOUT``
+    language: str = ""  # BCP 47 tag; "": English
+    about: Mapping[str, str] = field(default_factory=dict)  # by the names of ``ane.books.document.ABOUT``
 
     def __post_init__(self) -> None:
         if self.acx and (self.path.suffix.lower() != ".mp3" or self.loudness is not None or not self.per_chapter):
-            raise UserError("acx needs an output .mp3, a file for each chapter, and no loudness, because it sets the "
-                            "level itself", "acx")
+            raise UserError(
+                "acx needs an output .mp3, a file for each chapter, and no loudness, because it sets the level itself",
+                "acx",
+            )
         if self.acx and not has_pyav():
             raise UserError(f"acx needs PyAV: {INSTALL}", "acx")
         if self.playlist and not (self.per_chapter or self.is_epub):
             raise UserError("playlist has no effect on one file: add per_chapter=True, or leave it out", "playlist")
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
-            raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}",
-                            "loudness")
+            raise UserError(
+                f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}", "loudness"
+            )
         if self.is_epub:
             for name in ("playlist", "per_chapter", "srt", "vtt", "json"):
                 if getattr(self, name):
@@ -98,13 +101,20 @@ class OutputOptions:
 
     def paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
         """The files of sound of the chapters with these numbers, of a book whose chapters have these titles."""
-        return [self.chapter_path(number, len(titles), titles[number - 1]) for number in numbers
-                ] if self.per_chapter else [self.path]
+        return (
+            [self.chapter_path(number, len(titles), titles[number - 1]) for number in numbers]
+            if self.per_chapter
+            else [self.path]
+        )
 
     def beside(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
         """The files beside the sound."""
-        subtitles = [path.with_suffix(suffix) for path in self.paths(titles, numbers) for suffix in self.companions
-                     if suffix != ".json"]
+        subtitles = [
+            path.with_suffix(suffix)
+            for path in self.paths(titles, numbers)
+            for suffix in self.companions
+            if suffix != ".json"
+        ]
         return subtitles + [self.path.with_suffix(".json")] * self.json + self.of_folder
 
     @property
@@ -122,8 +132,9 @@ class OutputOptions:
         return self.path.with_name(f"{self.path.stem} {number:0{max(2, len(str(count)))}} {clean}{self.path.suffix}")
 
 
-def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                   force: bool) -> None:
+def check_replaced(
+    store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int], force: bool
+) -> None:
     """Refuse outputs, before hours of work, in whose place a file is that this job did not write or that was changed.
 
     Args:
@@ -161,37 +172,61 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         timeline = time_book(chunks, titles := store.fact("chapters"), blocks)
         numbers = [chapter.number for chapter in timeline.chapters]
         written, folder = store.fact("written") or {}, options.path.parent
-        before = [folder / Path(file).name for file in (*(file for file, _ in written.get("files", [])),
-                                                        *written.get("book", {}).get("former", []))]
+        before = [
+            folder / Path(file).name
+            for file in (*(file for file, _ in written.get("files", [])), *written.get("book", {}).get("former", []))
+        ]
         options = with_former_companions(options, titles, numbers, FileOwnership(store))
-        wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks], options.content(),
-                            *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
+        wanted = digest_of(
+            [
+                store.fact("plan"),
+                [chunk.take for chunk in chunks],
+                options.content(),
+                *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else []),
+            ]
+        )
         if written.get("digest") != wanted or not all(
-                (folder / file).is_file() and (folder / file).stat().st_size == size
-                for file, size in written["files"]):
-            check_replaced(store, options, titles, numbers, force)      # again: hours may have passed
+            (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in written["files"]
+        ):
+            check_replaced(store, options, titles, numbers, force)  # again: hours may have passed
             book = _write(store, timeline, options, FileOwnership(store, force))
-            book = replace(book, notes=late_cues(timeline, blocks),
-                           former=[file.name for file in before if file.name not in book.files and file.exists()])
+            book = replace(
+                book,
+                notes=late_cues(timeline, blocks),
+                former=[file.name for file in before if file.name not in book.files and file.exists()],
+            )
             if prune:
                 store.prune()
-            store.set_fact("written", {"digest": wanted, "book": asdict(book),
-                                       "files": [[file, (folder / file).stat().st_size] for file in book.files]})
+            store.set_fact(
+                "written",
+                {
+                    "digest": wanted,
+                    "book": asdict(book),
+                    "files": [[file, (folder / file).stat().st_size] for file in book.files],
+                },
+            )
         else:
             book = WrittenBook(**written["book"])
         # by their names, since a job is beside its output, and both may have been moved or be named from elsewhere
-        return replace(book, files=[str(folder / Path(file).name) for file in book.files],
-                       former=[str(folder / Path(file).name) for file in book.former])
+        return replace(
+            book,
+            files=[str(folder / Path(file).name) for file in book.files],
+            former=[str(folder / Path(file).name) for file in book.former],
+        )
 
 
-def with_former_companions(options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                           ownership: FileOwnership) -> OutputOptions:
+def with_former_companions(
+    options: OutputOptions, titles: Sequence[str], numbers: Collection[int], ownership: FileOwnership
+) -> OutputOptions:
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
     which a file was changed since, or is the user's, is left as it is."""
     if options.is_epub:
         return options
-    there = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
-             if file.exists() and file not in options.of_folder]
+    there = [
+        file
+        for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
+        if file.exists() and file not in options.of_folder
+    ]
     others = {file.suffix for file in there if not ownership.is_own(file)}
     made: dict[str, Any] = {file.suffix[1:]: True for file in there if file.suffix not in others}
     return replace(options, **made)
@@ -217,8 +252,10 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
         parts = []
     paths = [] if options.is_epub else options.paths(titles, [chapter.number for chapter in timeline.chapters])
     for part, path in zip(parts, paths, strict=True):
-        marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
-                 for chapter in part.chapters]
+        marks = [
+            ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
+            for chapter in part.chapters
+        ]
         with written(path) as target:
             sounds.write(part, target, _tags(options, part, len(titles)), marks, options.cover)
         for suffix, wanted, render in ((".srt", options.srt, srt), (".vtt", options.vtt, vtt)):
@@ -227,37 +264,73 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
                     target.write_text(render(part), encoding="utf-8")
     for path in options.of_folder:
         with written(path) as target:
-            target.write_bytes(options.cover.data if options.cover and path.suffix != ".m3u8" else
-                               playlist(parts, paths).encode("utf-8", "replace"))
+            target.write_bytes(
+                options.cover.data
+                if options.cover and path.suffix != ".m3u8"
+                else playlist(parts, paths).encode("utf-8", "replace")
+            )
     if options.json:
         with written(options.path.with_suffix(".json")) as target:
-            write_json(target, {"title": options.title, "author": options.author, "sample_rate": timeline.rate,
-                                "seconds": timeline.samples / timeline.rate, "chapters": [
-                                    {"file": path.name, **chapter} for part, path in zip(parts, paths, strict=True)
-                                    for chapter in times(part)]})
+            write_json(
+                target,
+                {
+                    "title": options.title,
+                    "author": options.author,
+                    "sample_rate": timeline.rate,
+                    "seconds": timeline.samples / timeline.rate,
+                    "chapters": [
+                        {"file": path.name, **chapter}
+                        for part, path in zip(parts, paths, strict=True)
+                        for chapter in times(part)
+                    ],
+                },
+            )
     whole = sounds.whole
-    return WrittenBook(files, timeline.samples / timeline.rate, whole.loudness if whole else None,
-                       whole.true_peak if whole else None, measures=sounds.measures)
+    return WrittenBook(
+        files,
+        timeline.samples / timeline.rate,
+        whole.loudness if whole else None,
+        whole.true_peak if whole else None,
+        measures=sounds.measures,
+    )
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
     """An extended M3U of chapters: the seconds and the title of each, and its file in the same folder."""
-    entries = [f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
-               for part, path in zip(parts, paths, strict=True)]
+    entries = [
+        f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
+        for part, path in zip(parts, paths, strict=True)
+    ]
     return "\n".join(("#EXTM3U", *entries)) + "\n"
 
 
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
     text = store.fact("text") or {"language": ""}
-    return EpubFacts(options.title, options.author, text["language"], options.cover, store.fact("plan"),
-                     planned_blocks(store), options.word_times, options.narrator, options.about)
+    return EpubFacts(
+        options.title,
+        options.author,
+        text["language"],
+        options.cover,
+        store.fact("plan"),
+        planned_blocks(store),
+        options.word_times,
+        options.narrator,
+        options.about,
+    )
 
 
 def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, str]:
     """The tags of a file by FFmpeg's names. Players of audiobooks take the composer for the narrator."""
-    tags = {"title": options.title, "artist": options.author, "album": options.title, "album_artist": options.author,
-            "genre": "Audiobook", "composer": options.narrator, "language": iso_639_2(options.language or "en"),
-            **{tag: options.about[name] for name, tag in ABOUT_TAGS.items() if name in options.about}}
+    tags = {
+        "title": options.title,
+        "artist": options.author,
+        "album": options.title,
+        "album_artist": options.author,
+        "genre": "Audiobook",
+        "composer": options.narrator,
+        "language": iso_639_2(options.language or "en"),
+        **{tag: options.about[name] for name, tag in ABOUT_TAGS.items() if name in options.about},
+    }
     if options.per_chapter:
         tags |= {"title": part.chapters[0].title, "track": f"{part.chapters[0].number}/{count}"}
     # a name of a file that is not UTF-8 reaches Python as lone surrogates, which no tag can hold

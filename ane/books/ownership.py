@@ -17,7 +17,7 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import flush, flush_folder, keep_mode, rename_to_new, replacing
 
-FileState = tuple[int, ...]     # changes whenever a file is replaced, edited or touched
+FileState = tuple[int, ...]  # changes whenever a file is replaced, edited or touched
 
 
 class FileOwnership:
@@ -35,7 +35,8 @@ class FileOwnership:
         if state not in self._judged:
             recorded = {digest: size for digest, size, _ in self.store.recorded_outputs()}
             self._judged[state] = not {path.stat().st_size, None}.isdisjoint(recorded.values()) and (
-                sha256_of(path) in recorded)
+                sha256_of(path) in recorded
+            )
         return self._judged[state]
 
     def check(self, path: Path) -> None:
@@ -56,7 +57,7 @@ class FileOwnership:
         Raises:
             UserError: another process writes the output meanwhile, or a file that ``check`` refuses is in the way.
         """
-        self.check(path)        # a file that has to be read takes time, which the transaction below then does not
+        self.check(path)  # a file that has to be read takes time, which the transaction below then does not
         with self.store.output_transaction() as run:
             run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
         with self.store.output_transaction():
@@ -67,9 +68,10 @@ class FileOwnership:
                 if isinstance(error, FileExistsError):
                     self.check(path)
                 if error.errno != errno.EXDEV:
-                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
-                                    "kept") from error
-                with replacing(path, lasting=True, check=self.check) as target:     # the job is on another disk
+                    raise UserError(
+                        f"cannot write {path}: {error.strerror or error}; what was spoken is kept"
+                    ) from error
+                with replacing(path, lasting=True, check=self.check) as target:  # the job is on another disk
                     shutil.copyfile(file, target)
             flush_folder(path.parent)
 
@@ -93,7 +95,7 @@ def completed(path: Path, ownership: FileOwnership) -> Iterator[Path]:
     store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
     target = folder / path.name
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else path       # a link stays, as with ``replacing``
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else path  # a link stays, as with ``replacing``
     try:
         for left in store.path.glob("writing*"):
             shutil.rmtree(left, ignore_errors=True)

@@ -25,13 +25,13 @@ from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out
 from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 
 MAX_PAGES = 5000
-MAX_ANSWER = 128 << 20      # bytes of JSON
-MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240        # of the process; the last: of the clock
+MAX_ANSWER = 128 << 20  # bytes of JSON
+MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240  # of the process; the last: of the clock
 OPENING = ("“", "‘", '"', "«", "—", "–")
-LARGER = 1.15               # a heading is so much larger than the text
-SMALLER = 0.92              # and a footnote smaller
-GAP = 1.35                  # between paragraphs, relative to that between lines
-REPEATED = 3                # pages with the same line at an edge, which is a running head then
+LARGER = 1.15  # a heading is so much larger than the text
+SMALLER = 0.92  # and a footnote smaller
+GAP = 1.35  # between paragraphs, relative to that between lines
+REPEATED = 3  # pages with the same line at an edge, which is a running head then
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
@@ -57,8 +57,10 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
     """Return the document of what the process found. Raises UserError when it has no text."""
     pages = [[PdfLine(*line) for line in page] for page in found["pages"]]
     if not any(pages):
-        raise UserError(f"it has {len(pages)} pages without text: it may be scanned; recognise its text first, with "
-                        "ocrmypdf for example")
+        raise UserError(
+            f"it has {len(pages)} pages without text: it may be scanned; recognise its text first, with "
+            "ocrmypdf for example"
+        )
     omitted = Counter[str](images=found["images"])
     sizes = Counter[float]()
     for page in pages:
@@ -79,8 +81,9 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
     omitted["front-matter"] += len(left_out)
     made = with_whole_titles(blocks(texts, groups, body))
     chapters = without_front_matter(split_at_headings(made), rules, omitted, left_out)
-    return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted),
-                    left_out=left_out)
+    return Document(
+        chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted), left_out=left_out
+    )
 
 
 def extracted(path: Path) -> dict[str, Any]:
@@ -90,18 +93,27 @@ def extracted(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_FILE:
         raise UserError(f"it has more than {MAX_FILE >> 20} MB, more than any book: divide it")
     with tempfile.TemporaryFile() as answer:
-        process = ChildProcess("ane.books.pdf_lines", (str(path), str(MAX_PAGES), str(MAX_TEXT)), stdout=answer,
-                               stderr=subprocess.DEVNULL, memory=MEMORY, cpu_seconds=CPU_SECONDS, file_bytes=MAX_ANSWER)
+        process = ChildProcess(
+            "ane.books.pdf_lines",
+            (str(path), str(MAX_PAGES), str(MAX_TEXT)),
+            stdout=answer,
+            stderr=subprocess.DEVNULL,
+            memory=MEMORY,
+            cpu_seconds=CPU_SECONDS,
+            file_bytes=MAX_ANSWER,
+        )
         try:
             status = process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             status = 1
         finally:
-            process.kill()          # has no effect when it has ended
+            process.kill()  # has no effect when it has ended
             process.wait()
         if status:
-            raise UserError("it is a PDF that cannot be read within the limits of time and memory: convert it to EPUB "
-                            "first, with Calibre for example")
+            raise UserError(
+                "it is a PDF that cannot be read within the limits of time and memory: convert it to EPUB "
+                "first, with Calibre for example"
+            )
         answer.seek(0)
         found: dict[str, Any] = json.load(answer)
     if "error" in found:
@@ -112,8 +124,11 @@ def extracted(path: Path) -> dict[str, Any]:
 def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
     """The pages without page numbers, and without the lines that recur at the edges of pages."""
     heads = Counter(page[index].text for page in pages for index in edges(page))
-    offsets = Counter(offset for number, page in enumerate(pages) for offset in {
-        page_offset(page[index], number) for index in edges(page)} - {None})
+    offsets = Counter(
+        offset
+        for number, page in enumerate(pages)
+        for offset in {page_offset(page[index], number) for index in edges(page)} - {None}
+    )
     kept = []
     for number, page in enumerate(pages):
         removed = set[int]()
@@ -146,8 +161,8 @@ def page_offset(line: PdfLine, page: int) -> int | None:
     if number is None:
         return None
     place = 1 if number[1] else 2
-    rest = (line.text[:number.start(place)] + line.text[number.end(place):]).strip()
-    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):       # the number of a chapter
+    rest = (line.text[: number.start(place)] + line.text[number.end(place) :]).strip()
+    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # the number of a chapter
         return None
     return int(number[place]) - page
 
@@ -166,8 +181,12 @@ def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> li
 
 def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list[PdfLine]]:
     """The lines of each paragraph or heading, which may go on over pages."""
-    gaps = [above.last - below.bottom for page in pages for above, below in pairwise(page)
-            if above.size == below.size == body]
+    gaps = [
+        above.last - below.bottom
+        for page in pages
+        for above, below in pairwise(page)
+        if above.size == below.size == body
+    ]
     usual = median(gaps) if gaps else 2 * body
     held: list[PdfLine] = []
     for page in pages:
@@ -181,7 +200,8 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
                 far = index > 0 and above.last - line.bottom > GAP * usual * line.size / body
                 indented = line.left > margin + 0.7 * line.size and above.left < line.left - 0.7 * line.size
                 ended = SENTENCE_END.search(above.text) and (
-                    short or heading_level(line.text) or begins_beside(above, line, margin, end))
+                    short or heading_level(line.text) or begins_beside(above, line, margin, end)
+                )
                 if round(above.size) != round(line.size) or far or indented or ended:
                     yield held
                     held = []
@@ -193,9 +213,19 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
 def margin_of(texts: Sequence[PdfLine], end: float) -> int:
     """Return where most lines of a page begin, or farther left where lines continue a sentence of an indented line."""
     most = Counter(round(line.left) for line in texts).most_common(1)[0][0]
-    return min([most, *(round(line.left) for above, line in pairwise(texts)
-                        if round(above.left) == most and line.left < most - 0.7 * line.size
-                        and above.right > end - 0.25 * (end - most) and not SENTENCE_END.search(above.text))])
+    return min(
+        [
+            most,
+            *(
+                round(line.left)
+                for above, line in pairwise(texts)
+                if round(above.left) == most
+                and line.left < most - 0.7 * line.size
+                and above.right > end - 0.25 * (end - most)
+                and not SENTENCE_END.search(above.text)
+            ),
+        ]
+    )
 
 
 def begins_beside(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
@@ -211,8 +241,10 @@ def begins_beside(above: PdfLine, line: PdfLine, margin: float, end: float) -> b
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
     """Headings are larger than the text, the largest highest; where all have one size, their words decide."""
-    sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
-             for text, lines in zip(texts, groups, strict=True)]
+    sizes = [
+        round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
+        for text, lines in zip(texts, groups, strict=True)
+    ]
     ranks = {size: min(rank, 6) for rank, size in enumerate(sorted({*sizes} - {0}, reverse=True), 1)}
     made = []
     for text, lines, size in zip(texts, groups, sizes, strict=True):

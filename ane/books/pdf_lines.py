@@ -23,8 +23,11 @@ def main(arguments: list[str]) -> int:
         answer = read(file, pages, characters)
     except pypdfium2.PdfiumError as error:
         password = "password" in str(error).lower()
-        answer = {"error": "it is protected by a password: ane reads books without protection only" if password else
-                  f"it is a PDF that cannot be read ({error}): it is damaged, or cut off"}
+        answer = {
+            "error": "it is protected by a password: ane reads books without protection only"
+            if password
+            else f"it is a PDF that cannot be read ({error}): it is damaged, or cut off"
+        }
     except MemoryError:
         answer = {"error": "it is a PDF that needs too much memory: divide it"}
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -74,8 +77,9 @@ def goes_on(page: pypdfium2.PdfTextPage, hyphen: int, count: int) -> bool:
     """Whether the character after a hyphen is a small letter of the same size: PDFium also joins a footnote."""
     if hyphen + 1 >= count or not chr(raw.FPDFText_GetUnicode(page, hyphen + 1)).islower():
         return False
-    heights = [top - bottom for _, bottom, _, top in (page.get_charbox(index, loose=True)
-                                                      for index in (hyphen, hyphen + 1))]
+    heights = [
+        top - bottom for _, bottom, _, top in (page.get_charbox(index, loose=True) for index in (hyphen, hyphen + 1))
+    ]
     return abs(heights[0] - heights[1]) < 0.05 * heights[0]
 
 

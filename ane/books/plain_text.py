@@ -22,42 +22,45 @@ from ane.text.blocks import (
     left_out_part,
     text_block,
 )
-from ane.text.omissions import (
-    BRACKETED_MARK,
-    NOTE_PARAGRAPH,
-    PAGE_NUMBER,
-    Omission,
-    counted_omissions,
-    is_front_title,
-)
+from ane.text.omissions import BRACKETED_MARK, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
 # What Project Gutenberg puts around a text.
 BOILERPLATE = re.compile(r"(?m)^\*{3} ?(START|END) OF TH[EI]S? PROJECT GUTENBERG EBOOK.*$")
-NUMBER_WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|" \
-               "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|fifth|last"
+NUMBER_WORDS = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
+    "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|fifth|last"
+)
 NUMBERED_HEADING = re.compile(
     rf"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+(?:the\s+)?"
-    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)\b.*")
-NAMED_HEADING = re.compile(r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
-                           r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
-                           r"[^.!?,;]{0,60}[.:]?")
+    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)\b.*"
+)
+NAMED_HEADING = re.compile(
+    r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
+    r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
+    r"[^.!?,;]{0,60}[.:]?"
+)
 # The end of a book, an author with initials, and lines of a page of rights or contents, in capitals.
-NO_TITLE = re.compile(r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
-                      r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
-                      r".*\bisbn\b.*|.*©.*|.*(?:\s?\.){4,}\s*\w{1,6}", re.IGNORECASE)
+NO_TITLE = re.compile(
+    r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
+    r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
+    r".*\bisbn\b.*|.*©.*|.*(?:\s?\.){4,}\s*\w{1,6}",
+    re.IGNORECASE,
+)
 BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
-NUMBER_ALONE = re.compile(rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
-                          rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?")
-CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
+NUMBER_ALONE = re.compile(
+    rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
+    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?"
+)
+CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # a title, dots, and a page
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
-MAX_HEADING = 90        # characters
+MAX_HEADING = 90  # characters
 LEVELS = {"part": 1, "book": 1, "volume": 1}
 
 CUE_TIME = r"(?:(\d{1,3}):)?(\d\d):(\d\d)[,.](\d{1,3})"
 CUE_TIMES = re.compile(rf"{CUE_TIME}[ \t]*-->[ \t]*{CUE_TIME}.*")
-NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b")     # blocks of WebVTT
+NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b")  # blocks of WebVTT
 CUE_MARKUP = re.compile(r"</?[a-zA-Z\d][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
-CUE_PAUSE = 2.0         # seconds without a subtitle that end a paragraph
+CUE_PAUSE = 2.0  # seconds without a subtitle that end a paragraph
 
 
 def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
@@ -65,8 +68,11 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     omitted, left_out = Counter[str](), list[LeftOutPart]()
     if "front-matter" in rules and (inner := without_boilerplate(text)) != text:
         omitted["front-matter"] += 1
-        left_out.append(LeftOutPart("front-matter", "notes and licence of Project Gutenberg",
-                                    length=len(text.split()) - len(inner.split())))
+        left_out.append(
+            LeftOutPart(
+                "front-matter", "notes and licence of Project Gutenberg", length=len(text.split()) - len(inner.split())
+            )
+        )
         text = inner
     if "page-numbers" in rules:
         text = without_printed_pages(text, omitted)
@@ -74,8 +80,8 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
-    listing = False             # whether a table of contents goes on
-    dotted: list[str] = []      # lines of contents without a title
+    listing = False  # whether a table of contents goes on
+    dotted: list[str] = []  # lines of contents without a title
     for part in parts:
         lines = spoken_lines(part, rules, omitted)
         if "front-matter" in rules and not listing and not is_front_title("".join(lines[:1]).strip()):
@@ -162,9 +168,15 @@ def with_whole_titles(blocks: Sequence[TextBlock]) -> list[TextBlock]:
     found: list[TextBlock] = []
     for block in blocks:
         above = found[-1] if found and found[-1].kind == block.kind == HEADING else None
-        if above and NUMBER_ALONE.fullmatch(above.text) and not (
-                NUMBERED_HEADING.fullmatch(block.text) or NUMBER_ALONE.fullmatch(block.text)
-                or NAMED_HEADING.fullmatch(block.text)):
+        if (
+            above
+            and NUMBER_ALONE.fullmatch(above.text)
+            and not (
+                NUMBERED_HEADING.fullmatch(block.text)
+                or NUMBER_ALONE.fullmatch(block.text)
+                or NAMED_HEADING.fullmatch(block.text)
+            )
+        ):
             found[-1] = replace(above, text=f"{above.text}\n{block.text}", level=min(above.level, block.level))
         else:
             found.append(block)
@@ -184,23 +196,23 @@ def read_subtitles(text: str, keep_timing: bool = False) -> Document:
     Raises:
         UserError: there is no time line.
     """
-    paragraphs: list[tuple[float, float, list[str]]] = []       # from when to when, and the lines
+    paragraphs: list[tuple[float, float, list[str]]] = []  # from when to when, and the lines
     web = text.startswith("WEBVTT")
     for cue in re.split(r"\n(?:[ \t]*\n)+", text.strip()):
         lines = cue.split("\n")
         times = next((index for index, line in enumerate(lines[:2]) if CUE_TIMES.fullmatch(line.strip())), None)
         if times is None:
-            if paragraphs and not (web and NOT_SPOKEN.match(cue)):       # an empty line within a cue
+            if paragraphs and not (web and NOT_SPOKEN.match(cue)):  # an empty line within a cue
                 paragraphs[-1][2].extend(lines)
             continue
         found = CUE_TIMES.fullmatch(lines[times].strip())
-        start, end = (_seconds(*found.groups("0")[at:at + 4]) for at in (0, 4))    # type: ignore[union-attr]
+        start, end = (_seconds(*found.groups("0")[at : at + 4]) for at in (0, 4))  # type: ignore[union-attr]
         if paragraphs and not keep_timing and start - paragraphs[-1][1] <= CUE_PAUSE:
             begun, _, before = paragraphs.pop()
-            before.extend(lines[times + 1:])
+            before.extend(lines[times + 1 :])
             paragraphs.append((begun, end, before))
         else:
-            paragraphs.append((start, end, lines[times + 1:]))
+            paragraphs.append((start, end, lines[times + 1 :]))
     if not paragraphs:
         raise UserError("it has no line with times such as 00:00:01,000 --> 00:00:02,500")
     blocks = []

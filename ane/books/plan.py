@@ -21,35 +21,36 @@ from ane.text.cast import Cast
 from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
-MAX_SILENCE = 60.0      # seconds
+MAX_SILENCE = 60.0  # seconds
 WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
 MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
-CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute, with pauses
+CHARACTERS_A_SECOND = 15  # of English read aloud at about 160 words a minute, with pauses
 
 
 @dataclass(frozen=True)
 class Silences:
     """Seconds of silence between two chunks, from the end of speech to its beginning; from 0 to ``MAX_SILENCE``."""
 
-    sentence: float = 0.35      # between sentences of a paragraph
-    paragraph: float = 0.75     # between paragraphs, list items and quotations
-    heading: float = 1.2        # before and after a heading, and at a scene break
-    chapter: float = 2.0        # after a chapter
+    sentence: float = 0.35  # between sentences of a paragraph
+    paragraph: float = 0.75  # between paragraphs, list items and quotations
+    heading: float = 1.2  # before and after a heading, and at a scene break
+    chapter: float = 2.0  # after a chapter
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not (math.isfinite(value) and 0 <= value <= MAX_SILENCE):
-                raise UserError(f"{name}_silence must be from 0 to {MAX_SILENCE:g} seconds, got {value:g}",
-                                f"{name}_silence")
+                raise UserError(
+                    f"{name}_silence must be from 0 to {MAX_SILENCE:g} seconds, got {value:g}", f"{name}_silence"
+                )
 
 
 @dataclass(frozen=True)
 class SpeechIdentity:
     """All that determines the sound of a text beside the text."""
 
-    model: str          # a digest, and so is the next one
+    model: str  # a digest, and so is the next one
     voice: str
-    settings: Mapping[str, Any]         # those that change the sound
+    settings: Mapping[str, Any]  # those that change the sound
     seed: int
 
     @property
@@ -61,14 +62,14 @@ class SpeechIdentity:
 class PlannedChunk:
     """A piece of text spoken in one request."""
 
-    number: int         # position in the book, from 1
-    key: str            # of its sound: digest of the text, of its occurrence, and of the ``SpeechIdentity``
+    number: int  # position in the book, from 1
+    key: str  # of its sound: digest of the text, of its occurrence, and of the ``SpeechIdentity``
     text: str
-    chapter: int        # index of its chapter
-    kind: str           # of its block
+    chapter: int  # index of its chapter
+    kind: str  # of its block
     language: str
-    silence: float      # seconds after it
-    voice: str = ""     # the name that the text or its cast gives it; "": the voice of the book
+    silence: float  # seconds after it
+    voice: str = ""  # the name that the text or its cast gives it; "": the voice of the book
 
     @property
     def marked(self) -> str:
@@ -80,7 +81,7 @@ class PlannedChunk:
 class PlannedBlock:
     """A block of the document, as a ``TextBlock``."""
 
-    first: int          # number of its first chunk; of a scene break: of the chunk after it
+    first: int  # number of its first chunk; of a scene break: of the chunk after it
     kind: str
     level: int = 0
     cue: tuple[float, float] | None = None
@@ -96,8 +97,13 @@ class BookPlan:
 
     @property
     def digest(self) -> str:
-        return digest_of([[chunk.number, chunk.key, chunk.marked, chunk.chapter, chunk.kind, chunk.language,
-                           chunk.silence] for chunk in self.chunks] + [list(self.chapters)])
+        return digest_of(
+            [
+                [chunk.number, chunk.key, chunk.marked, chunk.chapter, chunk.kind, chunk.language, chunk.silence]
+                for chunk in self.chunks
+            ]
+            + [list(self.chapters)]
+        )
 
     def chosen(self, chapters: Collection[int] = (), seconds: float | None = None) -> "BookPlan":
         """The chunks of some chapters, numbered from 1, or of all; of these the first, of about so many seconds. Their
@@ -115,9 +121,11 @@ class BookPlan:
             before = accumulate((len(chunk.text) / CHARACTERS_A_SECOND for chunk in chunks), initial=0.0)
             chunks = [chunk for chunk, start in zip(chunks, before, strict=False) if start < seconds]
         numbers = {chunk.number: number for number, chunk in enumerate(chunks, 1)}
-        return BookPlan(tuple(replace(chunk, number=numbers[chunk.number]) for chunk in chunks), self.chapters,
-                        tuple(replace(block, first=numbers[block.first]) for block in self.blocks
-                              if block.first in numbers))
+        return BookPlan(
+            tuple(replace(chunk, number=numbers[chunk.number]) for chunk in chunks),
+            self.chapters,
+            tuple(replace(block, first=numbers[block.first]) for block in self.blocks if block.first in numbers),
+        )
 
 
 def digest_of(value: Any) -> str:
@@ -130,9 +138,14 @@ def seed_of(key: str, take: int) -> int:
     return int(digest_of([key, take])[:8], 16)
 
 
-def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
-              lengths: tuple[int, int] | None, spoken_as: Callable[[str, str], str] = lambda marked, voice: marked,
-              cast: Cast | None = None) -> BookPlan:
+def plan_book(
+    document: Document,
+    identity: SpeechIdentity,
+    silences: Silences,
+    lengths: tuple[int, int] | None,
+    spoken_as: Callable[[str, str], str] = lambda marked, voice: marked,
+    cast: Cast | None = None,
+) -> BookPlan:
     """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
 
     A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
@@ -155,12 +168,14 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
             first = len(chunks)
             for passage in read_pauses(block.text, strict=False, quotations=quoted):
                 for text in parts_of(passage.text, lengths):
-                    chunk = PlannedChunk(len(chunks) + 1, "", text, number, block.kind, block.language, 0.0,
-                                         passage.voice)
+                    chunk = PlannedChunk(
+                        len(chunks) + 1, "", text, number, block.kind, block.language, 0.0, passage.voice
+                    )
                     seen[chunk.marked] += 1
                     spoken = spoken_as(chunk.marked, chunk.voice)
-                    chunk.key = digest_of([base, chunk.marked, seen[chunk.marked],
-                                           *([spoken] if spoken != chunk.marked else [])])
+                    chunk.key = digest_of(
+                        [base, chunk.marked, seen[chunk.marked], *([spoken] if spoken != chunk.marked else [])]
+                    )
                     chunks.append(chunk)
                 if chunks:
                     chunks[-1].silence += passage.silence
@@ -172,12 +187,17 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
                 blocks.append(PlannedBlock(first + 1, block.kind, block.level, block.cue))
     for chunk in chunks:
         if chunk.silence > Budget().silence + MAX_SILENCE:
-            raise UserError(f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
-                            f"{Budget().silence:g} s can be made at a time: shorten its pauses")
+            raise UserError(
+                f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
+                f"{Budget().silence:g} s can be made at a time: shorten its pauses"
+            )
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")
-    return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
-                                         for number, chapter in enumerate(document.chapters, 1)), tuple(blocks))
+    return BookPlan(
+        tuple(chunks),
+        tuple(title_of(chapter, document, number) for number, chapter in enumerate(document.chapters, 1)),
+        tuple(blocks),
+    )
 
 
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
@@ -190,17 +210,17 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
         end = start + MAX_PARAGRAPH if end <= start else end
         slices.append(text[start:end])
         start = end
-    return [part for piece in [*slices, text[start:]] for part in split(piece, *lengths)
-            if any(map(str.isalnum, part))]
+    return [part for piece in [*slices, text[start:]] for part in split(piece, *lengths) if any(map(str.isalnum, part))]
 
 
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
     "Chapter 5"."""
-    heading = next((without_commands(block.text).replace("\n", " ") for block in chapter.blocks
-                    if block.kind == HEADING), "")
+    heading = next(
+        (without_commands(block.text).replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), ""
+    )
     title = chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]      # a terminal would obey control characters
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]  # a terminal would obey control characters
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:
@@ -233,7 +253,12 @@ class CastReport:
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
     """What the rules find; with a cast, by the names of its speakers."""
     cast = cast or Cast()
-    lines = [(number, line) for number, chapter in enumerate(document.chapters, 1)
-             for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines)]
-    return CastReport(dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
-                      [(chapter, line) for chapter, line in lines if line.doubtful])
+    lines = [
+        (number, line)
+        for number, chapter in enumerate(document.chapters, 1)
+        for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines)
+    ]
+    return CastReport(
+        dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
+        [(chapter, line) for chapter, line in lines if line.doubtful],
+    )

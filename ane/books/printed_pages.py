@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-REPEATED = 3            # times that a head recurs, and numbers that count up
-LONGEST_HEAD = 60       # characters
+REPEATED = 3  # times that a head recurs, and numbers that count up
+LONGEST_HEAD = 60  # characters
 NUMBER = re.compile(r"\d{1,4}")
 OUTER_NUMBER = re.compile(r"^\d{1,4}\s+|\s+\d{1,4}$")
 SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
@@ -22,16 +22,19 @@ def without_printed_pages(text: str, omitted: Counter[str]) -> str:
     filled = [number for number, line in enumerate(lines) if line]
     keys = [OUTER_NUMBER.sub("", lines[number]) if len(lines[number]) <= LONGEST_HEAD else "" for number in filled]
     counts = Counter(keys)
-    candidates = [NUMBER.fullmatch(lines[number]) is not None or (
-        counts[key] >= REPEATED and any(map(str.isalpha, key)) and not SENTENCE_END.search(key))
-        for number, key in zip(filled, keys, strict=True)]
+    candidates = [
+        NUMBER.fullmatch(lines[number]) is not None
+        or (counts[key] >= REPEATED and any(map(str.isalpha, key)) and not SENTENCE_END.search(key))
+        for number, key in zip(filled, keys, strict=True)
+    ]
     runs = candidate_runs(candidates)
     interrupting = {run for run in runs if interrupts(lines, filled, *run)}
     heads = {keys[at] for run in interrupting for at in range(*run)} - {""}
     removed = set[int]()
     numbers = [at for run in runs for at in range(*run) if NUMBER.fullmatch(lines[filled[at]])]
     counting = are_page_numbers([int(lines[filled[at]]) for at in numbers]) and 5 * sum(
-        any(NUMBER.fullmatch(lines[filled[at]]) for at in range(*run)) for run in interrupting) >= len(numbers)
+        any(NUMBER.fullmatch(lines[filled[at]]) for at in range(*run)) for run in interrupting
+    ) >= len(numbers)
     for run in runs:
         for at in range(*run):
             number = NUMBER.fullmatch(lines[filled[at]]) is not None
@@ -72,8 +75,9 @@ def are_page_numbers(numbers: Sequence[int]) -> bool:
     return len(numbers) >= REPEATED and 3 * steps >= 2 * (len(numbers) - 1)
 
 
-def kept_lines(lines: Sequence[str], filled: Sequence[int], removed: set[int],
-               interrupting: set[tuple[int, int]]) -> list[str]:
+def kept_lines(
+    lines: Sequence[str], filled: Sequence[int], removed: set[int], interrupting: set[tuple[int, int]]
+) -> list[str]:
     """Return the lines without the removed ones, and without the empty ones around those within a sentence."""
     gone = {filled[at] for at in removed}
     for start, end in interrupting:

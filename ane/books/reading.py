@@ -25,9 +25,8 @@ from ane.text.omissions import Omission, active_omissions
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
-UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF",
-              b"BOOKMOBI": "a Kindle book"}
+MAX_MARKDOWN = 8 << 20  # markdown-it takes about a second a megabyte
+UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF", b"BOOKMOBI": "a Kindle book"}
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,11 @@ def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Docu
         return read_pdf(Path(stored.name), options.rules)
 
 
-def as_text(read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
-            ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
+def as_text(
+    read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
+) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
     """Return a reader of files that decodes them for ``read``. Raises UserError for content that is not text."""
+
     def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
         data = start + _rest(file, MAX_TEXT)
         for mark, kind in UNREADABLE.items():
@@ -114,12 +115,19 @@ FORMATS = (
     DocumentFormat("plain text", (".txt", ".text", ""), as_text(read_text), may_be_markdown=True),
     DocumentFormat("Markdown", (".md", ".markdown"), as_text(read_text), may_be_markdown=True),
     DocumentFormat("EPUB", (".epub",), read_archive, b"PK\x03\x04"),
-    DocumentFormat("HTML", (".html", ".htm", ".xhtml"),
-                   as_text(lambda text, options: read_html(text, options.rules), encoding_of_html)),
+    DocumentFormat(
+        "HTML",
+        (".html", ".htm", ".xhtml"),
+        as_text(lambda text, options: read_html(text, options.rules), encoding_of_html),
+    ),
     DocumentFormat("DOCX", (".docx",), read_archive),
     DocumentFormat("PDF", (".pdf",), read_pdf_file, b"%PDF"),
-    *(DocumentFormat(name, (suffix,), as_text(lambda text, options: read_subtitles(text, options.keep_timing)),
-                     has_times=True) for name, suffix in (("SubRip", ".srt"), ("WebVTT", ".vtt"))),
+    *(
+        DocumentFormat(
+            name, (suffix,), as_text(lambda text, options: read_subtitles(text, options.keep_timing)), has_times=True
+        )
+        for name, suffix in (("SubRip", ".srt"), ("WebVTT", ".vtt"))
+    ),
 )
 UNKNOWN = DocumentFormat("", (), as_text(refuse))
 
@@ -130,12 +138,15 @@ def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
 
 def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
     """The format of files that begin so, or of this suffix."""
-    return next((each for each in FORMATS if each.start and start.startswith(each.start)),
-                next((each for each in FORMATS if suffix in each.suffixes), UNKNOWN))
+    return next(
+        (each for each in FORMATS if each.start and start.startswith(each.start)),
+        next((each for each in FORMATS if suffix in each.suffixes), UNKNOWN),
+    )
 
 
-def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: bool = False,
-                  markdown: bool | None = None) -> Document:
+def read_document(
+    source: Path | str, keep: Collection[str] = (), keep_timing: bool = False, markdown: bool | None = None
+) -> Document:
     """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
 
     Args:
@@ -159,15 +170,18 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
         with _opened(source) as file:
             start = file.read(68)
             recognised = None if str(source) == "-" else named.name == "Markdown"
-            document = format_of(suffix, start).read(file, start, ReadingOptions(
-                suffix, rules, keep_timing, recognised if markdown is None else markdown))
+            document = format_of(suffix, start).read(
+                file, start, ReadingOptions(suffix, rules, keep_timing, recognised if markdown is None else markdown)
+            )
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
-    except (OSError, ValueError) as error:          # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     if not document.has_text:
-        raise UserError(f"cannot read {name}: it has no text to speak"
-                        + (f"; add keep={','.join(rules)} if it was left out" if rules else ""))
+        raise UserError(
+            f"cannot read {name}: it has no text to speak"
+            + (f"; add keep={','.join(rules)} if it was left out" if rules else "")
+        )
     if not document.title and suffix:
         document.title = Path(source).stem
     document.title = document.title[:MAX_TITLE]

@@ -19,28 +19,28 @@ from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from ane.system.errors import UserError
 from ane.text import NORMALISERS
 
-SAMPLE_RATE = 16000                # Hz of the recogniser's acoustic model
-LEAD = 0.2                  # seconds of silence before and after: the recogniser needs them
-PEAK = 0.9                  # of the sound that it is given
+SAMPLE_RATE = 16000  # Hz of the recogniser's acoustic model
+LEAD = 0.2  # seconds of silence before and after: the recogniser needs them
+PEAK = 0.9  # of the sound that it is given
 # of 16-bit samples, root mean square: in digital silence the recogniser misses the last word of one chunk in fifty
 NOISE = 3.0
-LEAST = 1e-300              # of a likelihood
-LEFT_OUT = 1e-6             # probability with which a word may be missing
+LEAST = 1e-300  # of a likelihood
+LEFT_OUT = 1e-6  # probability with which a word may be missing
 LETTERS = re.compile(r"[a-z][a-z']*")
 # which speech reduces so far that their absence is not certain
 REDUCED = frozenset(("a", "an", "the", "are", "is", "be"))
-VARIANT = re.compile(r"\(\d+\)$")      # of a pronunciation
-NO_WORD = "<[+("                        # first characters of silence and noise
+VARIANT = re.compile(r"\(\d+\)$")  # of a pronunciation
+NO_WORD = "<[+("  # first characters of silence and noise
 # A phoneme for each letter of a word that is not in the dictionary, so that the words beside it are found.
-GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz",
-                   "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split(), strict=True))      # noqa: SIM905
+PHONEMES = "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split()  # noqa: SIM905
+GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz", PHONEMES, strict=True))
 INSTALL = "pip install '.[check]'"
 
 
 class TextAligner:
     """pocketsphinx with its model of American English: it is given the words and must find them."""
 
-    name = "pocketsphinx"       # a job's results are kept under it
+    name = "pocketsphinx"  # a job's results are kept under it
 
     def __init__(self) -> None:
         try:
@@ -48,8 +48,9 @@ class TextAligner:
         except ImportError as error:
             raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
         # each sound is normalised by itself, so that a result depends on no other
-        self._decoder = Decoder(samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60,
-                                pbeam=1e-80)
+        self._decoder = Decoder(
+            samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60, pbeam=1e-80
+        )
         self._guessed: set[str] = set()
         self._grammar = ""
 
@@ -58,7 +59,8 @@ class TextAligner:
         fit = self.fit(text, audio, rate)
         suspect = {word.word for word in fit.words or () if word.excess > UNHEARD}
         return misfits(fit, audio, rate, loudness) or [
-            ChunkProblem(f"{word!r} is not heard", 2.0) for word in self.left_out(text, audio, rate) if word in suspect]
+            ChunkProblem(f"{word!r} is not heard", 2.0) for word in self.left_out(text, audio, rate) if word in suspect
+        ]
 
     def fit(self, text: str, audio: np.ndarray, rate: int) -> TextFit:
         """How a sound (S,) float32 fits an English text."""
@@ -91,11 +93,16 @@ class TextAligner:
             return []
         segments = self._segments(words, audio, rate, LEFT_OUT)
         heard = [VARIANT.sub("", part.word) for part in segments or () if part.word[0] not in NO_WORD]
-        return [word for kind, first, last, _, _ in SequenceMatcher(None, words, heard, False).get_opcodes()
-                if kind != "equal" for word in words[first:last]]
+        return [
+            word
+            for kind, first, last, _, _ in SequenceMatcher(None, words, heard, False).get_opcodes()
+            if kind != "equal"
+            for word in words[first:last]
+        ]
 
-    def _segments(self, words: Sequence[str], audio: np.ndarray, rate: int,
-                  left_out: float = 0.0) -> Sequence[Any] | None:
+    def _segments(
+        self, words: Sequence[str], audio: np.ndarray, rate: int, left_out: float = 0.0
+    ) -> Sequence[Any] | None:
         """What the recogniser finds in a sound, of these words in order; None: nothing fits.
 
         ``left_out``: probability with which a word may be missing.
@@ -105,7 +112,7 @@ class TextAligner:
         loud = np.pad(PEAK * sound / max(1e-6, float(np.abs(sound).max())) * 32767, round(LEAD * SAMPLE_RATE))
         samples = np.rint(loud + NOISE * np.random.default_rng(0).standard_normal(len(loud))).astype(np.int16)
         decoder = self._decoder
-        decoder.reinit_feat()           # forgets the noise of the sound before
+        decoder.reinit_feat()  # forgets the noise of the sound before
         decoder.start_utt()
         decoder.process_raw(samples.tobytes(), full_utt=True)
         decoder.end_utt()
@@ -121,15 +128,18 @@ class TextAligner:
         former, self._grammar = self._grammar, f"words{int(self._grammar[5:] or 0) + 1}"
         steps: list[tuple[Any, ...]] = [(index, index + 1, 1.0, word) for index, word in enumerate(words)]
         if left_out:
-            steps += [(index, index + 1, left_out) for index, word in enumerate(words)
-                      if word not in self._guessed and word not in REDUCED]
+            steps += [
+                (index, index + 1, left_out)
+                for index, word in enumerate(words)
+                if word not in self._guessed and word not in REDUCED
+            ]
         decoder.add_fsg(self._grammar, decoder.create_fsg(self._grammar, 0, len(words), steps))
         decoder.activate_search(self._grammar)
         if former:
             decoder.remove_search(former)
 
 
-OTHER_LETTERS = 5       # letters by which a place of the transcript may not differ: spellings of a word differ by fewer
+OTHER_LETTERS = 5  # letters by which a place of the transcript may not differ: spellings of a word differ by fewer
 
 
 class TranscribingRecogniser:
@@ -152,8 +162,11 @@ def differences(text: str, transcript: str) -> list[ChunkProblem]:
         said, instead = " ".join(expected[first:last]), " ".join(heard[begin:end])
         letters = letters_apart(said.replace(" ", ""), instead.replace(" ", ""))
         if kind != "equal" and letters >= OTHER_LETTERS:
-            what = {"delete": f"{said!r} is not heard", "insert": f"{instead!r} is heard, which its text does not have",
-                    "replace": f"{instead!r} is heard instead of {said!r}"}[kind]
+            what = {
+                "delete": f"{said!r} is not heard",
+                "insert": f"{instead!r} is heard, which its text does not have",
+                "replace": f"{instead!r} is heard instead of {said!r}",
+            }[kind]
             found.append(ChunkProblem(what, letters / (OTHER_LETTERS - 1)))
     return found
 

@@ -21,22 +21,29 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.text.passages import without_commands
 
-CheckProgress = Callable[[int, int], None]      # chunks judged, of all
+CheckProgress = Callable[[int, int], None]  # chunks judged, of all
 
 
 @dataclass(frozen=True)
 class BookChecker:
     """How chunks are judged."""
 
-    recogniser: TextAligner | TranscribingRecogniser | None = None      # None: by the sound and the codes alone
-    retries: int = 2        # how many times a suspect chunk is spoken again at most; 0: it is only reported
+    recogniser: TextAligner | TranscribingRecogniser | None = None  # None: by the sound and the codes alone
+    retries: int = 2  # how many times a suspect chunk is spoken again at most; 0: it is only reported
 
     @property
     def name(self) -> str:
         return self.recogniser.name if self.recogniser else SOUND_ONLY
 
-    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals, norms: BookNorms,
-                 words: Iterable[SpokenWord] = ()) -> list[ChunkProblem]:
+    def problems(
+        self,
+        text: str,
+        audio: np.ndarray,
+        rate: int,
+        signals: ChunkSignals,
+        norms: BookNorms,
+        words: Iterable[SpokenWord] = (),
+    ) -> list[ChunkProblem]:
         """What is wrong with a chunk's sound (S,) float32. ``words``: those that were timed."""
         found = problems_of(signals, norms) + skipped_words(words)
         if self.recogniser is not None and signals.sound.seconds:
@@ -48,8 +55,13 @@ def badness(problems: list[ChunkProblem]) -> float:
     return sum(problem.severity for problem in problems)
 
 
-def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: BookChecker,
-               progress: CheckProgress = lambda done, total: None) -> int:
+def check_book(
+    store: JobStore,
+    plan: BookPlan,
+    speaker: BookSpeaker,
+    checker: BookChecker,
+    progress: CheckProgress = lambda done, total: None,
+) -> int:
     """Judge every chunk of a job that was not judged in this way; returns the number of chunks that were replaced.
 
     Raises:
@@ -71,8 +83,9 @@ def norms_of(store: JobStore) -> BookNorms:
     return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 
-def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
-                    progress: CheckProgress) -> Iterator[StoredChunk | None]:
+def chunks_to_check(
+    store: JobStore, plan: BookPlan, checker: BookChecker, progress: CheckProgress
+) -> Iterator[StoredChunk | None]:
     """The chunks that were not judged, leased to this process; None while others judge the last of them.
 
     Raises:
@@ -87,21 +100,25 @@ def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
         if claimed is None:
             spoken, _, _ = store.progress()
             if spoken < len(plan.chunks):
-                raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
-                                "checked: run the command again; what was spoken is kept")
+                raise UserError(
+                    "another process forgot the sound of chunks, to speak them again, while they were "
+                    "checked: run the command again; what was spoken is kept"
+                )
             time.sleep(POLL)
         yield claimed
 
 
-def judged(claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
-           count: int) -> SpokenChunk:
+def judged(
+    claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms, count: int
+) -> SpokenChunk:
     """Return the chunk's sound or, if it is suspect, the best of this one and others with other seeds, with its
     problems. ``count`` is the number of chunks."""
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
 
     def problems(of: SpokenChunk) -> list[ChunkProblem]:
-        return checker.problems(text, of.audio, rate, ChunkSignals.of(text, of, rate), norms,
-                                of.words if speaker.aligned else ())
+        return checker.problems(
+            text, of.audio, rate, ChunkSignals.of(text, of, rate), norms, of.words if speaker.aligned else ()
+        )
 
     best, found = sound, problems(sound)
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):

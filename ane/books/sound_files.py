@@ -34,16 +34,24 @@ class SoundFiles:
         if for_acx or loudness is not None:
             meters = {part.chapters[0].number: measured(sound_of_book(store, part), part.rate) for part in parts}
             self._levels = wanted_levels(meters, loudness)
-            self._leveller = (BookLeveller("loudness", CEILING) if loudness is not None else
-                              BookLeveller("rms", acx.PEAK))
+            self._leveller = (
+                BookLeveller("loudness", CEILING) if loudness is not None else BookLeveller("rms", acx.PEAK)
+            )
 
     @property
     def whole(self) -> LoudnessMeter | None:
         return self._leveller.whole if self._leveller else None
 
-    def write(self, part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
-              marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:
+    def write(
+        self,
+        part: BookTimeline,
+        path: Path,
+        tags: Mapping[str, str] = MappingProxyType({}),
+        marks: Sequence[ChapterMark] = (),
+        cover: CoverImage | None = None,
+    ) -> None:
         """Write the file of a part. The arguments are those of ``ane.audio.writing``."""
+
         def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
             pieces = change(sound_of_book(self._store, part), part.rate)
             with writing(path, part.rate, tags, marks, cover, encoding=acx.FORMAT if self._acx else None) as append:
@@ -64,8 +72,9 @@ def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -
     Args:
         loudness: LUFS of the whole. ``None`` means the RMS level for ACX, which takes no file outside its limits.
     """
-    level, goal, least, most = ("rms", acx.RMS, *acx.KEPT) if loudness is None else (
-        "loudness", loudness, -np.inf, np.inf)
+    level, goal, least, most = (
+        ("rms", acx.RMS, *acx.KEPT) if loudness is None else ("loudness", loudness, -np.inf, np.inf)
+    )
     whole = LoudnessMeter(next(iter(meters.values())).rate)
     for meter in meters.values():
         whole.include(meter)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 WITHOUT_EFFECT = ("lanes", "batch", "best", "split", "seed")
 # settings that earlier versions lacked, left out at this value, so that the keys of existing jobs stay valid
 LATER = {"british": False}
-LENGTHS = 200, 300      # characters of a chunk, of models that state none
-MAX_CHECKED_SPEED = 1.5     # above it, spoken words can be as short as skipped ones
+LENGTHS = 200, 300  # characters of a chunk, of models that state none
+MAX_CHECKED_SPEED = 1.5  # above it, spoken words can be as short as skipped ones
 
 
 @dataclass
@@ -76,17 +76,29 @@ class BookSpeaker:
         model, self.sample_rate, self.seeded = synthesizer.model, synthesizer.sample_rate, synthesizer.model.is_random
         self.lengths: tuple[int, int] | None = getattr(settings, "split", LENGTHS)
         changes = {"split": (self.lengths[1], self.lengths[1])} if self.lengths and hasattr(settings, "split") else {}
-        self.aligned = "autoregressive" in model.networks and speed <= MAX_CHECKED_SPEED and bool(
-            model.config("autoregressive").alignment_heads)
-        request = synthesizer.completed(request.changed(
-            cast=cast and replace(cast, attributed=False), quote_voice=None,        # whole documents are attributed
-            seed=request.seed if self.seeded else None, settings=replace(settings, **changes), ssml=False,
-            markdown=False, word_times=request.word_times or (checked and self.aligned)))
+        self.aligned = (
+            "autoregressive" in model.networks
+            and speed <= MAX_CHECKED_SPEED
+            and bool(model.config("autoregressive").alignment_heads)
+        )
+        request = synthesizer.completed(
+            request.changed(
+                cast=cast and replace(cast, attributed=False),
+                quote_voice=None,  # whole documents are attributed
+                seed=request.seed if self.seeded else None,
+                settings=replace(settings, **changes),
+                ssml=False,
+                markdown=False,
+                word_times=request.word_times or (checked and self.aligned),
+            )
+        )
         self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
         self.model, self.voice = model.identity, voice_digest(self._request.voice)
         # of models whose sound is stretched, a speed of 1 is left out, so that the keys of existing jobs stay valid
-        self.settings: Mapping[str, Any] = {**({} if speed == 1 and synthesizer.stretches else {"speed": speed}),
-                                            **settings_of(settings)}
+        self.settings: Mapping[str, Any] = {
+            **({} if speed == 1 and synthesizer.stretches else {"speed": speed}),
+            **settings_of(settings),
+        }
         self._named: dict[str, str] = {}
 
     def respell(self, text: str) -> str:
@@ -100,8 +112,9 @@ class BookSpeaker:
             UserError: There is no such voice.
         """
         if voice and voice not in self._named:
-            self._named[voice] = voice_digest(self.synthesizer.named_voice(voice, replace(self._request, text=marked),
-                                                                           SpeechContext()))
+            self._named[voice] = voice_digest(
+                self.synthesizer.named_voice(voice, replace(self._request, text=marked), SpeechContext())
+            )
         return f"{self.respell(marked)} {self._named[voice]}" if voice else self.respell(marked)
 
     def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
@@ -121,14 +134,20 @@ class BookSpeaker:
 
 def voice_digest(voice: Any) -> str:
     """What identifies a voice: its name, or the digest of its latents; "" for the only one of a model."""
-    return voice or "" if voice is None or isinstance(voice, str) else digest_of(
-        [latent.tobytes().hex() for latent in (voice.ar, voice.diffusion)])
+    return (
+        voice or ""
+        if voice is None or isinstance(voice, str)
+        else digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion)])
+    )
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
     """The settings that change the sound of a chunk."""
-    return {name: value for name, value in asdict(settings).items()
-            if name not in WITHOUT_EFFECT and LATER.get(name) is not value}
+    return {
+        name: value
+        for name, value in asdict(settings).items()
+        if name not in WITHOUT_EFFECT and LATER.get(name) is not value
+    }
 
 
 def without_faulty_commands(text: str) -> tuple[str, list[str]]:

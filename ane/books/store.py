@@ -27,13 +27,15 @@ from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_voice_mark
 
-LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
-OUTPUT = "output"       # the key of the lease on writing the output
-SOUND_ONLY = "sound"    # the checker without a recogniser; what another one judged need not be judged by it
+LEASE = 60.0  # seconds after which a process that gave no sign of life loses its chunk
+OUTPUT = "output"  # the key of the lease on writing the output
+SOUND_ONLY = "sound"  # the checker without a recogniser; what another one judged need not be judged by it
 JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
-CHUNKS = ("SELECT c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence, c.voice, s.take, s.samples, "
-          "s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c JOIN sounds s USING (key) "
-          "LEFT JOIN leases l USING (key)")
+CHUNKS = (
+    "SELECT c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence, c.voice, s.take, s.samples, "
+    "s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c JOIN sounds s USING (key) "
+    "LEFT JOIN leases l USING (key)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,13 @@ class StoredChunk:
     """A chunk and the facts that the job has of its sound. The process that claimed it alone may speak it."""
 
     chunk: PlannedChunk
-    take: int                   # for which time it is spoken; 0: the first
-    samples: int | None         # None: it was not spoken yet
+    take: int  # for which time it is spoken; 0: the first
+    samples: int | None  # None: it was not spoken yet
     rate: int | None
     elapsed: float | None
     notes: list[str]
     leased: bool
-    problems: list[str]         # what a check found in the sound that was kept
+    problems: list[str]  # what a check found in the sound that was kept
 
     @property
     def seed(self) -> int:
@@ -58,7 +60,7 @@ class JobStore(JobDatabase):
     """A job: its plan, its sounds and who works on what."""
 
     _wanted_seed: int | None = None
-    _lock = -1              # descriptor of the lock on writing the output
+    _lock = -1  # descriptor of the lock on writing the output
 
     # Facts
 
@@ -93,13 +95,17 @@ class JobStore(JobDatabase):
         """
         with self._transaction() as run:
             self._drop_dead_leases(run)
-            former = {name: read_fact(name, value, self.path) for name, value in
-                      run("SELECT name, value FROM facts WHERE name IN ('plan', 'options')")}
+            former = {
+                name: read_fact(name, value, self.path)
+                for name, value in run("SELECT name, value FROM facts WHERE name IN ('plan', 'options')")
+            }
             changed = former != {"plan": plan.digest, "options": options}
             other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
             if changed and other:
-                raise UserError(f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
-                                "text, voice or option: wait for it, stop it, or choose another output")
+                raise UserError(
+                    f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
+                    "text, voice or option: wait for it, stop it, or choose another output"
+                )
             if self._wanted_seed is not None:
                 set_fact(run, "seed", self._wanted_seed)
             set_fact(run, "options", options)
@@ -107,8 +113,10 @@ class JobStore(JobDatabase):
                 return
             run("DELETE FROM chunks")
             for chunk in plan.chunks:
-                run("INSERT INTO chunks VALUES (:number, :key, :text, :chapter, :kind, :language, :silence, :voice)",
-                    vars(chunk))
+                run(
+                    "INSERT INTO chunks VALUES (:number, :key, :text, :chapter, :kind, :language, :silence, :voice)",
+                    vars(chunk),
+                )
             run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
             set_fact(run, "plan", plan.digest)
             set_fact(run, "chapters", plan.chapters)
@@ -132,9 +140,12 @@ class JobStore(JobDatabase):
                 if not 1 <= number <= count:
                     raise UserError(f"redo must name chunks from 1 to {count}, got {number}", "redo")
                 key = run("SELECT key FROM chunks WHERE number = ?", (number,)).fetchone()
-                run("UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
+                run(
+                    "UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
                     "flac = NULL, words = NULL, signals = NULL, checker = NULL, problems = NULL, "
-                    "replaced = NULL WHERE key = ?", key)
+                    "replaced = NULL WHERE key = ?",
+                    key,
+                )
                 run("DELETE FROM leases WHERE key = ?", key)
 
     def chunks(self) -> list[StoredChunk]:
@@ -147,15 +158,25 @@ class JobStore(JobDatabase):
         """Make a chunk from a row of ``CHUNKS``. Raises UserError when the row is damaged."""
         *planned, take, samples, rate, elapsed, notes, expires, problems = read_chunk(row, self.path)
         chunk = PlannedChunk(*planned)
-        if not chunk.voice:             # a job of an earlier version has it in the text
+        if not chunk.voice:  # a job of an earlier version has it in the text
             chunk.text, chunk.voice = without_voice_mark(chunk.text)
-        return StoredChunk(chunk, take, samples, rate, elapsed, notes or [],
-                           expires is not None and expires > self.clock(), problems or [])
+        return StoredChunk(
+            chunk,
+            take,
+            samples,
+            rate,
+            elapsed,
+            notes or [],
+            expires is not None and expires > self.clock(),
+            problems or [],
+        )
 
     def progress(self) -> tuple[int, int, int]:
         """Chunks with a sound, chunks in all, and characters of those without."""
-        row = self._row("SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
-                        "FROM chunks c JOIN sounds s USING (key)")
+        row = self._row(
+            "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
+            "FROM chunks c JOIN sounds s USING (key)"
+        )
         done, total, left = row or (0, 0, 0)
         return done, total, int(left)
 
@@ -172,15 +193,17 @@ class JobStore(JobDatabase):
             return np.zeros(0, np.float32)
         try:
             audio, _ = soundfile.read(BytesIO(row[1]), dtype="float32")
-        except (soundfile.LibsndfileError, TypeError):      # TypeError: not even bytes
+        except (soundfile.LibsndfileError, TypeError):  # TypeError: not even bytes
             audio = np.zeros((0, 0))
         if audio.shape == (row[0],):
             return np.asarray(audio)
         with self._transaction() as run:
             [number] = run("SELECT number FROM chunks WHERE key = ?", (key,)).fetchone() or ["?"]
             run("UPDATE sounds SET samples = NULL, flac = NULL WHERE key = ?", (key,))
-        raise UserError(f"the sound of chunk {number} in {self.path} was damaged, and is removed: run the command "
-                        "again, which speaks this chunk alone")
+        raise UserError(
+            f"the sound of chunk {number} in {self.path} was damaged, and is removed: run the command "
+            "again, which speaks this chunk alone"
+        )
 
     def spoken(self, key: str) -> SpokenChunk:
         """Return the sound of a chunk with the words and signals that are known. Raises UserError as ``sound`` does."""
@@ -221,8 +244,10 @@ class JobStore(JobDatabase):
         """A transaction of the process that leases the output. UserError: another process has the lease."""
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
-                raise UserError(f"another process writes the output of the job in {self.path} since this one gave no "
-                                "sign of life for a while: this one stops")
+                raise UserError(
+                    f"another process writes the output of the job in {self.path} since this one gave no "
+                    "sign of life for a while: this one stops"
+                )
             yield run
 
     def recorded_outputs(self) -> list[tuple[str, int | None, str]]:
@@ -241,8 +266,16 @@ class JobStore(JobDatabase):
         self._unlock()
         super().close()
 
-    def save(self, claimed: StoredChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
-             words: Sequence[SpokenWord] = (), signals: Mapping[str, Any] | None = None) -> bool:
+    def save(
+        self,
+        claimed: StoredChunk,
+        audio: np.ndarray,
+        rate: int,
+        elapsed: float,
+        notes: list[str],
+        words: Sequence[SpokenWord] = (),
+        signals: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Store a sound, (S,) float32 within ±1, with notes, the times of its words from its beginning, and signals.
 
         False, and nothing is stored, when the lease was lost.
@@ -250,19 +283,32 @@ class JobStore(JobDatabase):
         key = claimed.chunk.key
         with self._transaction() as run:
             held = run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount
-            return bool(held) and bool(run(
-                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ?, words = ?, signals = ? "
-                "WHERE key = ? AND take = ? AND samples IS NULL",
-                (len(audio), rate, elapsed, json.dumps(notes), as_flac(audio, rate), as_json(words),
-                 json.dumps(signals) if signals else None, key, claimed.take)).rowcount)
+            return bool(held) and bool(
+                run(
+                    "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ?, words = ?, signals = ? "
+                    "WHERE key = ? AND take = ? AND samples IS NULL",
+                    (
+                        len(audio),
+                        rate,
+                        elapsed,
+                        json.dumps(notes),
+                        as_flac(audio, rate),
+                        as_json(words),
+                        json.dumps(signals) if signals else None,
+                        key,
+                        claimed.take,
+                    ),
+                ).rowcount
+            )
 
     # Checks
 
     def signals(self) -> list[dict[str, Any]]:
         """The signals of every chunk's first sound, of those that have any."""
         with self._errors():
-            rows = self._connection.execute("SELECT s.signals FROM chunks c JOIN sounds s USING (key) "
-                                            "WHERE s.signals IS NOT NULL ORDER BY c.number").fetchall()
+            rows = self._connection.execute(
+                "SELECT s.signals FROM chunks c JOIN sounds s USING (key) WHERE s.signals IS NOT NULL ORDER BY c.number"
+            ).fetchall()
         return [read_fact("signals", row[0], self.path) for row in rows]
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
@@ -272,13 +318,13 @@ class JobStore(JobDatabase):
 
     def checked(self, checker: str) -> int:
         """How many chunks were judged by this checker, or by a recogniser beside ``SOUND_ONLY``."""
-        row = self._row(f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}", checker, SOUND_ONLY,
-                        checker)
+        row = self._row(
+            f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}", checker, SOUND_ONLY, checker
+        )
         return int(row[0]) if row else 0
 
     def claim_check(self, plan: str, checker: str) -> StoredChunk | None:
-        """Lease the first chunk with a sound that this checker has not judged and nobody judges; None: there is none.
-        """
+        """Lease the first spoken chunk that this checker has not judged and nobody judges; None if none is left."""
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
@@ -291,12 +337,24 @@ class JobStore(JobDatabase):
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:
                 return False
             if not best.stored:
-                run("UPDATE sounds SET samples = ?, rate = ?, notes = ?, flac = ?, words = ?, replaced = 1 "
+                run(
+                    "UPDATE sounds SET samples = ?, rate = ?, notes = ?, flac = ?, words = ?, replaced = 1 "
                     "WHERE key = ?",
-                    (len(best.audio), rate, json.dumps(best.notes), as_flac(best.audio, rate), as_json(best.words),
-                     key))
-            return bool(run("UPDATE sounds SET checker = ?, problems = ? WHERE key = ? AND take = ?",
-                            (checker, json.dumps(best.problems), key, claimed.take)).rowcount)
+                    (
+                        len(best.audio),
+                        rate,
+                        json.dumps(best.notes),
+                        as_flac(best.audio, rate),
+                        as_json(best.words),
+                        key,
+                    ),
+                )
+            return bool(
+                run(
+                    "UPDATE sounds SET checker = ?, problems = ? WHERE key = ? AND take = ?",
+                    (checker, json.dumps(best.problems), key, claimed.take),
+                ).rowcount
+            )
 
     def renew(self) -> None:
         """Extend the leases of this process."""
@@ -324,8 +382,10 @@ class JobStore(JobDatabase):
         with self._transaction() as run:
             stored = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
             if stored is None or json.loads(stored[0]) != plan:
-                raise UserError(f"another process gave the job in {self.path} another text, voice or setting "
-                                "meanwhile: this one stops")
+                raise UserError(
+                    f"another process gave the job in {self.path} another text, voice or setting "
+                    "meanwhile: this one stops"
+                )
             self._drop_dead_leases(run)
             row = run(f"{CHUNKS} WHERE l.key IS NULL AND {condition} ORDER BY c.number LIMIT 1", values).fetchone()
             if row is None:
@@ -335,8 +395,9 @@ class JobStore(JobDatabase):
         return claimed
 
     def _lease(self, run: Callable[..., sqlite3.Cursor], key: str) -> None:
-        run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)",
-            (key, self.owner, self.host, os.getpid(), self.clock() + LEASE))
+        run(
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?)", (key, self.owner, self.host, os.getpid(), self.clock() + LEASE)
+        )
 
     def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
         """Delete leases that expired, and those of processes of this machine that have ended."""
@@ -368,6 +429,6 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:             # another user's
+    except OSError:  # another user's
         pass
     return True

@@ -18,5 +18,14 @@ from ane.bundles.opening import (
 
 Model = Bundle
 
-__all__ = ["EMBEDDED", "Bundle", "Model", "add_model_arguments", "bundle_names", "demo_bundle", "find_bundle",
-           "is_path", "open_model"]
+__all__ = [
+    "EMBEDDED",
+    "Bundle",
+    "Model",
+    "add_model_arguments",
+    "bundle_names",
+    "demo_bundle",
+    "find_bundle",
+    "is_path",
+    "open_model",
+]

@@ -1,13 +1,13 @@
 """A bundle: one model in one directory that can be copied, checked and loaded lazily. Nothing else is a model on disk.
 
-    bundle.json                    its content (manifest.py)
-    weights/<network>.safetensors  the network's state dict, weight norm folded in; int8 with a scale beside each tensor
-    tokenizer.json                 Hugging Face tokenizers, where the family has one
-    mel_norms.safetensors          mel_norms (80,) float32, where the family has them
-    voices/<name>.safetensors      voices that come with it
-    config.json, *.onnx, *.npz     of families whose model is one ONNX graph
-    packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
-    packages/<name>.onnx/          ONNX packages of the networks (packages.py)
+bundle.json                    its content (manifest.py)
+weights/<network>.safetensors  the network's state dict, weight norm folded in; int8 with a scale beside each tensor
+tokenizer.json                 Hugging Face tokenizers, where the family has one
+mel_norms.safetensors          mel_norms (80,) float32, where the family has them
+voices/<name>.safetensors      voices that come with it
+config.json, *.onnx, *.npz     of families whose model is one ONNX graph
+packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
+packages/<name>.onnx/          ONNX packages of the networks (packages.py)
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from ane.bundles.packages import FORMATS, NAMES, read_section
 from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch takes a second to import, and every command's --help imports this module
+if TYPE_CHECKING:  # torch takes a second to import, and every command's --help imports this module
     import torch
 
 
@@ -59,7 +59,8 @@ class Bundle:
         self.manifest = read_manifest(self.path)
         self.packages, self.onnx_packages = (
             read_section(self.manifest.sections, str(self.path / MANIFEST_FILE), self.manifest.networks, name)
-            for name in FORMATS)
+            for name in FORMATS
+        )
         for file in self.files:
             check_size(self.path, file)
         self.name, self.precision = self.manifest.name, self.manifest.precision
@@ -77,19 +78,30 @@ class Bundle:
     def identity(self) -> str:
         """Hexadecimal digest that changes when weights or configs do; a key for caches."""
         manifest = self.manifest
-        if manifest.files:          # jobs of earlier versions have their sounds under this key
+        if manifest.files:  # jobs of earlier versions have their sounds under this key
             return identity_of([(file.file, *size_and_time(self.path / file.file)) for file in manifest.files.values()])
-        parts = [[name, network.sha256, {key: value for key, value in asdict(network.config).items()
-                                                 if key not in network.config.without_effect}]
-                 for name, network in manifest.networks.items()]
+        parts = [
+            [
+                name,
+                network.sha256,
+                {
+                    key: value
+                    for key, value in asdict(network.config).items()
+                    if key not in network.config.without_effect
+                },
+            ]
+            for name, network in manifest.networks.items()
+        ]
         content = json.dumps([sorted(parts), *(file.sha256 for file in manifest.data_files)])
         return hashlib.sha256(content.encode()).hexdigest()
 
     @property
     def files(self) -> list[FileRecord]:
         """Every file except bundle.json."""
-        return [*self.manifest.all_files,
-                *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
+        return [
+            *self.manifest.all_files,
+            *(file for package in (*self.packages, *self.onnx_packages) for file in package.files),
+        ]
 
     @property
     def voices(self) -> Path | None:
@@ -102,8 +114,9 @@ class Bundle:
         named = {self.path / voice.file for voice in self.manifest.voices.values()}
         for entry in sorted(directory.glob("[!.]*")):
             if entry not in named:
-                raise UserError(f"{entry} is not in bundle.json: remove it; add a voice of your own with "
-                                "`ane voices add`")
+                raise UserError(
+                    f"{entry} is not in bundle.json: remove it; add a voice of your own with `ane voices add`"
+                )
         return directory
 
     def config(self, network: str) -> Any:
@@ -128,8 +141,10 @@ class Bundle:
                 check_layout(path, self.family.networks[network], known.config, file)
                 return expanded({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
-                            "import or copy the bundle again") from error
+            raise UserError(
+                f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
+                "import or copy the bundle again"
+            ) from error
 
     def file(self, role: str) -> Path:
         """One of the further files that its family declares, checked. Raises UserError: it is missing or damaged."""
@@ -170,8 +185,11 @@ class Bundle:
     @property
     def widths(self) -> tuple[int, int]:
         """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
-        widths = [network.voice_width(self.config(name)) for name, network in self.family.networks.items()
-                  if network.voice_width]
+        widths = [
+            network.voice_width(self.config(name))
+            for name, network in self.family.networks.items()
+            if network.voice_width
+        ]
         if not widths:
             raise self.lacks("voices")
         return widths[0], widths[1]
@@ -216,10 +234,14 @@ class Bundle:
             otherwise: Says what to do instead of making some.
         """
         if not self.networks:
-            return UserError(f"{self.name} is a {self.family.title} model, and `ane convert` makes no {NAMES[format]} "
-                             "packages of it" + (f": {otherwise}" if otherwise else ""))
-        return UserError(f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {self.path} --to "
-                         f"{format} -o DIR` and open that bundle" + (f", or {otherwise}" if otherwise else ""))
+            return UserError(
+                f"{self.name} is a {self.family.title} model, and `ane convert` makes no {NAMES[format]} "
+                "packages of it" + (f": {otherwise}" if otherwise else "")
+            )
+        return UserError(
+            f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {self.path} --to "
+            f"{format} -o DIR` and open that bundle" + (f", or {otherwise}" if otherwise else "")
+        )
 
     def require(self, network: str) -> None:
         """Raise UserError, naming upstream's file, when the model lacks ``network``."""
@@ -227,19 +249,33 @@ class Bundle:
             raise self.lacks(f"{network} network")
         if network not in self.networks:
             file = self.family.networks[network].file
-            raise UserError(f"{self.name} has no {network} network: {file} was not among its checkpoints; "
-                            "add that file and import again")
+            raise UserError(
+                f"{self.name} has no {network} network: {file} was not among its checkpoints; "
+                "add that file and import again"
+            )
 
     def contents(self) -> Contents:
         """The parts of the bundle without its packages, to write them again."""
         manifest, has = self.manifest, self.family.data
         return Contents(
-            manifest.family, self.path, self.name, {name: self.config(name) for name in manifest.networks},
-            self.tensors, self.precision, self.trained, self.tokenizer if "tokenizer" in has else None,
+            manifest.family,
+            self.path,
+            self.name,
+            {name: self.config(name) for name in manifest.networks},
+            self.tensors,
+            self.precision,
+            self.trained,
+            self.tokenizer if "tokenizer" in has else None,
             self.mel_norms if "mel_norms" in has else None,
             {path.stem: path for path in sorted(self.voices.glob("*.safetensors"))} if self.voices else {},
-            {role: (record.file, self.file(role)) for role, record in manifest.files.items()}, self.default_voice,
-            self.settings, self.clones, manifest.licence, manifest.description, manifest.source)
+            {role: (record.file, self.file(role)) for role, record in manifest.files.items()},
+            self.default_voice,
+            self.settings,
+            self.clones,
+            manifest.licence,
+            manifest.description,
+            manifest.source,
+        )
 
     def verify(self) -> None:
         """Read every file and compare it with bundle.json. Raises UserError for the first that differs."""

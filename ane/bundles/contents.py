@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.bundles.surplus import Surplus
 
-if TYPE_CHECKING:       # torch takes a second to import
+if TYPE_CHECKING:  # torch takes a second to import
     import numpy as np
     import torch
 

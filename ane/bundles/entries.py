@@ -21,18 +21,18 @@ from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-SHOWN = 6           # kinds of keys in a message, at most
-Entries = Mapping[str, torch.Tensor]        # the state dict in a checkpoint
+SHOWN = 6  # kinds of keys in a message, at most
+Entries = Mapping[str, torch.Tensor]  # the state dict in a checkpoint
 
 
 # what wrappers of a network add to all its keys: PEFT, torch.compile, torch's DataParallel
 PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
-ADAPTED = ".base_layer."        # PEFT's place of the weights that an adapter changes
+ADAPTED = ".base_layer."  # PEFT's place of the weights that an adapter changes
 
 
 # names of adapters of PEFT, of loralib, of kohya's scripts and of LyCORIS
 ADAPTER = re.compile(r"(^|[._ -])(lora|dora|lokr|loha|hada|ia3|oft|boft|vera|adapter)s?([._ -]|$)", re.IGNORECASE)
-MERGE = "merge them into the model first (PEFT: merge_and_unload())"      # part of messages
+MERGE = "merge them into the model first (PEFT: merge_and_unload())"  # part of messages
 
 
 def is_adapter(key: str) -> bool:
@@ -81,9 +81,14 @@ def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
     return None
 
 
-def match_entries(shapes: Mapping[str, tuple[int, ...]], entries: Entries, path: Path,
-                  why_missing: Callable[[str], str], why_misshapen: Callable[[], str],
-                  prefix: str = "") -> dict[str, tuple[str, ...]]:
+def match_entries(
+    shapes: Mapping[str, tuple[int, ...]],
+    entries: Entries,
+    path: Path,
+    why_missing: Callable[[str], str],
+    why_misshapen: Callable[[], str],
+    prefix: str = "",
+) -> dict[str, tuple[str, ...]]:
     """For every key of a network, the entries of the file at ``path`` that it is computed from (``sources``).
 
     Args:
@@ -133,20 +138,23 @@ def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: C
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
-    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():     # a copy would fill the memory
-        raise UserError(f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it; "
-                        "the file is damaged")
+    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # a copy would fill the memory
+        raise UserError(
+            f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it; "
+            "the file is damaged"
+        )
     if tuple(entry.shape) != shape:
-        raise UserError(f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, the network has "
-                        f"{shape_text(shape)}: {why()}")
+        raise UserError(
+            f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, the network has {shape_text(shape)}: {why()}"
+        )
 
 
-ZIP_MAGIC = b"PK\x03\x04"       # torch.save since 1.6
-PICKLE_MAGIC = b"\x80"          # torch.save before that
-MAX_ENTRIES = 100_000           # tensors of a file; Tortoise's decoder has 400
-MAX_SHARED = 8                  # by which tensors that share memory may exceed it: weights are tied in pairs
-SMALL = 64 << 20                # bytes that they may claim in any case: masks are stored as one number, repeated
-ZEROS = re.compile(rb"c(?:builtins|__builtin__)\nbytearray\n")      # allowed by torch; allocates what is stated
+ZIP_MAGIC = b"PK\x03\x04"  # torch.save since 1.6
+PICKLE_MAGIC = b"\x80"  # torch.save before that
+MAX_ENTRIES = 100_000  # tensors of a file; Tortoise's decoder has 400
+MAX_SHARED = 8  # by which tensors that share memory may exceed it: weights are tied in pairs
+SMALL = 64 << 20  # bytes that they may claim in any case: masks are stored as one number, repeated
+ZEROS = re.compile(rb"c(?:builtins|__builtin__)\nbytearray\n")  # allowed by torch; allocates what is stated
 OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file",
     b"<": "is a web page, not a checkpoint: the download went to an error or login page; download it again",
@@ -183,7 +191,7 @@ def load_pickle(path: Path | str) -> Any:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 _check_zeros(path, data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")     # advice about protocols and storages that the user cannot act on
+            warnings.simplefilter("ignore")  # advice about protocols and storages that the user cannot act on
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         _check_shapes(path, content)
         return content
@@ -191,9 +199,10 @@ def load_pickle(path: Path | str) -> Any:
         raise UserError(_refusal(path, str(error))) from error
     except UserError:
         raise
-    except Exception as error:      # a damaged file can raise any exception
-        raise UserError(f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; "
-                        "get the file again") from error
+    except Exception as error:  # a damaged file can raise any exception
+        raise UserError(
+            f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; get the file again"
+        ) from error
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -203,24 +212,30 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; get the file "
-                        "again") from error
+        raise UserError(
+            f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; get the file again"
+        ) from error
 
 
 def unknown_checkpoint(path: Path) -> UserError:
     """The error for a file that no model recognises, with what it holds. Raises UserError when it is damaged."""
     content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
     if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
-        return UserError(f"{path} has the weights of an adapter (LoRA or similar) alone; {MERGE} and import the whole "
-                         "model")
+        return UserError(
+            f"{path} has the weights of an adapter (LoRA or similar) alone; {MERGE} and import the whole model"
+        )
     if isinstance(content, Mapping) and "optimizers" in content:
-        return UserError(f"{path} is the state of a trainer, whose weights are in another file: give that, such as the "
-                         "N_gpt.pth that it wrote")
+        return UserError(
+            f"{path} is the state of a trainer, whose weights are in another file: give that, such as the "
+            "N_gpt.pth that it wrote"
+        )
     found = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
-    return UserError(f"{path} is a checkpoint of no model that this version knows: it holds {found or 'nothing'}; "
-                     "FastSpeech's has word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the "
-                     "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, with "
-                     "base=NAME for the others")
+    return UserError(
+        f"{path} is a checkpoint of no model that this version knows: it holds {found or 'nothing'}; "
+        "FastSpeech's has word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the "
+        "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, with "
+        "base=NAME for the others"
+    )
 
 
 def _check_zip(path: Path) -> None:
@@ -232,9 +247,12 @@ def _check_zip(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts) or (
-                sum(part.file_size for part in parts) > path.stat().st_size):
-            raise UserError(f"{path} is compressed, which no PyTorch checkpoint is: unpack it if it is an archive of "
-                            "one, or get the file again")
+            sum(part.file_size for part in parts) > path.stat().st_size
+        ):
+            raise UserError(
+                f"{path} is compressed, which no PyTorch checkpoint is: unpack it if it is an archive of "
+                "one, or get the file again"
+            )
         for part in parts:
             if part.filename.endswith(".pkl"):
                 _check_zeros(path, archive.read(part))
@@ -249,13 +267,15 @@ def _check_shapes(path: Path, content: Any) -> None:
     """Raise UserError when tensors claim more than is stored for them: a copy of one would fill the memory."""
     claimed, stored = 0, dict[int, int]()
     for name, tensor in tensors_in(content):
-        if tensor.layout == torch.strided and tensor.device.type == "cpu":      # whoever uses another one refuses it
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":  # whoever uses another one refuses it
             storage = tensor.untyped_storage()
             stored[storage.data_ptr()] = storage.nbytes()
             claimed += tensor.numel() * tensor.element_size()
             if claimed > max(SMALL, MAX_SHARED * sum(stored.values())):
-                raise UserError(f"{path}: {name} claims the shape {shape_text(tuple(tensor.shape))}, more than is "
-                                "stored for it; the file is damaged")
+                raise UserError(
+                    f"{path}: {name} claims the shape {shape_text(tuple(tensor.shape))}, more than is "
+                    "stored for it; the file is damaged"
+                )
 
 
 def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -269,8 +289,11 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
         elif isinstance(value, Mapping | list | tuple | set) and id(value) not in seen:
             seen.add(id(value))
             start = "" if value is content else f"{name}."
-            named = ([(f"{start}{key}", item) for key, item in value.items()] if isinstance(value, Mapping)
-                     else [(f"{name}[{number}]", item) for number, item in enumerate(value)])
+            named = (
+                [(f"{start}{key}", item) for key, item in value.items()]
+                if isinstance(value, Mapping)
+                else [(f"{name}[{number}]", item) for number, item in enumerate(value)]
+            )
             waiting += [(key[-200:], item) for key, item in named]
 
 
@@ -278,6 +301,8 @@ def _refusal(path: Path, message: str) -> str:
     """One line in place of torch's advice on how to run the code anyway."""
     code = re.search(r"GLOBAL (\S+)", message)
     if code:
-        return (f"{path} refused: contains code ({code[1]}) in place of weights; "
-                "do not load it elsewhere either unless you trust its author")
+        return (
+            f"{path} refused: contains code ({code[1]}) in place of weights; "
+            "do not load it elsewhere either unless you trust its author"
+        )
     return f"{path} is not a PyTorch checkpoint (or is a damaged one); get the file again"

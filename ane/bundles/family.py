@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch takes a second to import
+if TYPE_CHECKING:  # torch takes a second to import
     from torch import nn
 
     from ane.backends.base import ModelStages
     from ane.bundles.contents import Contents
     from ane.speech.settings import SpeechSettings
 
-DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
+DEFAULT_FAMILY = "tortoise"  # of a bundle.json that names none
 MODELS = Path(__file__).parents[1] / "models"
 
 
@@ -56,8 +56,9 @@ class Config:
         """Raise UserError for values of the right kind that do not describe a network."""
         for width, heads in self.split_widths:
             if getattr(self, width) % getattr(self, heads):
-                raise UserError(f"{where}: {width} {getattr(self, width)} cannot be split among {getattr(self, heads)} "
-                                f"{heads}")
+                raise UserError(
+                    f"{where}: {width} {getattr(self, width)} cannot be split among {getattr(self, heads)} {heads}"
+                )
 
 
 def freeze(value):
@@ -67,8 +68,9 @@ def freeze(value):
 
 def _same_kind(value: Any, official: Any, minimum: int | None) -> bool:
     if isinstance(official, tuple | list):
-        return isinstance(value, tuple | list) and (not official or (
-            len(value) > 0 and all(_same_kind(item, official[0], minimum) for item in value)))
+        return isinstance(value, tuple | list) and (
+            not official or (len(value) > 0 and all(_same_kind(item, official[0], minimum) for item in value))
+        )
     if isinstance(official, float):
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return type(value) is type(official) and (minimum is None or not isinstance(value, int) or value >= minimum)
@@ -83,22 +85,22 @@ class Network:
     """One network of a family: its module, its config, where the official files keep it, and its precisions."""
 
     name: str
-    definition: "type[nn.Module] | str"     # its class, or "module:class" where the family opens without torch
+    definition: "type[nn.Module] | str"  # its class, or "module:class" where the family opens without torch
     config: type[Config]
-    file: str                               # the official checkpoint that holds it
-    prefix: str = ""                        # its keys start with this in that file
-    wrapper: str | None = None              # the file is a dictionary and the parameters are under this key
-    defaults: tuple[tuple[str, int], ...] = ()      # official arguments that differ from the config's defaults
+    file: str  # the official checkpoint that holds it
+    prefix: str = ""  # its keys start with this in that file
+    wrapper: str | None = None  # the file is a dictionary and the parameters are under this key
+    defaults: tuple[tuple[str, int], ...] = ()  # official arguments that differ from the config's defaults
     # returns the keys that only training needs, with their shapes
     unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
     # computed in fp16 or bf16 if that is chosen; others are small or run once, and rounding in a vocoder is audible
     half_precision: bool = False
-    quantised: bool = False     # its ONNX weights may be int8 or int4, which is faster: all are read for every code
-    compressed: bool = False                # its Core ML weights may have 8, 6 or 4 bits
-    fp16_package: bool = True               # False where a Core ML package in fp16 is not accurate (UnivNet: 40 dB)
-    for_speech: bool = False                # needed to speak; the others encode voices or classify
-    random: bool = False                    # speech with it depends on the seed
-    voice_width: Callable[[Any], int] | None = None     # returns the width of the voice's latent; None: it takes none
+    quantised: bool = False  # its ONNX weights may be int8 or int4, which is faster: all are read for every code
+    compressed: bool = False  # its Core ML weights may have 8, 6 or 4 bits
+    fp16_package: bool = True  # False where a Core ML package in fp16 is not accurate (UnivNet: 40 dB)
+    for_speech: bool = False  # needed to speak; the others encode voices or classify
+    random: bool = False  # speech with it depends on the seed
+    voice_width: Callable[[Any], int] | None = None  # returns the width of the voice's latent; None: it takes none
 
     @cached_property
     def module(self) -> "type[nn.Module]":
@@ -118,22 +120,23 @@ class ModelFamily:
     What else they need follows from its networks, its settings and the open model (``ane.bundles.Bundle``).
     """
 
-    name: str                   # of its folder in ``ane.models``
-    title: str                  # its name in messages
+    name: str  # of its folder in ``ane.models``
+    title: str  # its name in messages
     # by name, in the order in which bundles store them
     networks: Mapping[str, Network] = MappingProxyType({})
-    stages: "ModelStages"       # what a backend runs
-    settings: "type[SpeechSettings] | None" = None      # of a request; their fields are its options; None: transcribes
-    data: frozenset[str] = frozenset()      # what bundles have beside networks and voices: "tokenizer", "mel_norms"
-    files: tuple[str, ...] = ()             # roles of further files, such as the "graph" of a model that is one
-    extra = ""                              # of this package, which installs what such a graph needs
-    repositories = ""           # regular expression found in the names of its repositories; "": any other
+    stages: "ModelStages"  # what a backend runs
+    settings: "type[SpeechSettings] | None" = None  # of a request; their fields are its options; None: transcribes
+    data: frozenset[str] = frozenset()  # what bundles have beside networks and voices: "tokenizer", "mel_norms"
+    files: tuple[str, ...] = ()  # roles of further files, such as the "graph" of a model that is one
+    extra = ""  # of this package, which installs what such a graph needs
+    repositories = ""  # regular expression found in the names of its repositories; "": any other
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
         """What ``ane.load`` returns: an ``ane.speech.Speaker``. Raises UserError when the family does not speak."""
         if self.settings is None:
-            raise UserError(f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot "
-                            "speak")
+            raise UserError(
+                f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot speak"
+            )
         # imported here: it imports libraries for sound, which conversions do not need
         return importlib.import_module(f"ane.models.{self.name}.synthesizer").SPEAKER(model, backend)
 
@@ -179,8 +182,9 @@ def import_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
 
 def family_names() -> list[str]:
     """Return the names of the families of this version, ``DEFAULT_FAMILY`` first."""
-    return sorted((file.parent.name for file in MODELS.glob("*/family.py")),
-                  key=lambda name: (name != DEFAULT_FAMILY, name))
+    return sorted(
+        (file.parent.name for file in MODELS.glob("*/family.py")), key=lambda name: (name != DEFAULT_FAMILY, name)
+    )
 
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
@@ -202,5 +206,11 @@ def recognised_family(path: Path) -> ModelFamily | None:
 
 def family_of_repository(repository: str) -> ModelFamily:
     """The family that a repository of the hub is of, by its name; ``DEFAULT_FAMILY`` when no other knows it."""
-    return next((family for family in families()
-                 if family.repositories and re.search(family.repositories, repository, re.IGNORECASE)), find_family())
+    return next(
+        (
+            family
+            for family in families()
+            if family.repositories and re.search(family.repositories, repository, re.IGNORECASE)
+        ),
+        find_family(),
+    )

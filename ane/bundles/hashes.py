@@ -14,7 +14,7 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing, write_json
 
-DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
+DAMAGED = ": the file is damaged; import or copy the bundle again"  # the end of errors
 
 
 def _inside(file: str) -> str:
@@ -70,8 +70,10 @@ def check_size(directory: Path, expected: FileRecord) -> None:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if size != expected.bytes:
-        raise UserError(f"{path} has {size} bytes, bundle.json states {expected.bytes}: the file is truncated or was "
-                        "replaced; import or copy the bundle again")
+        raise UserError(
+            f"{path} has {size} bytes, bundle.json states {expected.bytes}: the file is truncated or was "
+            "replaced; import or copy the bundle again"
+        )
 
 
 def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
@@ -83,8 +85,10 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
     path = directory / expected.file
     actual = remembered_hash(path, [path], lambda: sha256_of(path), recompute)
     if actual != expected.sha256:
-        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {expected.sha256[:12]}…: the file was "
-                        "damaged or replaced; import or copy the bundle again")
+        raise UserError(
+            f"{path} has SHA-256 {actual[:12]}…, bundle.json states {expected.sha256[:12]}…: the file was "
+            "damaged or replaced; import or copy the bundle again"
+        )
 
 
 def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
@@ -94,14 +98,16 @@ def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
 
 def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str], recompute: bool = False) -> str:
     """What ``compute`` returns of ``path``, kept in the cache while size and times of these ``files`` stay."""
-    stats = {file.relative_to(path).as_posix(): [(stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-             for file in files}
+    stats = {
+        file.relative_to(path).as_posix(): [(stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        for file in files
+    }
     stamp = paths.cache_dir() / "verified" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
     with contextlib.suppress(UserError, KeyError, TypeError):
         cached = read_json(stamp)
         if not recompute and cached["files"] == stats and isinstance(cached["content"], str):
             return cached["content"]
     content = compute()
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache it is computed each time
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:  # without a cache it is computed each time
         write_json(temporary, {"content": content, "files": stats})
     return content

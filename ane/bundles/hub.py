@@ -14,19 +14,19 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-FOLDERS = ("", ".models/", "models/")   # of a repository that may hold the checkpoints; .models/ is upstream's
-CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5      # files named in a message, at most
-HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
+FOLDERS = ("", ".models/", "models/")  # of a repository that may hold the checkpoints; .models/ is upstream's
+CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5  # files named in a message, at most
+HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}  # of huggingface_hub, by version
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """Checkpoints of one commit: their directory and the SHA-256 of each, computed from the files."""
 
-    revision: str               # commit hash
-    directory: Path             # or the one file that was asked for
-    files: dict[str, str]       # official name → SHA-256 in hex
-    licence: str = ""           # as the repository's card states it
+    revision: str  # commit hash
+    directory: Path  # or the one file that was asked for
+    files: dict[str, str]  # official name → SHA-256 in hex
+    licence: str = ""  # as the repository's card states it
 
 
 def is_repository(text: str) -> bool:
@@ -41,9 +41,15 @@ def is_local_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or checkpoint
 
 
-def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,
-                   revision: str | None = None, kind: str = "model",
-                   progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+def download_files(
+    repository: str,
+    required: Sequence[str],
+    files: Sequence[str] | None = None,
+    *,
+    revision: str | None = None,
+    kind: str = "model",
+    progress: Callable[[str], None] = lambda file: None,
+) -> Snapshot:
     """Download files of ``repository`` (or find them in the hub's cache) and hash them.
 
     Args:
@@ -68,8 +74,9 @@ def download_files(repository: str, required: Sequence[str], files: Sequence[str
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a {kind} repository"
-                        f"{_others(entries)}")
+        raise UserError(
+            f"{repository} at {revision} has no {', '.join(missing)}: it is not a {kind} repository{_others(entries)}"
+        )
     hashes, directories = {}, set()
     for file in (file for file in wanted if folder + file in entries):
         progress(file)
@@ -81,8 +88,10 @@ def download_files(repository: str, required: Sequence[str], files: Sequence[str
         hashes[file] = sha256_of(path)
         expected = getattr(entries[folder + file].lfs, "sha256", None)
         if expected and expected != hashes[file]:
-            raise UserError(f"{path} has SHA-256 {hashes[file]}, {repository} states {expected}: the download is "
-                            "damaged; delete that file and import again")
+            raise UserError(
+                f"{path} has SHA-256 {hashes[file]}, {repository} states {expected}: the download is "
+                "damaged; delete that file and import again"
+            )
     directory = directories.pop()
     if directories or _commit(directory, folder) != info.sha:
         raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
@@ -95,8 +104,10 @@ def _others(files: Iterable[str]) -> str:
     if not found:
         return ""
     shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
-    return (f"; it has {shown}: if one is a fine-tuned decoder, give OWNER/NAME/{found[0]} as SOURCE, with --base for "
-            "the other networks")
+    return (
+        f"; it has {shown}: if one is a fine-tuned decoder, give OWNER/NAME/{found[0]} as SOURCE, with --base for "
+        "the other networks"
+    )
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
@@ -106,8 +117,10 @@ def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str],
         if file not in files:
             raise UserError(f"{recorder} records a SHA-256 for {file}, but there is no such file to import")
         if files[file] != str(sha256).lower():
-            raise UserError(f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: refused; these are not "
-                            "the weights that were recorded")
+            raise UserError(
+                f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: refused; these are not "
+                "the weights that were recorded"
+            )
 
 
 def read_expected(path: Path) -> dict[str, str]:
@@ -116,8 +129,11 @@ def read_expected(path: Path) -> dict[str, str]:
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = content["source"].get("files")
-    if not isinstance(content, dict) or not content or not all(
-            isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{64}", value) for value in content.values()):
+    if (
+        not isinstance(content, dict)
+        or not content
+        or not all(isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{64}", value) for value in content.values())
+    ):
         raise UserError(f'{path} must map files to their SHA-256: {{"autoregressive.pth": "<64 hexadecimal digits>"}}')
     return content
 
@@ -133,8 +149,14 @@ def _download(repository: str, file: str, revision: str, cached_only: bool = Fal
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=cached_only))
 
 
-def _from_cache(repository: str, revision: str, required: Sequence[str], wanted: Sequence[str],
-                unreachable: _UnreachableError, progress: Callable[[str], None]) -> Snapshot:
+def _from_cache(
+    repository: str,
+    revision: str,
+    required: Sequence[str],
+    wanted: Sequence[str],
+    unreachable: _UnreachableError,
+    progress: Callable[[str], None],
+) -> Snapshot:
     """The files of ``revision`` as last downloaded. Raises UserError unless all required ones are there."""
     for folder in FOLDERS:
         found: dict[str, Path] = {}
@@ -150,8 +172,10 @@ def _from_cache(repository: str, revision: str, required: Sequence[str], wanted:
                 progress(file)
                 hashes[file] = sha256_of(path)
             return Snapshot(_commit(directory, folder), directory, hashes)
-    raise UserError(f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
-                    "give a directory of them")
+    raise UserError(
+        f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
+        "give a directory of them"
+    )
 
 
 def _commit(directory: Path, folder: str) -> str:
@@ -171,11 +195,14 @@ def _translated_errors(repository: str, revision: str, file: str = "") -> Iterat
         why = "HF_HUB_OFFLINE is set" if offline else f"the hub at {constants.ENDPOINT} does not answer"
         raise _UnreachableError(f"cannot download {repository}: {why}") from error
     except errors.GatedRepoError as error:
-        raise UserError(f"{repository} is gated: accept its terms on {constants.ENDPOINT} and log in (hf auth login)") \
-            from error
+        raise UserError(
+            f"{repository} is gated: accept its terms on {constants.ENDPOINT} and log in (hf auth login)"
+        ) from error
     except errors.RepositoryNotFoundError as error:
-        raise UserError(f"{constants.ENDPOINT} has no repository {repository} (or it is private), and there is no "
-                        "directory of that name either") from error
+        raise UserError(
+            f"{constants.ENDPOINT} has no repository {repository} (or it is private), and there is no "
+            "directory of that name either"
+        ) from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{repository} has no revision {revision!r}: give a branch, tag or commit") from error
     except errors.EntryNotFoundError as error:
@@ -194,11 +221,14 @@ def _explain_transport(error: Exception, repository: str, endpoint: str) -> None
         raise UserError(f"{endpoint} answered {status} for {repository}; try again later") from error
     module = type(error).__module__.partition(".")[0]
     if isinstance(error, json.JSONDecodeError) or (
-            isinstance(error, ValueError | KeyError | TypeError) and module not in HTTP_LIBRARIES):
-        raise UserError(f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT and your "
-                        "connection") from error
+        isinstance(error, ValueError | KeyError | TypeError) and module not in HTTP_LIBRARIES
+    ):
+        raise UserError(
+            f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT and your connection"
+        ) from error
     if isinstance(error, ConnectionError) or module in HTTP_LIBRARIES:
-        raise _UnreachableError(f"cannot download {repository}: the hub at {endpoint} cannot be reached "
-                                f"({error})") from error
+        raise _UnreachableError(
+            f"cannot download {repository}: the hub at {endpoint} cannot be reached ({error})"
+        ) from error
     if isinstance(error, OSError):
         raise UserError(f"cannot download {repository}: {error}") from error

@@ -26,8 +26,16 @@ FORMAT = 1
 MANIFEST_FILE = "bundle.json"
 # what those of KittenTTS and Kokoro do not state
 WITHOUT_NETWORKS: dict[str, Any] = {
-    "precision": "fp32", "trained": True, "default_voice": "", "networks": {}, "voices": {}, "source": {},
-    "licence": "", "description": "", "created_by": ""}
+    "precision": "fp32",
+    "trained": True,
+    "default_voice": "",
+    "networks": {},
+    "voices": {},
+    "source": {},
+    "licence": "",
+    "description": "",
+    "created_by": "",
+}
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,10 @@ def read_content(directory: Path) -> dict[str, Any]:
     if not os.path.isdir(directory):
         if not os.path.exists(directory):
             raise NotFoundError(f"there is no bundle at {directory}: {no_such_file(directory)}")
-        raise UserError(f"there is no bundle at {directory}: it is a file; import a checkpoint first, with `ane import "
-                        f"{directory} -o NAME`")
+        raise UserError(
+            f"there is no bundle at {directory}: it is a file; import a checkpoint first, with `ane import "
+            f"{directory} -o NAME`"
+        )
     if not os.path.exists(path):
         hint = f"; `ane import {directory} -o NAME` makes one" if _has_checkpoints(directory) else ""
         raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")
@@ -118,7 +128,7 @@ def read_content(directory: Path) -> dict[str, Any]:
 def _has_checkpoints(directory: Path) -> bool:
     try:
         return recognised_family(directory) is not None
-    except UserError:       # one is damaged
+    except UserError:  # one is damaged
         return True
 
 
@@ -131,22 +141,29 @@ def read_manifest(directory: Path) -> Manifest:
     family = find_family(content["family"])
     if family.files:
         content = WITHOUT_NETWORKS | content
-    if isinstance(content.get("networks"), dict):       # others are of later versions
+    if isinstance(content.get("networks"), dict):  # others are of later versions
         content["networks"] = {name: value for name, value in content["networks"].items() if name in family.networks}
     known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
     content["sections"] = {key: content[key] for key in content if key not in known}
     manifest = read_record(Manifest, content, where, DAMAGED)
     voice = manifest.default_voice
-    if voice not in manifest.voices and (Path(voice).name != voice or voice.startswith((".", "~")) or
-                                         Path(voice).suffix):
+    if voice not in manifest.voices and (
+        Path(voice).name != voice or voice.startswith((".", "~")) or Path(voice).suffix
+    ):
         raise UserError(f"{where}: default_voice must be the name of a voice, got {voice!r}{DAMAGED}")
-    missing = [*(name for name in sorted(family.data) if getattr(manifest, name) is None),
-               *(f"files: {role}" for role in family.files if role not in manifest.files)]
+    missing = [
+        *(name for name in sorted(family.data) if getattr(manifest, name) is None),
+        *(f"files: {role}" for role in family.files if role not in manifest.files),
+    ]
     if missing:
         raise UserError(f"{where}: {missing[0]} is missing{DAMAGED}")
-    return dataclasses.replace(manifest, networks={
-        name: dataclasses.replace(network, config=_config(family, name, network.config, where))
-        for name, network in manifest.networks.items()})
+    return dataclasses.replace(
+        manifest,
+        networks={
+            name: dataclasses.replace(network, config=_config(family, name, network.config, where))
+            for name, network in manifest.networks.items()
+        },
+    )
 
 
 def _config(family: ModelFamily, name: str, values: Any, where: str) -> Any:
@@ -155,8 +172,9 @@ def _config(family: ModelFamily, name: str, values: Any, where: str) -> Any:
         raise UserError(f"{where} must be an object{DAMAGED}")
     unknown = set(values) - {item.name for item in dataclasses.fields(network.config)}
     if unknown:
-        raise UserError(f"{where} has {', '.join(sorted(unknown))}, which this version does not know: "
-                        "update tortoise-ane")
+        raise UserError(
+            f"{where} has {', '.join(sorted(unknown))}, which this version does not know: update tortoise-ane"
+        )
     for key, value in values.items():
         network.official().check_value(key, value, where)
     config = network.config.from_upstream(values)

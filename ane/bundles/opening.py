@@ -13,8 +13,8 @@ from ane.system import paths
 from ane.system.errors import NotFoundError, UserError
 from ane.system.files import check_folder_of, read_json
 
-DEMO = "demo"                       # the small Tortoise
-DEFAULT_BUNDLE = "heart"            # which speaks unless another is named
+DEMO = "demo"  # the small Tortoise
+DEFAULT_BUNDLE = "heart"  # which speaks unless another is named
 FORMER_NAMES = {"demo-fast": DEFAULT_BUNDLE}  # of embedded bundles
 EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "heart"}  # the bundles of the package: name → folder in ane/demo
 
@@ -104,13 +104,17 @@ def read_constructor_arguments(path: Path) -> dict[str, Any]:
     """Upstream's constructor arguments by file, from JSON. Raises UserError when it is not a JSON object."""
     arguments = read_json(path)
     if not isinstance(arguments, dict):
-        raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}, or for FastSpeech '
-                        '{"padding": "exact"}')
+        raise UserError(
+            f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}, or for FastSpeech '
+            '{"padding": "exact"}'
+        )
     return arguments
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--bundle``, whose value ``open_model`` takes."""
-    parser.add_argument("--bundle", metavar="NAME|PATH",
-                        help="bundle to use: a name (as in `ane import`) or a directory (default: "
-                             f"{DEFAULT_BUNDLE}, embedded)")
+    parser.add_argument(
+        "--bundle",
+        metavar="NAME|PATH",
+        help=f"bundle to use: a name (as in `ane import`) or a directory (default: {DEFAULT_BUNDLE}, embedded)",
+    )

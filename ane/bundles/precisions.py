@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ane.bundles.family import Network
 
-TORCH = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}        # bytes of a weight
-GGUF = {"fp16": "MOSTLY_F16", "fp32": "ALL_F32", "q8_0": "MOSTLY_Q8_0"}     # names of gguf.LlamaFileType
+TORCH = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}  # bytes of a weight
+GGUF = {"fp16": "MOSTLY_F16", "fp32": "ALL_F32", "q8_0": "MOSTLY_Q8_0"}  # names of gguf.LlamaFileType
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ CORE_ML = {
     "fp32": PackagePrecision(100.0),
     "8bit": PackagePrecision(33.0, 33.0, 8, "compressed", "fp16", bytes=2),
     "6bit": PackagePrecision(20.0, 20.0, 6, "compressed", "fp16", bytes=2),
-    "4bit": PackagePrecision(8.0, 8.0, 4, "compressed", "fp16", bytes=2)}
+    "4bit": PackagePrecision(8.0, 8.0, 4, "compressed", "fp16", bytes=2),
+}
 ONNX = {
     "fp32": PackagePrecision(90.0),
     "fp16": PackagePrecision(45.0, flag="half_precision", bytes=2),
     "int8": PackagePrecision(20.0, bits=8, flag="quantised", on_cpu=("cuda", "tensorrt")),
-    "int4": PackagePrecision(8.0, bits=4, flag="quantised", on_cpu=("tensorrt",))}
+    "int4": PackagePrecision(8.0, bits=4, flag="quantised", on_cpu=("tensorrt",)),
+}
 PACKAGES = {"coreml": CORE_ML, "onnx": ONNX}
-NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))     # that --precision of `ane say` takes
+NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # that --precision of `ane say` takes
 
 
 def stored_precision(precisions: Mapping[str, PackagePrecision], network: "Network", precision: str) -> str:

@@ -15,13 +15,14 @@ from ane.bundles.hub import CHECKPOINTS
 from ane.system.errors import UserError
 
 # the whole names of entries next to a state dict that hold tensors and belong to a trainer
-SIDE = "(g|d|gen|disc|generator|discriminator)"         # a GAN has an optimiser for each of its two networks
+SIDE = "(g|d|gen|disc|generator|discriminator)"  # a GAN has an optimiser for each of its two networks
 TRAINER = re.compile(
     rf"({SIDE}_)?(optim(izer)?s?|(lr_)?sched(uler)?s?|((grad|amp)_)?scalers?)(_{SIDE}|_\d+)?(_state(s|_dict)?)?"
     r"|((torch|cuda|numpy|python|random|cpu)_)?rng(_states?)?|((native_)?amp_scaling_state|amp)|loops|callbacks"
     r"|discriminators?(_state_dict)?|model_d|mpd|msd|mrd|((global|current)_)?(epochs?|steps?|iterations?)|best_loss",
-    re.IGNORECASE)
-WEIGHTS = (*CHECKPOINTS, ".bin")        # the suffixes of files that may hold weights
+    re.IGNORECASE,
+)
+WEIGHTS = (*CHECKPOINTS, ".bin")  # the suffixes of files that may hold weights
 UNREADABLE = "a file that cannot be read"
 
 
@@ -41,8 +42,13 @@ class Surplus:
     adapters: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    def add(self, file: str, unused: Iterable[str], is_unneeded: Callable[[str], object],
-            beside: Mapping[str, Any] | None = None) -> None:
+    def add(
+        self,
+        file: str,
+        unused: Iterable[str],
+        is_unneeded: Callable[[str], object],
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:
         """Add the entries of a file.
 
         Args:
@@ -69,8 +75,12 @@ class Surplus:
         from ane.bundles.entries import is_adapter
 
         read = {path.resolve() for path in used}
-        for file in sorted(file for place in (folder, folder / "models") for file in place.glob("*")
-                           if file.suffix.lower() in WEIGHTS and os.path.isfile(file) and file.resolve() not in read):
+        for file in sorted(
+            file
+            for place in (folder, folder / "models")
+            for file in place.glob("*")
+            if file.suffix.lower() in WEIGHTS and os.path.isfile(file) and file.resolve() not in read
+        ):
             name, keys = file.relative_to(folder).as_posix(), _tensor_names(file)
             factors = [key for key in keys if is_adapter(key)]
             if is_adapter(file.name):
@@ -88,10 +98,14 @@ class Surplus:
 
         text = summarise_files(self.unknown, SHOWN)
         if self.adapters or any(is_adapter(name) for names in self.unknown.values() for name in names):
-            raise UserError(f"the weights of an adapter (LoRA or similar) are not applied here: {text}; {MERGE}, or "
-                            "import it without them: ignore_unknown=True")
-        raise UserError(f"this version does not know what these entries are for: {text}; the model may sound different "
-                        "without them; to leave them out: ignore_unknown=True")
+            raise UserError(
+                f"the weights of an adapter (LoRA or similar) are not applied here: {text}; {MERGE}, or "
+                "import it without them: ignore_unknown=True"
+            )
+        raise UserError(
+            f"this version does not know what these entries are for: {text}; the model may sound different "
+            "without them; to leave them out: ignore_unknown=True"
+        )
 
 
 def _tensor_names(file: Path) -> list[str]:
@@ -109,5 +123,6 @@ def summarise_files(names: Mapping[str, Iterable[str]], most: int | None = None)
     """Entries by file, at most ``most`` kinds of a file: "a.pth: 2 × x.N.bias, y; b.pth: z"."""
     from ane.bundles.entries import summarise_keys
 
-    return "; ".join(f"{file}: {summarise_keys(keys, *([] if most is None else [most]))}"
-                     for file, keys in names.items())
+    return "; ".join(
+        f"{file}: {summarise_keys(keys, *([] if most is None else [most]))}" for file, keys in names.items()
+    )

@@ -28,7 +28,9 @@ def read_tokenizer(path: Path) -> str:
     if not known:
         raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
     if '"Precompiled"' in json.dumps(content.get("normalizer")):
-        raise UserError(f"{path} has a normaliser of the kind Precompiled, which no model of this version uses: take "
-                        "the tokenizer.json that came with the model")
+        raise UserError(
+            f"{path} has a normaliser of the kind Precompiled, which no model of this version uses: take "
+            "the tokenizer.json that came with the model"
+        )
     lengths = {"padding": None, "truncation": None}
     return text if content == content | lengths else json.dumps(content | lengths)

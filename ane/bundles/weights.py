@@ -17,9 +17,9 @@ from ane.system.errors import UserError
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 FP16_MAX = 65504.0
-MAX_TENSORS = 10_000    # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
-MAX_SIZE = 10_000_000   # any number in a config
-SCALE = ".scale"        # ends the key of the factor (1,), or factors (rows,), of an int8 tensor
+MAX_TENSORS = 10_000  # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
+MAX_SIZE = 10_000_000  # any number in a config
+SCALE = ".scale"  # ends the key of the factor (1,), or factors (rows,), of an int8 tensor
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ def skeleton(network: Network, config: Any) -> nn.Module:
         with _WithoutValues():
             return network.module(config)
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"the constructor arguments given for {network.file} do not describe a network "
-                        f"({type(error).__name__}: {error}); compare them with the ones it was trained with") from error
+        raise UserError(
+            f"the constructor arguments given for {network.file} do not describe a network "
+            f"({type(error).__name__}: {error}); compare them with the ones it was trained with"
+        ) from error
 
 
 @functools.cache
@@ -84,23 +86,30 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     for key, shape in shapes.items():
         view = file.get_slice(key)
         if tuple(view.get_shape()) != shape:
-            raise UserError(f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
-                            f"bundle.json has {shape_text(shape)}; import it again")
+            raise UserError(
+                f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
+                f"bundle.json has {shape_text(shape)}; import it again"
+            )
         if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
-            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; "
-                            "import it again")
+            raise UserError(
+                f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; import it again"
+            )
 
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors without scales: an int8 tensor is float32, multiplied by its scale."""
-    return {key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
-            if tensor.dtype == torch.int8 else tensor
-            for key, tensor in tensors.items()
-            if tensors.get(key.removesuffix(SCALE), tensor).dtype != torch.int8 or not key.endswith(SCALE)}
+    return {
+        key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
+        if tensor.dtype == torch.int8
+        else tensor
+        for key, tensor in tensors.items()
+        if tensors.get(key.removesuffix(SCALE), tensor).dtype != torch.int8 or not key.endswith(SCALE)
+    }
 
 
-def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],
-                      where: str) -> dict[str, torch.Tensor]:
+def convert_precision(
+    tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str], where: str
+) -> dict[str, torch.Tensor]:
     """Parameters in ``precision``, contiguous and none sharing memory, as safetensors needs them.
 
     Integers stay as they are. Buffers become float32 at every precision: a rotary frequency rounded to 8 or 11 bits
@@ -114,12 +123,15 @@ def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffe
     for key, tensor in tensors.items():
         if tensor.is_floating_point():
             if not torch.isfinite(tensor).all():
-                raise UserError(f"{where}: {key} has NaN or infinite values: the file is damaged or its training "
-                                "diverged")
+                raise UserError(
+                    f"{where}: {key} has NaN or infinite values: the file is damaged or its training diverged"
+                )
             kept = "fp32" if key in buffers else precision
             if kept == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
-                raise UserError(f"{where}: {key} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 "
-                                "(65504); use precision=fp32 or bf16")
+                raise UserError(
+                    f"{where}: {key} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 "
+                    "(65504); use precision=fp32 or bf16"
+                )
             tensor = tensor.to(PRECISIONS[kept])
         tensor = tensor.contiguous()
         if tensor.untyped_storage().data_ptr() in seen:

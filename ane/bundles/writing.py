@@ -31,9 +31,16 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
     check_output_folder(destination, MANIFEST_FILE, "a bundle", overwrite)
 
 
-def write_bundle(contents: Contents, destination: Path | str, *, packages: Sequence[PackageRecord] = (),
-                 packages_root: Path | None = None, overwrite: bool = False,
-                 progress: Callable[[str], None] = lambda network: None, **changes: Any) -> Bundle:
+def write_bundle(
+    contents: Contents,
+    destination: Path | str,
+    *,
+    packages: Sequence[PackageRecord] = (),
+    packages_root: Path | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda network: None,
+    **changes: Any,
+) -> Bundle:
     """Write a model as a bundle, network by network; it appears at ``destination`` complete or not at all.
 
     The precision applies to all parameters; buffers stay float32, integers are unchanged. Peak memory is about the size
@@ -57,29 +64,46 @@ def write_bundle(contents: Contents, destination: Path | str, *, packages: Seque
             networks[network] = _write_network(contents, network, directory, own)
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
-        bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
-                 for package in (*own, *packages)]
-        write_manifest(directory, Manifest(
-            name=contents.name or destination.name, precision=contents.precision, trained=contents.trained,
-            default_voice=contents.default_voice, networks=networks, **_write_data(contents, directory),
-            voices=_copy_voices(contents.voices, directory), source=dict(contents.source), licence=contents.licence,
-            description=contents.description, created_by=f"tortoise-ane {version()}",
-            files={role: _write_file(directory, *file) for role, file in contents.files.items()},
-            settings=dict(contents.settings), clones=contents.clones, family=contents.family,
-            sections=sections_of(bound)))
+        bound = [
+            replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
+            for package in (*own, *packages)
+        ]
+        write_manifest(
+            directory,
+            Manifest(
+                name=contents.name or destination.name,
+                precision=contents.precision,
+                trained=contents.trained,
+                default_voice=contents.default_voice,
+                networks=networks,
+                **_write_data(contents, directory),
+                voices=_copy_voices(contents.voices, directory),
+                source=dict(contents.source),
+                licence=contents.licence,
+                description=contents.description,
+                created_by=f"tortoise-ane {version()}",
+                files={role: _write_file(directory, *file) for role, file in contents.files.items()},
+                settings=dict(contents.settings),
+                clones=contents.clones,
+                family=contents.family,
+                sections=sections_of(bound),
+            ),
+        )
     return Bundle(destination)
 
 
-def _write_network(contents: Contents, network: str, directory: Path,
-                   packages: Sequence[PackageRecord]) -> NetworkRecord:
+def _write_network(
+    contents: Contents, network: str, directory: Path, packages: Sequence[PackageRecord]
+) -> NetworkRecord:
     """Write the weights of a network, unless one of the model's own packages has them."""
     config, name = contents.configs[network], f"{network}.safetensors"
     for stored in (file for package in packages for file in package.files if Path(file.file).name == name):
         parameters = sum(tensor.numel() for key, tensor in contents.tensors(network).items() if not key.endswith(SCALE))
         return NetworkRecord(**asdict(stored), config=config, parameters=parameters)
     buffers = layout(find_family(contents.family).networks[network], config).buffers
-    tensors = convert_precision(contents.tensors(network), contents.precision, buffers,
-                                f"{contents.name or contents.path}: {network}")
+    tensors = convert_precision(
+        contents.tensors(network), contents.precision, buffers, f"{contents.name or contents.path}: {network}"
+    )
     file = f"weights/{name}"
     (directory / "weights").mkdir(exist_ok=True)
     _save(tensors, directory / file)

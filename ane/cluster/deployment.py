@@ -30,14 +30,15 @@ class ReplicaSettings:
 
     least: int = 1
     most: int = 1
-    requests: float = 16        # that a replica should answer at a time; more start another replica
-    cpus: float = 1             # of a replica, as Ray counts them, and so are the GPUs
+    requests: float = 16  # that a replica should answer at a time; more start another replica
+    cpus: float = 1  # of a replica, as Ray counts them, and so are the GPUs
     gpus: float = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.most < 1:
-            raise UserError(f"replicas must be from 0 on, and at least one at most, got {self.least} to {self.most}",
-                            "replicas")
+            raise UserError(
+                f"replicas must be from 0 on, and at least one at most, got {self.least} to {self.most}", "replicas"
+            )
 
 
 class SpeechReplica:
@@ -49,7 +50,7 @@ class SpeechReplica:
         self.service = Service(replace(settings, host=listening_host()))
         await self.service.preload()
 
-    def __serve_build_asgi_app__(self) -> Any:      # Ray Serve calls it after __init__
+    def __serve_build_asgi_app__(self) -> Any:  # Ray Serve calls it after __init__
         return make_app(self.service)
 
     def check_health(self) -> None:
@@ -81,11 +82,17 @@ def speech_application(settings: ServerSettings, replicas: ReplicaSettings | Non
     check_models(settings)
     replicas = replicas or ReplicaSettings()
     deployment = serve.deployment(
-        serve.ingress()(SpeechReplica), name="speech", max_ongoing_requests=settings.limits.requests,
+        serve.ingress()(SpeechReplica),
+        name="speech",
+        max_ongoing_requests=settings.limits.requests,
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         graceful_shutdown_timeout_s=settings.limits.drain,
-        autoscaling_config={"min_replicas": replicas.least, "max_replicas": replicas.most,
-                            "target_ongoing_requests": replicas.requests})
+        autoscaling_config={
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
+            "target_ongoing_requests": replicas.requests,
+        },
+    )
     return deployment.bind(settings)
 
 
@@ -104,9 +111,17 @@ def application(options: Mapping[str, str]) -> serve.Application:
     words = {key: given.pop(key) for key in ("token", "backend") if key in given}
     try:
         numbers = {key: int(given.pop(key)) for key in ("lanes", "threads") if key in given}
-        counts = {name: kind(given.pop(key)) for key, name, kind in (
-            ("least_replicas", "least", int), ("most_replicas", "most", int), ("cpus", "cpus", float),
-            ("requests_per_replica", "requests", float), ("gpus", "gpus", float)) if key in given}
+        counts = {
+            name: kind(given.pop(key))
+            for key, name, kind in (
+                ("least_replicas", "least", int),
+                ("most_replicas", "most", int),
+                ("cpus", "cpus", float),
+                ("requests_per_replica", "requests", float),
+                ("gpus", "gpus", float),
+            )
+            if key in given
+        }
     except ValueError as error:
         raise UserError(f"a number is expected: {error}") from error
     if given:

@@ -42,9 +42,18 @@ class BookWorker:
         return judged(claimed, sound, self.speaker, self.checker, norms, count)
 
 
-def narrate_on_ray(store: JobStore, plan: BookPlan, make_worker: Callable[[], BookWorker], checker: BookChecker,
-                   sample_rate: int, progress: NarrationProgress, check_progress: CheckProgress, address: str | None,
-                   workers: int | None, threads: int) -> int:
+def narrate_on_ray(
+    store: JobStore,
+    plan: BookPlan,
+    make_worker: Callable[[], BookWorker],
+    checker: BookChecker,
+    sample_rate: int,
+    progress: NarrationProgress,
+    check_progress: CheckProgress,
+    address: str | None,
+    workers: int | None,
+    threads: int,
+) -> int:
     """``narrate`` and then ``check_book`` with the workers of a cluster. A chunk has the sound that one machine gives
     it. Returns the number of chunks spoken.
 
@@ -67,8 +76,9 @@ def narrate_on_ray(store: JobStore, plan: BookPlan, make_worker: Callable[[], Bo
     return narration.spoken
 
 
-def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: BookChecker,
-              progress: CheckProgress) -> Iterator[tuple[Any, ...] | None]:
+def calls_for(
+    store: JobStore, plan: BookPlan, narration: Narration, checker: BookChecker, progress: CheckProgress
+) -> Iterator[tuple[Any, ...] | None]:
     """First every chunk that has no sound; when all have one, every chunk that was not checked."""
     count = len(plan.chunks)
     for claimed in narration.chunks():
@@ -78,12 +88,20 @@ def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: Bo
         yield claimed and (CHECK, claimed, store.spoken(claimed.chunk.key), norms, count)
 
 
-AHEAD = 64              # results that wait for an earlier one
+AHEAD = 64  # results that wait for an earlier one
 
 
-def speak_many(texts: "Iterable[str] | Dataset", bundle: str | None = None, address: str | None = None,
-               workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
-               column: str = "text", **request: Any) -> Any:
+def speak_many(
+    texts: "Iterable[str] | Dataset",
+    bundle: str | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    threads: int = 1,
+    backend: str = "auto",
+    precision: str = "auto",
+    column: str = "text",
+    **request: Any,
+) -> Any:
     """Speak many texts, each as ``ane.load(bundle).speak(text, **request)`` does.
 
     Args:
@@ -110,8 +128,13 @@ def speak_many(texts: "Iterable[str] | Dataset", bundle: str | None = None, addr
     return speak_texts(texts, make, address, workers, threads)
 
 
-def speak_texts(texts: Iterable[str], make: Callable[[], Callable[[int, str], Any]], address: str | None,
-                workers: int | None, threads: int) -> Iterator[Any]:
+def speak_texts(
+    texts: Iterable[str],
+    make: Callable[[], Callable[[int, str], Any]],
+    address: str | None,
+    workers: int | None,
+    threads: int,
+) -> Iterator[Any]:
     with connected(address) as ray:
         waiting: dict[int, Any] = {}
         due = 0
@@ -140,16 +163,19 @@ class RowSpeaker:
         return {**row, "audio": speech.audio, "sample_rate": speech.sample_rate, "seconds": speech.seconds}
 
 
-def speak_dataset(dataset: "Dataset", make: Callable[[], Callable[[int, str], Any]], column: str, workers: int | None,
-                  threads: int) -> "Dataset":
+def speak_dataset(
+    dataset: "Dataset", make: Callable[[], Callable[[int, str], Any]], column: str, workers: int | None, threads: int
+) -> "Dataset":
     """Ray Data starts the workers when the data set is read, and others where they are lost."""
     workers, gpus = worker_count(ray_module(), workers, threads)
-    return dataset.map(RowSpeaker, fn_constructor_args=(make, column), concurrency=workers, num_cpus=threads,
-                       num_gpus=gpus)
+    return dataset.map(
+        RowSpeaker, fn_constructor_args=(make, column), concurrency=workers, num_cpus=threads, num_gpus=gpus
+    )
 
 
-def make_speaker(bundle: str | None, backend: str, precision: str, threads: int,
-                 request: dict[str, Any]) -> Callable[[int, str], Any]:
+def make_speaker(
+    bundle: str | None, backend: str, precision: str, threads: int, request: dict[str, Any]
+) -> Callable[[int, str], Any]:
     """What a worker calls: (number, text) → speech."""
     import ane
 

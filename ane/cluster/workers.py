@@ -11,7 +11,7 @@ from typing import Any
 from ane.system.errors import UserError
 
 CONNECT_S = 5.0
-TRIES = 2               # repetitions of a call whose worker dies
+TRIES = 2  # repetitions of a call whose worker dies
 MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
@@ -39,11 +39,16 @@ def connected(address: str | None) -> Iterator[Any]:
     if address not in (None, "auto"):
         check_reachable(address)
     try:
-        ray.init(address="local" if address is None else address, include_dashboard=None if address else False,
-                 log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local" if address is None else address,
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     except (ConnectionError, ValueError) as error:
-        raise UserError(f"cannot connect to the Ray cluster {address or 'of this machine'}: "
-                        f"{str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"cannot connect to the Ray cluster {address or 'of this machine'}: {str(error).splitlines()[0]}"
+        ) from error
     try:
         yield ray
     finally:
@@ -53,7 +58,7 @@ def connected(address: str | None) -> Iterator[Any]:
 def ray_module() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its use to its makers
     import ray
 
     return ray
@@ -65,12 +70,18 @@ def check_reachable(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"cannot connect to the Ray cluster {address!r}: {error}; give HOST:PORT of `ray start "
-                        "--head`, or auto") from error
+        raise UserError(
+            f"cannot connect to the Ray cluster {address!r}: {error}; give HOST:PORT of `ray start --head`, or auto"
+        ) from error
 
 
-def map_on_workers(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iterable[tuple[Any, ...] | None],
-                   workers: int | None, threads: int = 1) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def map_on_workers(
+    ray: Any,
+    make: Callable[[], Callable[..., Any]],
+    calls: Iterable[tuple[Any, ...] | None],
+    workers: int | None,
+    threads: int = 1,
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Call ``make()(*arguments)`` on workers for each of ``calls``; yield the arguments and the result as they end.
 
     A call of a lost worker is repeated, ``TRIES`` times at most. ``calls`` is read when a worker is free; None means
@@ -108,11 +119,16 @@ def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]
     where Ray would wait for more machines for ever."""
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     on_gpus = any(machine.get("GPU") for machine in machines)
-    room = sum(int(min(machine.get("CPU", 0) // threads, machine.get("GPU", 0) if on_gpus else math.inf))
-               for machine in machines)
+    room = sum(
+        int(min(machine.get("CPU", 0) // threads, machine.get("GPU", 0) if on_gpus else math.inf))
+        for machine in machines
+    )
     if not 1 <= (workers or room) <= room:
-        raise UserError(f"the cluster has room for {room} workers of {threads} threads" + " with a GPU" * on_gpus
-                        + f", not for {workers or 'one'}: choose fewer with workers or threads, or add machines")
+        raise UserError(
+            f"the cluster has room for {room} workers of {threads} threads"
+            + " with a GPU" * on_gpus
+            + f", not for {workers or 'one'}: choose fewer with workers or threads, or add machines"
+        )
     return workers or room, int(on_gpus)
 
 

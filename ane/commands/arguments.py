@@ -11,12 +11,28 @@ from pathlib import Path
 from ane.system.terminal import printable
 
 # flags of other programs → the flag with that meaning here, or a sentence
-MEANINGS = {"--rate": "--speed", "-r": "--speed", "--tempo": "--speed", "--model": "--bundle", "-m": "--bundle",
-            "--speaker": "--voice", "--out": "--output", "--input": "--file", "--volume": "--loudness",
-            "--normalize": "--loudness", "--subtitles": "--srt", "--dictionary": "--lexicon", "--device": "--backend",
-            "--artist": "--author", "--chapter": "--chapters", "--sample-rate": "--data-format",
-            "--format": "the suffix of -o OUT is the format", "--language": "voices speak English",
-            "--pitch": "no voice changes its pitch: choose another voice", "--dry-run": "--explain"}
+MEANINGS = {
+    "--rate": "--speed",
+    "-r": "--speed",
+    "--tempo": "--speed",
+    "--model": "--bundle",
+    "-m": "--bundle",
+    "--speaker": "--voice",
+    "--out": "--output",
+    "--input": "--file",
+    "--volume": "--loudness",
+    "--normalize": "--loudness",
+    "--subtitles": "--srt",
+    "--dictionary": "--lexicon",
+    "--device": "--backend",
+    "--artist": "--author",
+    "--chapter": "--chapters",
+    "--sample-rate": "--data-format",
+    "--format": "the suffix of -o OUT is the format",
+    "--language": "voices speak English",
+    "--pitch": "no voice changes its pitch: choose another voice",
+    "--dry-run": "--explain",
+}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -43,8 +59,13 @@ class CommandParser(argparse.ArgumentParser):
             flags, given = known.parser._option_string_actions, unknown[0].partition("=")[0]
             meaning = MEANINGS.get(given, "")
             near = [meaning] if meaning in flags else difflib.get_close_matches(given, flags, 1, 0.75)
-            hint = (f" (did you mean {near[0]}?)" if near else
-                    f" ({meaning})" if " " in meaning and "--output" in flags else "")
+            hint = (
+                f" (did you mean {near[0]}?)"
+                if near
+                else f" ({meaning})"
+                if " " in meaning and "--output" in flags
+                else ""
+            )
             known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
 
@@ -73,8 +94,11 @@ def without_rare_options(parser: argparse.ArgumentParser) -> Iterator[None]:
     """Hide rare options, and groups of them, while the block lasts."""
     groups = parser._action_groups
     rare = [group for group in groups if getattr(group, "rare", False)]
-    hidden = {action: action.help for action in parser._actions
-              if getattr(action, "rare", False) or any(action in group._group_actions for group in rare)}
+    hidden = {
+        action: action.help
+        for action in parser._actions
+        if getattr(action, "rare", False) or any(action in group._group_actions for group in rare)
+    }
     parser._action_groups = [group for group in groups if group not in rare]
     for action in hidden:
         action.help = argparse.SUPPRESS
@@ -95,11 +119,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     if not nested:
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--verbose", action="store_true", help="print details, and the traceback of an error")
-        group.add_argument("-q", "--quiet", action="store_true",
-                           help="print errors only, and the output that was asked for")
+        group.add_argument(
+            "-q", "--quiet", action="store_true", help="print errors only, and the output that was asked for"
+        )
 
 
 # Argument types, for ``type=``
+
 
 def positive(text: str) -> int:
     return natural(text, 1)
@@ -141,7 +167,7 @@ def _above_zero(text: str, what: str) -> float:
 
 
 def pair(text: str) -> tuple[int, int]:
-    """"200,300" → (200, 300)."""
+    """ "200,300" → (200, 300)."""
     first, _, second = text.partition(",")
     return positive(first), positive(second)
 

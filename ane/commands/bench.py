@@ -28,10 +28,10 @@ is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE; on a macOS whose Core ML is
 CPU_AND_GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
-RUNS = 20       # calls of each function of a package
+RUNS = 20  # calls of each function of a package
 PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
-WORTH_TWO = 0.1     # share of the time that a second engine must save, since both take memory
-CHECKERS = ("mil", "coreai")        # engines that run packages to check them, and are never chosen
+WORTH_TWO = 0.1  # share of the time that a second engine must save, since both take memory
+CHECKERS = ("mil", "coreai")  # engines that run packages to check them, and are never chosen
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -39,17 +39,30 @@ def register(commands: argparse._SubParsersAction) -> None:
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.models.tortoise.settings import PRESETS
 
-    parser = commands.add_parser("bench", help="measure this machine and print the fastest settings",
-                                 description=DESCRIPTION)
+    parser = commands.add_parser(
+        "bench", help="measure this machine and print the fastest settings", description=DESCRIPTION
+    )
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
-    add("--backend", type=comma_separated, metavar="NAME,…",
+    add(
+        "--backend",
+        type=comma_separated,
+        metavar="NAME,…",
         help=f"backends, of {', '.join(NAMES[1:])} (default: torch, onnx and coreml where there are packages, and on "
-             "Apple silicon mlx, torch:mps and torch:cpu)")
-    add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
-        help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
-    add("--precision", type=comma_separated, metavar="P,…",
-        help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)")
+        "Apple silicon mlx, torch:mps and torch:cpu)",
+    )
+    add(
+        "--compute-units",
+        type=comma_separated,
+        metavar="COMPUTE_UNITS,…",
+        help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)",
+    )
+    add(
+        "--precision",
+        type=comma_separated,
+        metavar="P,…",
+        help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)",
+    )
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
     add("--runs", type=positive, metavar="N", help=f"calls of each function of a package (default: {RUNS})")
     add("--text", default=SENTENCE, help="the sentence to speak")
@@ -124,15 +137,22 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
         check_option(model, "preset")
     packaged = model.packages or is_embedded(model.path)
     core_ml = core_ml_is_chosen() and packaged
-    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(model.onnx_packages), *["mlx"] * mlx_is_chosen(model),
-             "torch", *["torch:cpu"] * (sys.platform == "darwin" and not is_embedded(model.path))]
+    usual = [
+        *["coreml"] * bool(core_ml),
+        *["onnx"] * bool(model.onnx_packages),
+        *["mlx"] * mlx_is_chosen(model),
+        "torch",
+        *["torch:cpu"] * (sys.platform == "darwin" and not is_embedded(model.path)),
+    ]
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
-        raise UserError(f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by "
-                        "function")
+        raise UserError(
+            f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by function"
+        )
     args.runs = args.runs or RUNS
-    return BenchRun(args, console, model, models,
-                    args.preset or (default_preset(model.settings) if model.presets else None))
+    return BenchRun(
+        args, console, model, models, args.preset or (default_preset(model.settings) if model.presets else None)
+    )
 
 
 def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
@@ -144,7 +164,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         from ane.backends.packaged.selection import select_packages
 
         packaged = with_packages(model, spec, console)
-        select_packages(packaged, "auto")        # raises for a model without packages
+        select_packages(packaged, "auto")  # raises for a model without packages
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
@@ -156,7 +176,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
     if engine == "mlx":
         from ane.backends.choosing import EngineOptions, load_mlx
 
-        load_mlx(model, EngineOptions())        # raises where it is not installed, or runs none of the networks
+        load_mlx(model, EngineOptions())  # raises where it is not installed, or runs none of the networks
         return engine, model
     from ane.backends.torch.device import choose_device
     from ane.bundles.opening import is_embedded
@@ -191,21 +211,29 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
     for spec, model in run.models.items():
         tunings = [Tuning(spec)]
         if spec == "coreml":
-            tunings = [Tuning(spec, precision, units) for precision in args.precision or ("auto",)
-                       for units in args.compute_units or usual]
+            tunings = [
+                Tuning(spec, precision, units)
+                for precision in args.precision or ("auto",)
+                for units in args.compute_units or usual
+            ]
         elif spec in ("torch:cpu", "onnx:cpu"):
-            int8 = spec == "torch:cpu" and "autoregressive" in run.subject.networks and \
-                "int8" in (args.precision or ("int8",))
-            tunings = [Tuning(spec, precision, threads=threads)
-                       for threads in args.threads or thread_counts(usable_cores())
-                       for precision in ("auto", *["int8"] * int8)]
+            int8 = (
+                spec == "torch:cpu"
+                and "autoregressive" in run.subject.networks
+                and "int8" in (args.precision or ("int8",))
+            )
+            tunings = [
+                Tuning(spec, precision, threads=threads)
+                for threads in args.threads or thread_counts(usable_cores())
+                for precision in ("auto", *["int8"] * int8)
+            ]
         for tuning in tunings:
             yield WorkerModel.of(model, tuning), FunctionRequest(tuning, args.runs, compiled)
 
 
 def thread_counts(cores: int) -> list[int]:
     """1, 2, 4, … and ``cores``."""
-    return sorted({*(2 ** power for power in range(cores.bit_length()) if 2 ** power <= cores), cores})
+    return sorted({*(2**power for power in range(cores.bit_length()) if 2**power <= cores), cores})
 
 
 def speak_sentence(run: BenchRun) -> None:
@@ -218,8 +246,9 @@ def speak_sentence(run: BenchRun) -> None:
     for tuning, rows in run.functions.items():
         failed = next((row for row in rows if row.error), None)
         if failed or tuning.engine in CHECKERS:
-            run.refused[str(tuning)] = f"{failed.what}: {failed.error}" if failed else \
-                "it runs packages to check them, and is never chosen"
+            run.refused[str(tuning)] = (
+                f"{failed.what}: {failed.error}" if failed else "it runs packages to check them, and is never chosen"
+            )
         else:
             tried.append(tuning)
     engine, _ = resolve("auto", run.subject)
@@ -227,8 +256,9 @@ def speak_sentence(run: BenchRun) -> None:
     with run.console.status("") as status:
         for tuning in dict.fromkeys([*default, *tried]) if tried else ():
             status.update(f"speaking the sentence: {tuning}")
-            run.sentences[tuning] = spoken_sentence(WorkerModel.of(run.models[tuning.backend], tuning),
-                                                    TimedRequest(run.args.text, run.preset))
+            run.sentences[tuning] = spoken_sentence(
+                WorkerModel.of(run.models[tuning.backend], tuning), TimedRequest(run.args.text, run.preset)
+            )
 
 
 def report(run: BenchRun) -> None:
@@ -242,14 +272,24 @@ def report(run: BenchRun) -> None:
         settings = {"text": run.args.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
         packages = [package.path for model in run.models.values() for package in model.packages]
         bundle = {"name": run.subject.name, "identity": run.subject.identity, "packages": [*dict.fromkeys(packages)]}
-        write_json(run.args.output, document("ane bench", settings, run.rows, run.notes, machine=machine,
-                                             bundle=bundle, chosen=chosen and asdict(chosen)))
+        write_json(
+            run.args.output,
+            document(
+                "ane bench",
+                settings,
+                run.rows,
+                run.notes,
+                machine=machine,
+                bundle=bundle,
+                chosen=chosen and asdict(chosen),
+            ),
+        )
     if run.args.output == "-":
         return
     console = output_console()
     console.print(f"{run.subject.name} on {machine['chip']}, {machine['os']}, {machine['date']}")
     sentences = list(run.sentences.values())
-    for title, rows in (("Functions", run.rows[:len(run.rows) - len(sentences)]), ("The sentence", sentences)):
+    for title, rows in (("Functions", run.rows[: len(run.rows) - len(sentences)]), ("The sentence", sentences)):
         if rows:
             print_rows(title, rows)
     for line in run.notes:
@@ -281,8 +321,10 @@ def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
         found = {row.competitor: seconds for row in sentences if (seconds := per_second(row, stage)) is not None}
         if len(found) > 1:
             best = min(found, key=found.__getitem__)
-            lines.append(f"{word}: {best} is fastest, {found[best]:.3f} s for a second of speech (slowest: "
-                         f"{max(found.values()):.3f}).")
+            lines.append(
+                f"{word}: {best} is fastest, {found[best]:.3f} s for a second of speech (slowest: "
+                f"{max(found.values()):.3f})."
+            )
     return lines
 
 
@@ -292,15 +334,26 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
     It leaves out tunings that compute less exactly. It chooses two engines only if they save ``WORTH_TWO`` of the time.
     It returns ``None`` if a decoder was measured on fewer than two engines.
     """
-    decode = {tuning: seconds for tuning, row in sentences.items()
-              if tuning.precision == "auto" and (seconds := per_second(row, "decode")) is not None}
+    decode = {
+        tuning: seconds
+        for tuning, row in sentences.items()
+        if tuning.precision == "auto" and (seconds := per_second(row, "decode")) is not None
+    }
     if len({tuning.backend for tuning in decode}) < 2:
         return None
     whole = {tuning: sentences[tuning].value.median for tuning in decode}
     rest = {tuning: whole[tuning] - decode[tuning] for tuning in decode}
-    pairs = {(decoder, others): decode[decoder] + rest[others] for decoder in decode for others in rest
-             if not (decoder.engine == others.engine == "torch" and decoder.threads and others.threads
-                     and decoder.threads != others.threads)}        # torch has one number for all networks
+    pairs = {
+        (decoder, others): decode[decoder] + rest[others]
+        for decoder in decode
+        for others in rest
+        if not (
+            decoder.engine == others.engine == "torch"
+            and decoder.threads
+            and others.threads
+            and decoder.threads != others.threads
+        )
+    }  # torch has one number for all networks
     single, pair = min(whole, key=whole.__getitem__), min(pairs, key=pairs.__getitem__)
     return pair if pairs[pair] < (1 - WORTH_TWO) * whole[single] else (single, single)
 

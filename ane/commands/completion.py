@@ -23,9 +23,12 @@ examples:
 
 def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
-        "completion", help="print a completion script for your shell, or the manual page", epilog=EXAMPLES,
+        "completion",
+        help="print a completion script for your shell, or the manual page",
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Print a script that completes commands, flags, voices and bundles, or the manual page.")
+        description="Print a script that completes commands, flags, voices and bundles, or the manual page.",
+    )
     parser.add_argument("kind", choices=(*SHELLS, "man"), help="the shell, or man for the manual page")
     parser.set_defaults(handler=completion)
 
@@ -46,12 +49,12 @@ def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: M
 
     words = os.environ.get("COMP_LINE", "").split()
     parser = make_parser(words[1] if len(words) > 1 else "--help")
-    with suppress(UserError):           # the command itself will report a faulty default
+    with suppress(UserError):  # the command itself will report a faulty default
         apply_defaults(parser, names)
     for leaf in parsers(parser):
         for action in leaf._actions:
             if action.dest in ("voice", "bundle", "quote_voice"):
-                action.completer = bundles if action.dest == "bundle" else voices      # type: ignore[attr-defined]
+                action.completer = bundles if action.dest == "bundle" else voices  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 
@@ -85,8 +88,11 @@ def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
     for parser in [*parsers(top)][1:]:
         yield f".SS {escaped(parser.prog)}\n{escaped(parser.description or '')}"
         for group in parser._action_groups:
-            shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS
-                     and not isinstance(action, argparse._SubParsersAction)]
+            shown = [
+                action
+                for action in group._group_actions
+                if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)
+            ]
             if shown and group.title not in ("options", "positional arguments"):
                 yield f".PP\n.I {escaped(str(group.title))}\n{escaped(group.description or '')}".rstrip()
             for action in shown:
@@ -96,8 +102,10 @@ def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
                 yield f".TP\n.B {escaped(names)}\n{escaped(str(action.help) % vars(action)) or '.'}"
         if parser.epilog:
             yield f".PP\n.nf\n{escaped(parser.epilog.strip(), lines=True)}\n.fi"
-    yield (".SH FILES\nThe page docs/install.md lists the folders for voices, bundles, defaults and the cache.\n"
-           ".SH ENVIRONMENT\nANE_HOME, ANE_VOICE, ANE_BUNDLE: see docs/install.md.")
+    yield (
+        ".SH FILES\nThe page docs/install.md lists the folders for voices, bundles, defaults and the cache.\n"
+        ".SH ENVIRONMENT\nANE_HOME, ANE_VOICE, ANE_BUNDLE: see docs/install.md."
+    )
 
 
 def escaped(text: str, lines: bool = False) -> str:

@@ -27,12 +27,21 @@ if TYPE_CHECKING:
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
-PRECISIONS: dict[str, tuple[str, ...]] = {**{target: tuple(found) for target, found in PACKAGES.items()},
-                                          "gguf": tuple(GGUF), "ggml": ()}
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    **{target: tuple(found) for target, found in PACKAGES.items()},
+    "gguf": tuple(GGUF),
+    "ggml": (),
+}
 CACHES = ("io", "state")
 # options that have an effect on some targets only
-ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), "voice": ("ggml",),
-            "no_prewarm": ("coreml",), "precision": ("coreml", "onnx", "gguf")}
+ONLY_FOR = {
+    "buckets": ("coreml",),
+    "cache": ("coreml",),
+    "lanes": ("coreml",),
+    "voice": ("ggml",),
+    "no_prewarm": ("coreml",),
+    "precision": ("coreml", "onnx", "gguf"),
+}
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle, a name or a path; demo is the embedded one. --to coreml and --to
 onnx write a bundle with packages of its networks added; every function is compared with the float32 networks before the
@@ -48,31 +57,61 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle: a name or a directory")
     parser.add_argument("--to", required=True, choices=PRECISIONS, help="what to convert to")
-    parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
-                        help="coreml, onnx: the new bundle, as in `ane import`; gguf: the file; ggml: a folder")
-    parser.add_argument("--precision", type=comma_separated, metavar="P,…",
-                        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
-                             f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-                             "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
-                             f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)")
-    parser.add_argument("--lanes", type=counts, metavar="N,…",
-                        help="coreml: numbers of candidates that a decoder step takes at once, each a function "
-                             "(default: 1,16; for Whisper 1,8)")
-    parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
-                        help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
-                             "both separated by a comma (default: io,state)")
-    parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
-                        help="coreml: lengths of a kind of function, such as prefill=64,128, in place of the model's "
-                             "defaults; '?=1' lists the kinds of SOURCE. May be given more than once")
-    parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
-                        help="networks to convert (default: all; '?' lists those of SOURCE); the others run on torch")
-    parser.add_argument("--no-prewarm", action="store_true", default=None,
-                        help="coreml: on a Mac, do not compile and load the new packages at the end: the first speech "
-                             "does it")
-    parser.add_argument("--voice", metavar="VOICE",
-                        help="ggml: the voice to write, as for `ane say -v` (default: the model's own)")
-    parser.add_argument("--force", dest="overwrite", action="store_true",
-                        help="replace what is at OUT, or an unfinished conversion")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="NAME|PATH",
+        help="coreml, onnx: the new bundle, as in `ane import`; gguf: the file; ggml: a folder",
+    )
+    parser.add_argument(
+        "--precision",
+        type=comma_separated,
+        metavar="P,…",
+        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
+        f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
+        "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
+        f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)",
+    )
+    parser.add_argument(
+        "--lanes",
+        type=counts,
+        metavar="N,…",
+        help="coreml: numbers of candidates that a decoder step takes at once, each a function "
+        "(default: 1,16; for Whisper 1,8)",
+    )
+    parser.add_argument(
+        "--cache",
+        type=comma_separated,
+        metavar="KIND,…",
+        help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
+        "both separated by a comma (default: io,state)",
+    )
+    parser.add_argument(
+        "--buckets",
+        action="append",
+        metavar="KIND=N,…",
+        help="coreml: lengths of a kind of function, such as prefill=64,128, in place of the model's "
+        "defaults; '?=1' lists the kinds of SOURCE. May be given more than once",
+    )
+    parser.add_argument(
+        "--networks",
+        type=comma_separated,
+        metavar="NETWORK,…",
+        help="networks to convert (default: all; '?' lists those of SOURCE); the others run on torch",
+    )
+    parser.add_argument(
+        "--no-prewarm",
+        action="store_true",
+        default=None,
+        help="coreml: on a Mac, do not compile and load the new packages at the end: the first speech does it",
+    )
+    parser.add_argument(
+        "--voice", metavar="VOICE", help="ggml: the voice to write, as for `ane say -v` (default: the model's own)"
+    )
+    parser.add_argument(
+        "--force", dest="overwrite", action="store_true", help="replace what is at OUT, or an unfinished conversion"
+    )
     parser.set_defaults(handler=convert_command)
 
 
@@ -93,17 +132,25 @@ def write_packages(args: argparse.Namespace, model: Bundle) -> int:
     from converters.progress import memory_warning
 
     destination = new_bundle(args.output)
-    if identity(model.path) != identity(destination):       # packages may be added to a bundle in its place
+    if identity(model.path) != identity(destination):  # packages may be added to a bundle in its place
         check_files(args, {"output": destination}, models=("source",))
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
-    if args.to == "coreml" and (line := memory_warning(model, chosen_networks(model, args.networks, args.to),
-                                                       memory_bytes())):
+    if args.to == "coreml" and (
+        line := memory_warning(model, chosen_networks(model, args.networks, args.to), memory_bytes())
+    ):
         LOGGER.warning("%s", line)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, destination, options, args.networks, args.overwrite,
-                             lambda network, step: show(f"{network}: {step}"), target)
+            bundle = convert(
+                model,
+                destination,
+                options,
+                args.networks,
+                args.overwrite,
+                lambda network, step: show(f"{network}: {step}"),
+                target,
+            )
         except KeyboardInterrupt:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")
             raise
@@ -127,7 +174,7 @@ def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
     try:
         prewarm(bundle, CoreMLRuntime(trial=CoreMLTrial()), message_console(args), report_console(args))
     except UserError as error:
-        LOGGER.warning("%s", error)         # the conversion has succeeded
+        LOGGER.warning("%s", error)  # the conversion has succeeded
     except KeyboardInterrupt:
         LOGGER.info("The bundle is complete. `%s` continues to load its functions.", prewarm_command_line(args.output))
         raise
@@ -149,8 +196,9 @@ def write_gguf_file(args: argparse.Namespace, model: Bundle) -> int:
         tensors = write_gguf(model, output, precisions[0], args.networks, args.overwrite, show)
     types = Counter(tensor.type.name for tensor in tensors)
     counted = ", ".join(f"{types[name]} {name}" for name in sorted(types))
-    report_console(args).print(f"Wrote {output}: {len(tensors)} tensors ({counted}), "
-                               f"{output.stat().st_size / 1e6:.1f} MB.")
+    report_console(args).print(
+        f"Wrote {output}: {len(tensors)} tensors ({counted}), {output.stat().st_size / 1e6:.1f} MB."
+    )
     return 0
 
 
@@ -165,8 +213,12 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
         LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it refuses these files", note)
     output = Path(os.path.expanduser(args.output))
     check_folder_of(output)
-    check_files(args, {"output": [output / name for name in (*FILES.values(), TOKENIZER, VOICE)]}, voices=("voice",),
-                models=("source",))
+    check_files(
+        args,
+        {"output": [output / name for name in (*FILES.values(), TOKENIZER, VOICE)]},
+        voices=("voice",),
+        models=("source",),
+    )
     voice = resolve_for_model(args.voice or model.default_voice, model)
     with status_display(message_console(args), "writing") as show:
         paths = write_ggml(model, voice, output, networks, args.overwrite, show)
@@ -186,8 +238,10 @@ def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Se
         others = {network: option.stored(network) for network in chosen if option.stored(network) != option.precision}
         stated = ", ".join(f"{network} in {precision}" for network, precision in others.items())
         if len(others) == len(chosen):
-            raise UserError(f"--precision {option.precision} has no effect on these networks, which are stored "
-                            f"otherwise: {stated}; leave it out")
+            raise UserError(
+                f"--precision {option.precision} has no effect on these networks, which are stored "
+                f"otherwise: {stated}; leave it out"
+            )
         if others:
             LOGGER.info("not in %s: %s", option.precision, stated)
 
@@ -241,8 +295,10 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     lanes = args.lanes or convertible.lanes
-    return [CoreMLOptions(precision, lanes, tuple(caches), buckets)
-            for precision in dict.fromkeys(args.precision or ["fp16"])]
+    return [
+        CoreMLOptions(precision, lanes, tuple(caches), buckets)
+        for precision in dict.fromkeys(args.precision or ["fp16"])
+    ]
 
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
@@ -250,23 +306,33 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
     from converters.functions import speech_lines
 
     onnx = format == "onnx"
-    columns = {"dB": "cpu"} if onnx else {
-        f"dB, {kind}": kind for kind in ("fp32 maths", "fp16 rounding", "fp16 flushed")}
+    columns = (
+        {"dB": "cpu"} if onnx else {f"dB, {kind}": kind for kind in ("fp32 maths", "fp16 rounding", "fp16 flushed")}
+    )
     errors = ["largest error"] if onnx else []
-    table = plain_table(None, "network", "precision", "graphs" if onnx else "functions", "MB", *columns, *errors,
-                        numbers=range(2, 7))
+    table = plain_table(
+        None, "network", "precision", "graphs" if onnx else "functions", "MB", *columns, *errors, numbers=range(2, 7)
+    )
     for package in bundle.onnx_packages if onnx else bundle.packages:
         figures = [function.parity for function in package.functions.values()]
         worst = [min((figure[key] for figure in figures if key in figure), default=None) for key in columns.values()]
-        table.add_row(package.network, package.precision, str(len(figures)),
-                      f"{sum(file.bytes for file in package.files) / 1e6:.1f}",
-                      *("–" if value is None else f"{value:.1f}" for value in worst),
-                      *(f"{max(figure['error'] for figure in figures):.1e}" for _ in errors))
+        table.add_row(
+            package.network,
+            package.precision,
+            str(len(figures)),
+            f"{sum(file.bytes for file in package.files) / 1e6:.1f}",
+            *("–" if value is None else f"{value:.1f}" for value in worst),
+            *(f"{max(figure['error'] for figure in figures):.1e}" for _ in errors),
+        )
     console.print(table)
-    console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
-                  "error is a share of the largest value." if onnx else
-                  "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter. "
-                  "Flushed: numbers below 6e-5 become 0, as on an M1.")
-    for line in speech_lines(package.precision for package in bundle.packages
-                             if package.network == "autoregressive" and not onnx):
+    console.print(
+        "dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
+        "error is a share of the largest value."
+        if onnx
+        else "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter. "
+        "Flushed: numbers below 6e-5 become 0, as on an M1."
+    )
+    for line in speech_lines(
+        package.precision for package in bundle.packages if package.network == "autoregressive" and not onnx
+    ):
         console.print(line)

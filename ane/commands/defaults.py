@@ -30,8 +30,9 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
     for command, leaf in found_leaves:
         common = {name: value for name, value in settings.items() if name in COMMON}
         found = {name: (value, str(file)) for name, value in {**common, **settings.get(command, {})}.items()}
-        found |= {name: (os.environ[variable], variable) for name, variable in VARIABLES.items()
-                  if os.environ.get(variable)}
+        found |= {
+            name: (os.environ[variable], variable) for name, variable in VARIABLES.items() if os.environ.get(variable)
+        }
         sources: dict[str, tuple[Any, str]] = {}
         for name, (value, source) in found.items():
             action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
@@ -41,7 +42,7 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
                 sources[action.dest] = value, source
                 known.add((command, name))
         leaf.set_defaults(sources=sources)
-    for command in dict.fromkeys(command for command, _ in found_leaves):       # subcommands share a table
+    for command in dict.fromkeys(command for command, _ in found_leaves):  # subcommands share a table
         for name in settings.get(command, {}):
             if (command, name) not in known:
                 raise UserError(f"{file}: ane {command} has no setting {name}: see ane {command} --help-all")
@@ -69,8 +70,10 @@ def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and name in names:
             continue
         if isinstance(value, dict) or name not in COMMON:
-            raise UserError(f"{file}: {name!r} is unknown: it may have {', '.join(COMMON)}, and tables such as [say] "
-                            "with the flags of a command")
+            raise UserError(
+                f"{file}: {name!r} is unknown: it may have {', '.join(COMMON)}, and tables such as [say] "
+                "with the flags of a command"
+            )
     return settings
 
 
@@ -104,6 +107,9 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
 
 def with_sources(message: str, args: argparse.Namespace) -> str:
     """Return the message of an error, with the variable or the file that a value in it comes from."""
-    named = [f"{name} of {source}" for name, (value, _) in getattr(args, "sources", {}).items()
-             if name in message and repr(value) in message and (source := source_of(args, name))]
+    named = [
+        f"{name} of {source}"
+        for name, (value, _) in getattr(args, "sources", {}).items()
+        if name in message and repr(value) in message and (source := source_of(args, name))
+    ]
     return f"{message} ({', '.join(named)})" if named else message

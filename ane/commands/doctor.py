@@ -19,14 +19,18 @@ from ane.system.machine import macos_version, memory_bytes, processor_name, syst
 from ane.system.requirements import mac_problem, python_problem
 from ane.system.version import version as ane_version
 
-MIN_DISK = 1e9          # bytes: a converted embedded voice fits
+MIN_DISK = 1e9  # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
-OPTIONAL = (            # package, extra of tortoise-ane, purpose
-    ("onnxruntime", "onnx", "backend onnx"), ("coreai-core", "coreai", "backend coreai"),
-    ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
-    ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
+OPTIONAL = (  # package, extra of tortoise-ane, purpose
+    ("onnxruntime", "onnx", "backend onnx"),
+    ("coreai-core", "coreai", "backend coreai"),
+    ("fastapi", "server", "`ane serve`"),
+    ("av", "books", "`ane read` to m4b, mp3 and other formats"),
+    ("pocketsphinx", "check", "`ane read --check`"),
+    ("ray", "ray", "`ane read --ray`"),
     ("phonemizer", "kitten", "KittenTTS models"),
-    ("gguf", "gguf", "`ane convert --to gguf`"), ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"),
+    ("gguf", "gguf", "`ane convert --to gguf`"),
+    ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"),
 )
 
 
@@ -46,9 +50,12 @@ class Finding:
 
 
 def register(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("doctor", help="show what this machine can run and what is missing",
-                                 description="Show what this machine can run, what is missing, and the command that "
-                                             "adds it. The exit status is 1 only when `ane say` cannot work.")
+    parser = commands.add_parser(
+        "doctor",
+        help="show what this machine can run and what is missing",
+        description="Show what this machine can run, what is missing, and the command that "
+        "adds it. The exit status is 1 only when `ane say` cannot work.",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=doctor)
 
@@ -70,9 +77,11 @@ def doctor(args: argparse.Namespace) -> int:
 def check_machine() -> list[Finding]:
     memory = memory_bytes()
     size = f", {memory / 1e9:.0f} GB of memory" if memory else ""
-    findings = [Finding("tortoise-ane", "ok", ane_version()),
-                Finding("machine", "ok", f"{processor_name()}, {usable_cores()} cores{size}, {system_version()}"),
-                Finding("python", "ok", platform.python_version())]
+    findings = [
+        Finding("tortoise-ane", "ok", ane_version()),
+        Finding("machine", "ok", f"{processor_name()}, {usable_cores()} cores{size}, {system_version()}"),
+        Finding("python", "ok", platform.python_version()),
+    ]
     for subject, problem in (("machine", mac_problem()), ("python", python_problem())):
         if problem:
             cause, _, fix = problem.partition(": ")
@@ -87,7 +96,7 @@ def check_torch() -> list[Finding]:
         from ane.backends.torch.device import choose_device, cuda_problem
 
         device, problem = choose_device("auto"), cuda_problem()
-    except (ImportError, OSError) as error:         # OSError: a shared library that does not load
+    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
         return [Finding("backend torch", "broken", str(error), "pip install --force-reinstall torch")]
     findings = [Finding("backend torch", "ok", f"torch {torch.__version__} on {device}"), *check_kernels()]
     if problem is not None and problem.unexpected:
@@ -120,8 +129,7 @@ def check_onnx() -> list[Finding]:
     try:
         import onnxruntime
     except (ImportError, OSError) as error:
-        return [Finding("backend onnx", "missing", str(error), "pip install '.[onnx]', or on an NVIDIA GPU "
-                                                               "'.[cuda]'")]
+        return [Finding("backend onnx", "missing", str(error), "pip install '.[onnx]', or on an NVIDIA GPU '.[cuda]'")]
     from ane.backends.onnx.providers import DEVICES, installed_versions, load_error
 
     available = onnxruntime.get_available_providers()
@@ -130,8 +138,14 @@ def check_onnx() -> list[Finding]:
     for device in (each for each in DEVICES.values() if each.memory == "cuda"):
         if device.provider in available or (device.name == "cuda" and shutil.which("nvidia-smi")):
             reason = load_error(device)
-            findings.append(Finding(f"backend onnx:{device.name}", "missing" if reason else "ok", reason or "it loads",
-                                    f"install what it needs: {device.requirements}" if reason else ""))
+            findings.append(
+                Finding(
+                    f"backend onnx:{device.name}",
+                    "missing" if reason else "ok",
+                    reason or "it loads",
+                    f"install what it needs: {device.requirements}" if reason else "",
+                )
+            )
     return findings
 
 
@@ -169,12 +183,24 @@ def check_folders() -> list[Finding]:
             findings.append(Finding(subject, "missing", str(error), "set ANE_HOME to a folder that can be written"))
             continue
         if not writable:
-            findings.append(Finding(subject, "missing", f"{path} cannot be written: nothing is kept between runs",
-                                    "set ANE_HOME to a folder that can be written"))
+            findings.append(
+                Finding(
+                    subject,
+                    "missing",
+                    f"{path} cannot be written: nothing is kept between runs",
+                    "set ANE_HOME to a folder that can be written",
+                )
+            )
         else:
             state = "ok" if free >= MIN_DISK else "missing"
-            findings.append(Finding(subject, state, f"{path}, {free / 1e9:.1f} GB free",
-                                    "" if state == "ok" else "delete files, such as with `ane cache clear`"))
+            findings.append(
+                Finding(
+                    subject,
+                    state,
+                    f"{path}, {free / 1e9:.1f} GB free",
+                    "" if state == "ok" else "delete files, such as with `ane cache clear`",
+                )
+            )
     return findings
 
 
@@ -187,19 +213,32 @@ def check_bundles() -> list[Finding]:
             model = open_model(name)
         except UserError as error:
             embedded = name in EMBEDDED
-            findings.append(Finding(f"bundle {name}", "broken" if embedded else "missing", str(error),
-                                    "pip install --force-reinstall tortoise-ane" if embedded
-                                    else "import or convert it again"))
+            findings.append(
+                Finding(
+                    f"bundle {name}",
+                    "broken" if embedded else "missing",
+                    str(error),
+                    "pip install --force-reinstall tortoise-ane" if embedded else "import or convert it again",
+                )
+            )
             continue
         content = [counted(len(model.networks), "network") if model.networks else f"{model.family.title} graph"] + [
-            counted(len(packages), f"{kind} package") for kind, packages in (
-                ("Core ML", model.packages), ("ONNX", model.onnx_packages))
-            if packages]
+            counted(len(packages), f"{kind} package")
+            for kind, packages in (("Core ML", model.packages), ("ONNX", model.onnx_packages))
+            if packages
+        ]
         weights = "" if model.trained else ", random weights: noise, not speech"
         findings.append(Finding(f"bundle {name}", "ok", f"{', '.join(content)}{weights}"))
     return findings
 
 
 CHECKS: tuple[Callable[[], list[Finding]], ...] = (
-    check_machine, check_torch, check_core_ml, check_onnx, check_playback, check_packages, check_folders,
-    check_bundles)
+    check_machine,
+    check_torch,
+    check_core_ml,
+    check_onnx,
+    check_playback,
+    check_packages,
+    check_folders,
+    check_bundles,
+)

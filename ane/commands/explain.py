@@ -23,11 +23,16 @@ def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRe
     print_steps("respelled", found["respelled"])
     for number, chunk in enumerate(found["chunks"], 1):
         changes = [f"{name} {chunk[name]:g}" for name in ("speed", "gain") if chunk[name] != 1]
-        changes += [f"{chunk[f'silence_{where}']:g} s of silence {where} it" for where in ("before", "after")
-                    if chunk[f"silence_{where}"]]
+        changes += [
+            f"{chunk[f'silence_{where}']:g} s of silence {where} it"
+            for where in ("before", "after")
+            if chunk[f"silence_{where}"]
+        ]
         output_console().print(f"{chunk['normalised']}\n")
-        print_steps(", ".join([f"chunk {number} of {len(found['chunks'])}", f"{len(chunk['tokens'])} tokens",
-                               *changes]), chunk["steps"])
+        print_steps(
+            ", ".join([f"chunk {number} of {len(found['chunks'])}", f"{len(chunk['tokens'])} tokens", *changes]),
+            chunk["steps"],
+        )
     return 0
 
 
@@ -56,17 +61,38 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
     normaliser, cased = getattr(settings, "normaliser", None), isinstance(settings, HibariSettings)
     if normaliser != "english" and not cased:
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
-        raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
-                        f"--bundle {DEMO} has it")
+        raise UserError(
+            f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
+            f"--bundle {DEMO} has it"
+        )
     request = request.changed(cast=cast_of(request.cast, request.quote_voice), quote_voice=None)
-    steps = [step for passage in SpeechContext().passages(request.changed(lexicon=None))
-             for step in respelled(passage.text, lexicon)] if lexicon else []
+    steps = (
+        [
+            step
+            for passage in SpeechContext().passages(request.changed(lexicon=None))
+            for step in respelled(passage.text, lexicon)
+        ]
+        if lexicon
+        else []
+    )
     chunks, passages = [], SpeechContext().passages(request)
-    for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
-                  else split_into_chunks(passages, model, settings)):
+    for chunk in (
+        split_into_phonemes(passages, settings.split, MOST_IDS)
+        if cased
+        else split_into_chunks(passages, model, settings)
+    ):
         normalised, own = explain_english(chunk.text, cased)
         tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
-        chunks.append({"text": chunk.text, "normalised": normalised, "tokens": tokens,
-                       "speed": chunk.speed * request.speed, "gain": chunk.gain, "silence_before": chunk.before,
-                       "silence_after": chunk.after, "steps": [asdict(step) for step in own]})
+        chunks.append(
+            {
+                "text": chunk.text,
+                "normalised": normalised,
+                "tokens": tokens,
+                "speed": chunk.speed * request.speed,
+                "gain": chunk.gain,
+                "silence_before": chunk.before,
+                "silence_after": chunk.after,
+                "steps": [asdict(step) for step in own],
+            }
+        )
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

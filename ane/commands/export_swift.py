@@ -11,7 +11,7 @@ from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 from ane.system.files import check_folder_of, check_output_folder
 
-if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.voices import Voice
 
 DESCRIPTION = """
@@ -22,17 +22,32 @@ its voices, a runtime in Swift, and tests that compare it with this program. It 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("export-swift", help="write a Swift package for apps", description=DESCRIPTION)
-    parser.add_argument("--bundle", metavar="NAME|PATH", required=True,
-                        help="a bundle with Core ML packages, as `ane convert --to coreml` writes it")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=arguments.path,
-                        help="directory of the Swift package")
-    parser.add_argument("-v", "--voice", action="append", metavar="VOICE",
-                        help="a voice to include, as `ane say -v` takes it; may be given more than once, and the first "
-                             "is the default (default: all of the bundle)")
-    parser.add_argument("--precision", default="auto", metavar="P",
-                        help="of the Core ML packages to include (default: the first that the bundle has)")
-    parser.add_argument("--force", dest="overwrite", action="store_true",
-                        help="replace the Swift package that is at DIR")
+    parser.add_argument(
+        "--bundle",
+        metavar="NAME|PATH",
+        required=True,
+        help="a bundle with Core ML packages, as `ane convert --to coreml` writes it",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", type=arguments.path, help="directory of the Swift package"
+    )
+    parser.add_argument(
+        "-v",
+        "--voice",
+        action="append",
+        metavar="VOICE",
+        help="a voice to include, as `ane say -v` takes it; may be given more than once, and the first "
+        "is the default (default: all of the bundle)",
+    )
+    parser.add_argument(
+        "--precision",
+        default="auto",
+        metavar="P",
+        help="of the Core ML packages to include (default: the first that the bundle has)",
+    )
+    parser.add_argument(
+        "--force", dest="overwrite", action="store_true", help="replace the Swift package that is at DIR"
+    )
     parser.set_defaults(handler=write_swift_package)
 
 
@@ -47,8 +62,10 @@ def write_swift_package(args: argparse.Namespace) -> int:
     with status_display(message_console(args), "exporting") as show:
         export_swift(model, args.output, chosen_voices(args, model), args.precision, args.overwrite, show)
     size = sum(file.stat().st_size for file in args.output.rglob("*") if file.is_file()) / 1e6
-    report_console(args).print(f"Wrote {args.output}, {size:.1f} MB. Test it on a Mac with `swift test`, in that "
-                               "folder; its README.md says how an app uses it.")
+    report_console(args).print(
+        f"Wrote {args.output}, {size:.1f} MB. Test it on a Mac with `swift test`, in that "
+        "folder; its README.md says how an app uses it."
+    )
     return 0
 
 

@@ -17,13 +17,28 @@ from ane.system.files import read_json
 if TYPE_CHECKING:
     from ane.text.cast import Cast
 
-MODEL_FILES = ("*.safetensors", "*.pth", "*.pt", "*.onnx", "*.bin", "*.npz", "config.json", "tokenizer.json",
-               "voices/*/*")
+MODEL_FILES = (
+    "*.safetensors",
+    "*.pth",
+    "*.pt",
+    "*.onnx",
+    "*.bin",
+    "*.npz",
+    "config.json",
+    "tokenizer.json",
+    "voices/*/*",
+)
 Writes = Mapping[str, Iterable[Path | str | None] | Path | str | None]
 
 
-def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] = (), voices: Sequence[str] = (),
-                models: Sequence[str] = ("bundle",), cast: "Cast | None" = None) -> None:
+def check_files(
+    args: argparse.Namespace,
+    writes: Writes,
+    reads: Sequence[str] = (),
+    voices: Sequence[str] = (),
+    models: Sequence[str] = ("bundle",),
+    cast: "Cast | None" = None,
+) -> None:
     """Refuse an output that is a file which the command reads, or another of its outputs, before anything is opened.
 
     Args:
@@ -41,9 +56,13 @@ def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] =
         find = files_of_voice if name in voices else files_of_model if name in models else list_of_path
         given += [(flag_of(args, name), file) for value in listed(getattr(args, name, None)) for file in find(value)]
     if cast is not None:
-        given += [(flag_of(args, "cast"), file) for voice in (cast.narrator, *cast.voices.values()) if voice
-                  for file in files_of_voice(voice)]
-    given.append(("standard input", "-"))       # a shell may redirect it, whether a flag names it or not
+        given += [
+            (flag_of(args, "cast"), file)
+            for voice in (cast.narrator, *cast.voices.values())
+            if voice
+            for file in files_of_voice(voice)
+        ]
+    given.append(("standard input", "-"))  # a shell may redirect it, whether a flag names it or not
     check_apart(given, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
 
 
@@ -70,7 +89,7 @@ def files_of_voice(spec: str) -> list[Path]:
     from ane.voices.voice import parse_mix
 
     found: list[Path] = []
-    with suppress(UserError):       # who speaks reports it, and knows the voices of the model
+    with suppress(UserError):  # who speaks reports it, and knows the voices of the model
         for name in parse_mix(str(spec))[0]:
             with suppress(UserError):
                 found += find_voice(name, [paths.voices_dir()]).files

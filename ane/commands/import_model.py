@@ -17,12 +17,12 @@ from ane.commands.file_flags import check_files
 from ane.commands.messages import how_to_use, message_console, plain_table, report_console
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.bundles import Bundle
     from ane.bundles.contents import Contents
 
 HUB = "hub"
-OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"     # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
+OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
 DESCRIPTION = """
 Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
@@ -48,8 +48,8 @@ class CheckpointOrigin:
     """Where the checkpoints are on this machine, and what the bundle states about them."""
 
     path: Path
-    config: dict[str, Any] | None       # upstream's constructor arguments; None: config.json of the directory
-    source: dict[str, Any]              # with "files": official name → SHA-256
+    config: dict[str, Any] | None  # upstream's constructor arguments; None: config.json of the directory
+    source: dict[str, Any]  # with "files": official name → SHA-256
     licence: str = ""
 
 
@@ -58,25 +58,46 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="directory or file, OWNER/NAME or a file of it, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help=PRECISION)
-    parser.add_argument("--config", metavar="FILE", type=arguments.path,
-                        help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
-                             "(default: config.json in a directory, else the official sizes)")
-    parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
-                        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes "
-                             "the sound), or BigVGAN (24 kHz, 100 bands) for Tortoise (default: its own, UnivNet); "
-                             "the JSON of its sizes is read if it is in the same folder")
-    parser.add_argument("--voices", metavar="PATH", type=arguments.path,
-                        help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
-                             "those beside the graph)")
-    parser.add_argument("--base", metavar="NAME|PATH",
-                        help="bundle from which Tortoise's networks come that SOURCE lacks, such as those next to a "
-                             "fine-tuned decoder")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=arguments.path,
+        help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
+        "(default: config.json in a directory, else the official sizes)",
+    )
+    parser.add_argument(
+        "--vocoder",
+        metavar="FILE",
+        type=arguments.path,
+        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes "
+        "the sound), or BigVGAN (24 kHz, 100 bands) for Tortoise (default: its own, UnivNet); "
+        "the JSON of its sizes is read if it is in the same folder",
+    )
+    parser.add_argument(
+        "--voices",
+        metavar="PATH",
+        type=arguments.path,
+        help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
+        "those beside the graph)",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="NAME|PATH",
+        help="bundle from which Tortoise's networks come that SOURCE lacks, such as those next to a fine-tuned decoder",
+    )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
-    parser.add_argument("--expect", metavar="FILE", type=arguments.path,
-                        help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
-    parser.add_argument("--ignore-unknown", action="store_true",
-                        help="leave out the entries of a checkpoint of which this version does not know what they are "
-                             "for, such as the weights of a LoRA (default: they are an error)")
+    parser.add_argument(
+        "--expect",
+        metavar="FILE",
+        type=arguments.path,
+        help="JSON of the SHA-256 that each file must have, or an earlier bundle.json",
+    )
+    parser.add_argument(
+        "--ignore-unknown",
+        action="store_true",
+        help="leave out the entries of a checkpoint of which this version does not know what they are "
+        "for, such as the weights of a LoRA (default: they are an error)",
+    )
     parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that is already there")
     parser.set_defaults(handler=import_command)
@@ -92,11 +113,18 @@ def import_command(args: argparse.Namespace) -> int:
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
     origin = _origin(args, family, path, destination, console)
-    contents = family.import_checkpoints(origin.path, **import_options(
-        family, **_choices(args) | {"config": origin.config}, where=args.config and str(args.config)))
+    contents = family.import_checkpoints(
+        origin.path,
+        **import_options(family, **_choices(args) | {"config": origin.config}, where=args.config and str(args.config)),
+    )
     source = origin.source | ({"base": Path(args.base).name} if args.base else {}) | dict(contents.source)
-    contents = replace(contents, name=args.name or destination.name, precision=args.precision or "fp32",
-                       licence=origin.licence or contents.licence, source=source)
+    contents = replace(
+        contents,
+        name=args.name or destination.name,
+        precision=args.precision or "fp32",
+        licence=origin.licence or contents.licence,
+        source=source,
+    )
     bundle = _write(console, contents, destination, args.overwrite)
     report = report_console(args)
     _report(report, bundle, contents)
@@ -129,8 +157,12 @@ def _paths(args: argparse.Namespace) -> dict[str, Any]:
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
     """The options of an import."""
-    return {**_paths(args), "config": args.config, "precision": args.precision,
-            "ignore_unknown": args.ignore_unknown or None}
+    return {
+        **_paths(args),
+        "config": args.config,
+        "precision": args.precision,
+        "ignore_unknown": args.ignore_unknown or None,
+    }
 
 
 def _write(console: Console, contents: "Contents", destination: Path, overwrite: bool) -> "Bundle":
@@ -148,8 +180,9 @@ def _write(console: Console, contents: "Contents", destination: Path, overwrite:
         return write_bundle(contents, destination, overwrite=overwrite, progress=advance)
 
 
-def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path,
-            console: Console) -> CheckpointOrigin:
+def _origin(
+    args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path, console: Console
+) -> CheckpointOrigin:
     """The checkpoints of SOURCE, downloaded if necessary, and checked against every hash recorded for them."""
     from ane.bundles.hashes import sha256_of
     from ane.bundles.hub import check_recorded_hashes, read_expected
@@ -159,17 +192,27 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
         files = family.source_files(path, **import_options(family, **_paths(args)))
-        origin = CheckpointOrigin(path, config, {"files": {
-            name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
-                                                          disable=not console.is_terminal)}})
+        origin = CheckpointOrigin(
+            path,
+            config,
+            {
+                "files": {
+                    name: sha256_of(file)
+                    for name, file in track(
+                        files.items(), "hashing", console=console, transient=True, disable=not console.is_terminal
+                    )
+                }
+            },
+        )
     else:
         origin = _from_hub(args, family, config, destination, console)
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))
     return origin
 
 
-def _from_hub(args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path,
-              console: Console) -> CheckpointOrigin:
+def _from_hub(
+    args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path, console: Console
+) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
     from ane.bundles.hub import check_recorded_hashes
 
@@ -203,16 +246,20 @@ def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
         for name, network in everything.items():
             table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
         table.add_section()
-        table.add_row("all", f"{sum(n.parameters for n in everything.values()):,}",
-                      f"{sum(n.weights.bytes for n in everything.values()) / 1e6:.1f}")
+        table.add_row(
+            "all",
+            f"{sum(n.parameters for n in everything.values()):,}",
+            f"{sum(n.weights.bytes for n in everything.values()) / 1e6:.1f}",
+        )
         console.print(table)
-    for names, reason in ((contents.surplus.unneeded, "because speech does not need it"),
-                          (contents.surplus.unknown, "although this version does not know what it is for")):
+    for names, reason in (
+        (contents.surplus.unneeded, "because speech does not need it"),
+        (contents.surplus.unknown, "although this version does not know what it is for"),
+    ):
         if names:
             console.print(f"Left out, {reason}: {summarise_files(names)}")
     if contents.surplus.unread:
-        console.print("Not read, because the networks come from the other files: "
-                      f"{', '.join(contents.surplus.unread)}")
+        console.print(f"Not read, because the networks come from the other files: {', '.join(contents.surplus.unread)}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
     for note in contents.notes:

@@ -10,9 +10,9 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WORDS_PER_MINUTE = 175          # of `say` without -r
+WORDS_PER_MINUTE = 175  # of `say` without -r
 FILE_FORMATS = {"WAVE": ".wav", "AIFF": ".aiff", "FLAC": ".flac", "m4af": ".m4a", "MPG3": ".mp3", "Oggf": ".ogg"}
-DEFAULT_SUFFIX = ".aiff"        # of `say -o out`
+DEFAULT_SUFFIX = ".aiff"  # of `say -o out`
 # flags of `say` without a counterpart → reason
 UNKNOWN = {
     "--quality": "a file has the quality of its format",
@@ -26,22 +26,40 @@ UNKNOWN = {
 class UnknownFlag(argparse.Action):
     """A flag that only macOS's `say` has. It names what to use instead."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
-                 values: "str | Sequence[Any] | None", flag: str | None = None) -> NoReturn:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: "str | Sequence[Any] | None",
+        flag: str | None = None,
+    ) -> NoReturn:
         parser.error(f"{flag} of macOS's say is not known here: {UNKNOWN[flag or '']}")
 
 
 def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
-    add = arguments.rare_group(parser, "macOS", "Flags of macOS's say, with the meaning that they have "
-                               "there.").add_argument
-    add("-r", "--rate", type=float, metavar="WPM",
-        help=f"words a minute, in place of --speed: {WORDS_PER_MINUTE} is the usual speed")
-    add("-a", "--audio-device", metavar="DEVICE",
-        help="play on this device, by name or number ('?' lists them; default: the system's)")
+    add = arguments.rare_group(
+        parser, "macOS", "Flags of macOS's say, with the meaning that they have there."
+    ).add_argument
+    add(
+        "-r",
+        "--rate",
+        type=float,
+        metavar="WPM",
+        help=f"words a minute, in place of --speed: {WORDS_PER_MINUTE} is the usual speed",
+    )
+    add(
+        "-a",
+        "--audio-device",
+        metavar="DEVICE",
+        help="play on this device, by name or number ('?' lists them; default: the system's)",
+    )
     add("--file-format", metavar="FORMAT", help=f"format of OUT: {', '.join(FILE_FORMATS)} ('?' lists them)")
-    add("--data-format", metavar="FORMAT",
+    add(
+        "--data-format",
+        metavar="FORMAT",
         help="how samples are stored in .wav, .aiff and .flac: I16, I24, F32 and others, and the sample rate, such as "
-             "I24@48000 ('?' lists them)")
+        "I24@48000 ('?' lists them)",
+    )
     add("--channels", type=int, metavar="N", help="1: speech has one channel")
     add("--progress", action="store_true", help="show progress also with --json and --quiet")
     for flag in UNKNOWN:
@@ -85,7 +103,7 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         from ane.audio.sample_format import SampleFormat
 
         args.samples = SampleFormat.read(args.data_format)
-        args.samples.subtype(args.output.suffix.lower())            # raises, before any work
+        args.samples.subtype(args.output.suffix.lower())  # raises, before any work
 
 
 def named_output(output: Path, file_format: str | None) -> Path:
@@ -97,7 +115,8 @@ def named_output(output: Path, file_format: str | None) -> Path:
             raise UserError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {file_format}", "file_format")
         suffix = known[file_format.lower()]
         if output.suffix and output.suffix.lower() != suffix:
-            raise UserError(f"--file-format {file_format} writes {suffix}, and {output} ends in {output.suffix}: leave "
-                            "one out")
-    named = output.suffix or output.name in ("", "..") or output.is_dir()          # a folder is refused later
+            raise UserError(
+                f"--file-format {file_format} writes {suffix}, and {output} ends in {output.suffix}: leave one out"
+            )
+    named = output.suffix or output.name in ("", "..") or output.is_dir()  # a folder is refused later
     return output if named else output.with_suffix(suffix)

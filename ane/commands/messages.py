@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from ane.bundles.family import ModelFamily
 
 LOGGER = logging.getLogger("ane")
-UNITS = {"decode": "versions spoken", "rank": "versions compared", "diffuse": "refining steps",
-         "vocode": "parts turned to sound", "text": "parts read", "mel": "parts timed"}
-INTERVAL = 5.0      # seconds between two plain lines
+UNITS = {
+    "decode": "versions spoken",
+    "rank": "versions compared",
+    "diffuse": "refining steps",
+    "vocode": "parts turned to sound",
+    "text": "parts read",
+    "mel": "parts timed",
+}
+INTERVAL = 5.0  # seconds between two plain lines
 
 
 class TerminalConsole(Console):
@@ -65,19 +71,25 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
 
 def message_console(args: argparse.Namespace) -> Console:
     """Standard error for progress and closing lines, without markup. It prints nothing with --quiet."""
-    return TerminalConsole(stderr=True, highlight=False, markup=False, soft_wrap=True,
-                           quiet=getattr(args, "quiet", False))
+    return TerminalConsole(
+        stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False)
+    )
 
 
 def report_console(args: argparse.Namespace) -> Console:
     """Standard output for the report of finished work. A report that cannot be written is dropped."""
-    return TerminalConsole(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
-                           quiet=getattr(args, "quiet", False))
+    return TerminalConsole(
+        file=TolerantStream(sys.stdout),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+        quiet=getattr(args, "quiet", False),
+    )
 
 
 def output_console() -> Console:
     """Standard output for requested lists and tables, without markup."""
-    width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
+    width = None if sys.stdout.isatty() else 200  # a file or pipe has no width of its own
     return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
@@ -92,8 +104,9 @@ def how_to_use(family: "ModelFamily", bundle: str) -> str:
     return f"Use it with {use} {shlex.quote(bundle)}"
 
 
-def plain_table(title: str | None, *headings: str, numbers: Sequence[int] = (),
-                rows: Iterable[Sequence[str]] = ()) -> Table:
+def plain_table(
+    title: str | None, *headings: str, numbers: Sequence[int] = (), rows: Iterable[Sequence[str]] = ()
+) -> Table:
     """A table that truncates no cell, and wraps long ones except in the first column; ``numbers``: aligned right."""
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
@@ -116,9 +129,16 @@ class ProgressDisplay:
     """Shows the progress of synthesis on a console; ``update`` is what ``Speaker.speak`` calls."""
 
     def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
-        self.progress = Progress(TextColumn("{task.description:<21}"), BarColumn(), MofNCompleteColumn(),
-                                 TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console,
-                                 transient=True, disable=not (shown and console.is_terminal))
+        self.progress = Progress(
+            TextColumn("{task.description:<21}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
         self.tasks: dict[str, TaskID] = {}
         self.lines = PlainLines(console, clock) if shown and not console.is_terminal else None
 
@@ -126,8 +146,9 @@ class ProgressDisplay:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.progress.stop()
 
     def update(self, phase: str, done: int, total: int, note: str) -> None:

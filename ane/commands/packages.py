@@ -32,7 +32,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
     if backend == "coreml":
         from ane.backends.coreml.tools import CoreMLTools
 
-        CoreMLTools()       # raises off macOS, before minutes of converting
+        CoreMLTools()  # raises off macOS, before minutes of converting
     if backend.startswith("coreai"):
         from ane.backends.coreai.runtime import require_core_ai
 
@@ -51,17 +51,24 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
     task = "converting the embedded voice to Core ML packages, once"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):            # another process may be converting
+        with FileLock(f"{folder}.lock"):  # another process may be converting
             bundle = open_undamaged(folder)
             if bundle is not None:
                 return bundle
             LOGGER.info("%s: a minute or two", task)
             with status_display(console, task) as show:
-                return convert(model, folder, [CoreMLOptions()], overwrite=True,
-                               progress=lambda network, step: show(f"{task}: {network}, {step}"))
+                return convert(
+                    model,
+                    folder,
+                    [CoreMLOptions()],
+                    overwrite=True,
+                    progress=lambda network, step: show(f"{task}: {network}, {step}"),
+                )
     except OSError as error:
-        raise UserError(f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "
-                        "that can be written") from error
+        raise UserError(
+            f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "
+            "that can be written"
+        ) from error
 
 
 def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:
@@ -75,16 +82,20 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
         return
     new, packages = 0, []
     for network in backend.packages.keys() & networks:
-        with suppress(UserError):           # a damaged package is reported when it is loaded
+        with suppress(UserError):  # a damaged package is reported when it is loaded
             package = backend.model.path / backend.packages[network].path
             units = backend.units(network).by_function
             if runtime.cache.is_new(package, runtime.machine, units):
                 new += len(units)
                 packages.append(package)
     if new:
-        LOGGER.info("Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it "
-                    "beforehand", new, "s" if new != 1 else "",
-                    runtime.cache.load_estimate(new, packages, runtime.machine), prewarm_command_line(bundle))
+        LOGGER.info(
+            "Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it beforehand",
+            new,
+            "s" if new != 1 else "",
+            runtime.cache.load_estimate(new, packages, runtime.machine),
+            prewarm_command_line(bundle),
+        )
 
 
 def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -> bool:
@@ -100,9 +111,12 @@ def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -
     stale = [package for package in packages if runtime.cache.is_of_other_build(package, runtime.machine)]
     if stale:
         functions = sum(len(package.functions) for package in backend.packages.values())
-        LOGGER.warning("macOS was updated since Core ML compiled this bundle. Speaking with torch until `%s` has "
-                       "compiled it again: %s", prewarm_command_line(bundle),
-                       runtime.cache.load_estimate(functions, packages, runtime.machine))
+        LOGGER.warning(
+            "macOS was updated since Core ML compiled this bundle. Speaking with torch until `%s` has "
+            "compiled it again: %s",
+            prewarm_command_line(bundle),
+            runtime.cache.load_estimate(functions, packages, runtime.machine),
+        )
     return bool(stale)
 
 

@@ -66,7 +66,7 @@ def placement(compute_plan: Any, function: str) -> Placement | None:
         return None
     found, groups = Placement(), {}
     for operation in _operations(functions[function].block):
-        kind = operation.operator_name.rpartition(".")[2]                       # ios18.conv → conv
+        kind = operation.operator_name.rpartition(".")[2]  # ios18.conv → conv
         if kind == "const" or kind.startswith("constexpr_"):
             continue
         usage = compute_plan.get_compute_device_usage_for_mlprogram_operation(operation)

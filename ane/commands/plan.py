@@ -21,7 +21,7 @@ from ane.commands.placement import NEURAL_ENGINE, Placement, function_placement
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
-if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from converters.neural_engine import Chip
     from converters.proof.cost import CostEstimate, FunctionCost
     from converters.proof.lint import BrokenRule
@@ -54,14 +54,19 @@ class FunctionPlan:
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("plan", help="show how Core ML packages fit the Neural Engine",
-                                   description=DESCRIPTION)
+    parser = subparsers.add_parser(
+        "plan", help="show how Core ML packages fit the Neural Engine", description=DESCRIPTION
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("package", nargs="?", metavar="PACKAGE.mlpackage", type=arguments.path, help="one package")
     which.add_argument("--bundle", metavar="NAME|PATH", help="all packages of a bundle (default: the embedded demo)")
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
-    parser.add_argument("--chip", metavar="CHIP,…", default=CHIPS,
-                        help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})")
+    parser.add_argument(
+        "--chip",
+        metavar="CHIP,…",
+        default=CHIPS,
+        help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=plan)
 
@@ -86,8 +91,15 @@ def plan(args: argparse.Namespace) -> int:
                 placements[name] = function_placement(package, units, name)
         for name in names:
             costs = cost(package, name)
-            plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs.moved, costs.flops, chip)
-                                                          for chip in chips}, placements.get(name)))
+            plans.append(
+                FunctionPlan(
+                    path,
+                    name,
+                    costs,
+                    {chip.name: estimate(costs.moved, costs.flops, chip) for chip in chips},
+                    placements.get(name),
+                )
+            )
         broken[path] = lint(package, names, min(chip.generation for chip in chips))
     if not plans:
         raise UserError(f"no package has a function {args.function!r}; leave out --function to see all")
@@ -107,8 +119,11 @@ def engines_of_phases(bundle: str | None) -> str:
     from ane.bundles.opening import DEMO
 
     found = measured_engines(open_model(bundle or DEMO))
-    return (f"On this machine --backend auto runs {found}: `ane bench` measured it on {found.date[:10]}." if found else
-            "Which engine is fastest for each phase on this machine was not measured: `ane bench` does it.")
+    return (
+        f"On this machine --backend auto runs {found}: `ane bench` measured it on {found.date[:10]}."
+        if found
+        else "Which engine is fastest for each phase on this machine was not measured: `ane bench` does it."
+    )
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
@@ -144,30 +159,47 @@ def _simplified(name: str) -> str:
     return name.lower().replace("-", "").replace(" ", "")
 
 
-def plans_json(plans: list[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "list[Chip]"
-               ) -> dict[str, Any]:
+def plans_json(
+    plans: list[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "list[Chip]"
+) -> dict[str, Any]:
     from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
-    return {"what": "estimates, not measurements; placement is what Core ML reports on a Mac", "formula": FORMULA,
-            "sources": SOURCES, "chips": [asdict(chip) for chip in chips],
-            "functions": [asdict(one) | {"package": str(one.package), "estimates": {
-                chip: found._asdict() for chip, found in one.estimates.items()}} for one in plans],
-            "warnings": [{"package": str(path), **rule.record()} for path, rules in broken.items() for rule in rules]}
+    return {
+        "what": "estimates, not measurements; placement is what Core ML reports on a Mac",
+        "formula": FORMULA,
+        "sources": SOURCES,
+        "chips": [asdict(chip) for chip in chips],
+        "functions": [
+            asdict(one)
+            | {
+                "package": str(one.package),
+                "estimates": {chip: found._asdict() for chip, found in one.estimates.items()},
+            }
+            for one in plans
+        ],
+        "warnings": [{"package": str(path), **rule.record()} for path, rules in broken.items() for rule in rules],
+    }
 
 
 # What is printed
 
-def print_plans(console: Console, plans: Sequence[FunctionPlan], broken: "dict[Path, list[BrokenRule]]",
-                chips: "Sequence[Chip]") -> None:
+
+def print_plans(
+    console: Console, plans: Sequence[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "Sequence[Chip]"
+) -> None:
     from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
     console.width = min(console.width, WIDTH)
     rules = {rule.rule.id: rule.rule.severity for rules in broken.values() for rule in rules}
     refused, warnings = (list(rules.values()).count(severity) for severity in ("refused", "warning"))
-    paragraph(console, *(f"{chip.name}: {summary(plans, chip.name)}" for chip in chips), "Rules of the Neural Engine "
-              f"that are broken: {refused} that it refuses, {warnings} that may take operations off it.")
+    paragraph(
+        console,
+        *(f"{chip.name}: {summary(plans, chip.name)}" for chip in chips),
+        "Rules of the Neural Engine "
+        f"that are broken: {refused} that it refuses, {warnings} that may take operations off it.",
+    )
     for package in dict.fromkeys(one.package for one in plans):
         functions = [one for one in plans if one.package == package]
         console.print(f"\n{package.name}")
@@ -178,10 +210,18 @@ def print_plans(console: Console, plans: Sequence[FunctionPlan], broken: "dict[P
                 console.print(f"Core ML has no plan for {one.function}.")
         console.print(cost_table(functions), estimate_table(functions))
         paragraph(console, *(described(rule, len(functions)) for rule in broken[package]))
-    paragraph(console, "", COLUMNS.replace("\n", " "), f"Estimates are not measurements. {FORMULA}.", *(
-        f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
-        f"{'; assumed: ' + chip.assumed if chip.assumed else ''})" for chip in chips), *(
-        f"{name}: {source}" for name, source in SOURCES.items()))
+    paragraph(
+        console,
+        "",
+        COLUMNS.replace("\n", " "),
+        f"Estimates are not measurements. {FORMULA}.",
+        *(
+            f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
+            f"{'; assumed: ' + chip.assumed if chip.assumed else ''})"
+            for chip in chips
+        ),
+        *(f"{name}: {source}" for name, source in SOURCES.items()),
+    )
     if sys.platform != "darwin":
         console.print("Only a Mac can show where Core ML would run the operations.")
 
@@ -196,8 +236,10 @@ def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])
-    return (f"the longest call takes at least {longest.estimates[chip].seconds * 1e3:.1f} ms ({longest.function}); "
-            f"functions by what limits them: {counts} (estimated, not measured).")
+    return (
+        f"the longest call takes at least {longest.estimates[chip].seconds * 1e3:.1f} ms ({longest.function}); "
+        f"functions by what limits them: {counts} (estimated, not measured)."
+    )
 
 
 def print_placement(console: Console, function: str, placement: Placement) -> None:
@@ -210,34 +252,55 @@ def print_placement(console: Console, function: str, placement: Placement) -> No
     if placement.unknown:
         console.print(f"Core ML names no device for {placement.unknown} operations of {function}.")
     if placement.elsewhere:
-        table = plain_table(f"{function}: operations that are not on the {NEURAL_ENGINE}", "operation", "device",
-                            "count", "share of the cost", "reason", "example")
+        table = plain_table(
+            f"{function}: operations that are not on the {NEURAL_ENGINE}",
+            "operation",
+            "device",
+            "count",
+            "share of the cost",
+            "reason",
+            "example",
+        )
         for group in placement.elsewhere:
-            table.add_row(group.op, group.device, str(group.count), placement.share(group.cost), group.reason,
-                          group.example)
+            table.add_row(
+                group.op, group.device, str(group.count), placement.share(group.cost), group.reason, group.example
+            )
         console.print(table)
 
 
 def cost_table(functions: Sequence[FunctionPlan]) -> Table:
-    table = plain_table("Cost of a call (sizes in MB)", "function", "ops", "weights", "cache", "handed over", "large",
-                        "GFLOP", numbers=range(1, 7))
+    table = plain_table(
+        "Cost of a call (sizes in MB)",
+        "function",
+        "ops",
+        "weights",
+        "cache",
+        "handed over",
+        "large",
+        "GFLOP",
+        numbers=range(1, 7),
+    )
     for one in functions:
         cost = one.cost
         sizes = (cost.weights, cost.cache_read + cost.cache_written + cost.rewritten, cost.converted, cost.large)
-        table.add_row(one.function, str(cost.ops), *(f"{bytes / 1e6:.1f}" for bytes in sizes),
-                      f"{cost.flops / 1e9:.2f}")
+        table.add_row(
+            one.function, str(cost.ops), *(f"{bytes / 1e6:.1f}" for bytes in sizes), f"{cost.flops / 1e9:.2f}"
+        )
     return table
 
 
 def estimate_table(functions: Sequence[FunctionPlan]) -> Table:
     table = plain_table("Least ms of a call, estimated, not measured", "function", *functions[0].estimates)
     for one in functions:
-        table.add_row(one.function, *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound][0]}"
-                                      for each in one.estimates.values()))
+        table.add_row(
+            one.function, *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound][0]}" for each in one.estimates.values())
+        )
     return table
 
 
 def described(broken: "BrokenRule", functions: int) -> str:
     where = ", ".join(broken.functions) if len(broken.functions) <= 3 else f"{len(broken.functions)} of {functions}"
-    return (f"{broken.rule.severity}: {broken.rule.id}, {broken.count} times in {where}, such as {broken.example}. "
-            f"{broken.rule.text} [{broken.rule.source.partition(': ')[0]}]")
+    return (
+        f"{broken.rule.severity}: {broken.rule.id}, {broken.count} times in {where}, such as {broken.example}. "
+        f"{broken.rule.text} [{broken.rule.source.partition(': ')[0]}]"
+    )

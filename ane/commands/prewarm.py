@@ -19,8 +19,9 @@ def prewarm_command_line(bundle: str | None) -> str:
     return f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
 
 
-def prewarm(model: "Bundle", runtime: "CoreMLRuntime", console: Console, report: Console,
-            dry_run: bool = False) -> None:
+def prewarm(
+    model: "Bundle", runtime: "CoreMLRuntime", console: Console, report: Console, dry_run: bool = False
+) -> None:
     """Load each function of a bundle's packages once, with progress on ``console`` and a summary on ``report``.
 
     A function that Core ML refuses is loaded on the compute units where `ane say` would run it. Functions that were
@@ -40,10 +41,13 @@ def prewarm(model: "Bundle", runtime: "CoreMLRuntime", console: Console, report:
     packages = list(select_packages(model, "auto").values())
     functions = [(package, name) for package in packages for name in package.functions]
     size = sum(file.bytes for package in packages for file in package.files) / 1e9
-    estimate = runtime.cache.load_estimate(len(functions), [model.path / package.path for package in packages],
-                                           runtime.machine)
-    report.print(f"{counted(len(packages), 'package')} ({size:.2f} GB, as much again when compiled) and "
-                 f"{counted(len(functions), 'function')}: {estimate}; less where some were loaded before.")
+    estimate = runtime.cache.load_estimate(
+        len(functions), [model.path / package.path for package in packages], runtime.machine
+    )
+    report.print(
+        f"{counted(len(packages), 'package')} ({size:.2f} GB, as much again when compiled) and "
+        f"{counted(len(functions), 'function')}: {estimate}; less where some were loaded before."
+    )
     if dry_run:
         return
     started, refused, ready = time.monotonic(), [], 0
@@ -51,8 +55,10 @@ def prewarm(model: "Bundle", runtime: "CoreMLRuntime", console: Console, report:
     with status_display(console, "loading") as show:
         for done, (package, name) in enumerate(functions):
             left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0
-            show(f"{done} of {len(functions)} functions{f', about {left / 60:.0f} minutes left' if done else ''}: "
-                 f"{package.network}, {name}")
+            show(
+                f"{done} of {len(functions)} functions{f', about {left / 60:.0f} minutes left' if done else ''}: "
+                f"{package.network}, {name}"
+            )
             check_hashes(model.path, package.files)
             units, instead = units_of[package.path], "once"
             while instead and name in units.by_function:
@@ -61,11 +67,11 @@ def prewarm(model: "Bundle", runtime: "CoreMLRuntime", console: Console, report:
                     ready, instead = ready + 1, ""
                 except EngineRefusalError as error:
                     instead = units.refuse(error)
-                    refused.append(f"{str(error).partition('; ')[0]}. "
-                                   f"{instead or f'Running {package.network} on torch'} instead.")
+                    refused.append(
+                        f"{str(error).partition('; ')[0]}. {instead or f'Running {package.network} on torch'} instead."
+                    )
     for line in refused:
         report.print(line, soft_wrap=True)
-    report.print(f"{ready} of {len(functions)} functions are ready, after "
-                 f"{time.monotonic() - started:.0f} s.")
+    report.print(f"{ready} of {len(functions)} functions are ready, after {time.monotonic() - started:.0f} s.")
     if not ready:
         raise UserError("Core ML refuses every function of this bundle: use --backend torch")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ane.books.store import JobStore
     from ane.cluster.narration import BookWorker
 
-ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of a language tag
+ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")  # the first part of a language tag
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -65,8 +65,9 @@ def read(args: argparse.Namespace) -> int:
     silences = silences_of(args)
     document = open_document(args)
     options = output_options(args, document)
-    check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
-                      *options.of_folder])
+    check_kept(
+        args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions), *options.of_folder]
+    )
     args.began_with = former_backend(args)
     speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
@@ -80,8 +81,15 @@ def read(args: argparse.Namespace) -> int:
         store.close()
 
 
-def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
-        silences: "Silences", options: "OutputOptions") -> int:
+def run(
+    args: argparse.Namespace,
+    store: "JobStore",
+    document: "Document",
+    speaker: "BookSpeaker",
+    seed: int,
+    silences: "Silences",
+    options: "OutputOptions",
+) -> int:
     """Speak what is missing, write the files and report."""
     from ane.books.narration import narrate
     from ane.books.output import check_replaced, write_book_files
@@ -91,8 +99,11 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
 
     checker, model = open_checker(args), speaker.synthesizer.model
     if args.redo and not model.is_random:
-        raise UserError(f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
-                        "words with --lexicon", "redo")
+        raise UserError(
+            f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
+            "words with --lexicon",
+            "redo",
+        )
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     cast = cast_of(args.cast, args.quote_voice)
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.spoken_as, cast)
@@ -104,14 +115,19 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     former = store.fact("identity")
     store.adopt(plan, options.digest)
     store.set_fact("title", document.title)
-    store.set_fact("text", {"language": document.language,
-                            "blocks": [astuple(block) for block in plan.blocks]})
+    store.set_fact("text", {"language": document.language, "blocks": [astuple(block) for block in plan.blocks]})
     now = {**vars(identity), "settings": dict(identity.settings)}
-    changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
-               if former is not None and former.get(name) != value]
+    changed = [
+        name
+        for name, value in json.loads(json.dumps(now, default=str)).items()
+        if former is not None and former.get(name) != value
+    ]
     if changed:
-        LOGGER.warning("changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
-                       "and repeat the earlier options", ", ".join(changed))
+        LOGGER.warning(
+            "changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
+            "and repeat the earlier options",
+            ", ".join(changed),
+        )
     store.set_fact("identity", now)
     read_report.note_forgotten_lexicon(store, args.lexicon)
     record_backend(store, speaker.synthesizer.backend.name)
@@ -121,6 +137,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     warn_of_languages(plan)
     console = message_console(args)
     with read_report.kept_chunks_stated(store), ProgressDisplay(console, shown=not args.quiet) as progress:
+
         def show(done: int, total: int, left: float | None) -> None:
             progress.update("chunks", done, total, time_left(left))
 
@@ -140,18 +157,31 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
 
 def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
     """Raise UserError for an output that is an input or another output."""
-    check_files(args, {"output": outputs}, ("book", "lexicon", "cast", "cover"), ("voice", "quote_voice"),
-                ("bundle", "recogniser"), cast_of(args.cast, args.quote_voice))
+    check_files(
+        args,
+        {"output": outputs},
+        ("book", "lexicon", "cast", "cover"),
+        ("voice", "quote_voice"),
+        ("bundle", "recogniser"),
+        cast_of(args.cast, args.quote_voice),
+    )
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
     """Warn of text that its document marks as other than English, which all voices read as English."""
-    other = [chunk for chunk in plan.chunks
-             if chunk.language and re.split("[-_]", chunk.language.lower())[0] not in ENGLISH_OR_UNKNOWN]
+    other = [
+        chunk
+        for chunk in plan.chunks
+        if chunk.language and re.split("[-_]", chunk.language.lower())[0] not in ENGLISH_OR_UNKNOWN
+    ]
     if other:
-        LOGGER.warning("the document marks %d of %d chunks as another language (%s); they are read as English. The "
-                       "first is %r", len(other), len(plan.chunks), ", ".join(sorted({one.language for one in other})),
-                       shorten(other[0].text))
+        LOGGER.warning(
+            "the document marks %d of %d chunks as another language (%s); they are read as English. The first is %r",
+            len(other),
+            len(plan.chunks),
+            ", ".join(sorted({one.language for one in other})),
+            shorten(other[0].text),
+        )
 
 
 def open_checker(args: argparse.Namespace) -> "BookChecker":
@@ -169,17 +199,34 @@ def open_checker(args: argparse.Namespace) -> "BookChecker":
     return BookChecker(TranscribingRecogniser(transcriber), args.retries)
 
 
-def narrate_on_cluster(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", sample_rate: int,
-                       checker: "BookChecker", seed: int, progress: Callable[[int, int, float | None], None],
-                       check_progress: Callable[[int, int], None]) -> int:
+def narrate_on_cluster(
+    args: argparse.Namespace,
+    store: "JobStore",
+    plan: "BookPlan",
+    sample_rate: int,
+    checker: "BookChecker",
+    seed: int,
+    progress: Callable[[int, int, float | None], None],
+    check_progress: Callable[[int, int], None],
+) -> int:
     """Speak and check on a cluster, whose workers have these options; returns the number of chunks spoken."""
     from ane.cluster.narration import narrate_on_ray
 
     threads = args.threads or 1
     flags = {name: value for name, value in vars(args).items() if name not in ("handler", "parser")}
     make = partial(make_worker, argparse.Namespace(**flags | {"threads": threads, "quiet": True}), seed)
-    return narrate_on_ray(store, plan, make, checker, sample_rate, progress, check_progress,
-                          None if args.ray == LOCAL else args.ray, args.workers, threads)
+    return narrate_on_ray(
+        store,
+        plan,
+        make,
+        checker,
+        sample_rate,
+        progress,
+        check_progress,
+        None if args.ray == LOCAL else args.ray,
+        args.workers,
+        threads,
+    )
 
 
 def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
@@ -207,8 +254,15 @@ def record_backend(store: "JobStore", backend: str) -> None:
     former = store.fact("backend")
     done, total, _ = store.progress()
     if former not in (None, backend) and done > 0:
-        LOGGER.warning("%d of %d chunks were spoken with %s and are kept; from now on it is %s, whose results differ "
-                       "by rounding. --redo 1-%d speaks them again", done, total, former, backend, total)
+        LOGGER.warning(
+            "%d of %d chunks were spoken with %s and are kept; from now on it is %s, whose results differ "
+            "by rounding. --redo 1-%d speaks them again",
+            done,
+            total,
+            former,
+            backend,
+            total,
+        )
     store.set_fact("backend", backend)
 
 
@@ -223,10 +277,11 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle)
     settings = read_settings(args, model)
-    request = requested(args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice),
-                        quote_voice=None)
+    request = requested(
+        args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice), quote_voice=None
+    )
     synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    synthesizer.completed(request)      # raises, before there is a job
+    synthesizer.completed(request)  # raises, before there is a job
     return lambda seed: BookSpeaker(synthesizer, request.changed(seed=seed), args.check)
 
 

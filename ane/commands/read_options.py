@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from ane.books.output import OutputOptions
     from ane.books.plan import Silences
 
-SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
-            "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
-MAX_COVER = 16 << 20        # bytes
+SILENCES = {
+    "sentence": "between sentences",
+    "paragraph": "between paragraphs",
+    "heading": "around headings and at scene breaks",
+    "chapter": "after a chapter",
+}
+MAX_COVER = 16 << 20  # bytes
 POCKETSPHINX = "pocketsphinx"
-LOCAL = "local"             # of --ray without an address
+LOCAL = "local"  # of --ray without an address
 EXAMPLES = """
 examples:
   ane read book.epub -o book.m4b                    an audiobook with chapters and cover
@@ -45,66 +49,140 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     from ane.text.omissions import OMISSIONS
 
     parser = commands.add_parser(
-        "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
-    parser.add_argument("book", nargs="?", metavar="BOOK",
-                        help=f"a document: {', '.join(each.name for each in DOCUMENTS)}; - is standard input")
-    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
-                        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; .epub has "
-                             "text and sound, and marks the sentence that is heard")
+        "read",
+        help="narrate a book",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.",
+    )
+    parser.add_argument(
+        "book",
+        nargs="?",
+        metavar="BOOK",
+        help=f"a document: {', '.join(each.name for each in DOCUMENTS)}; - is standard input",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=arguments.path,
+        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; .epub has "
+        "text and sound, and marks the sentence that is heard",
+    )
     add_request_arguments(parser, "voice", "lexicon")
-    parser.add_argument("--status", metavar="JOB", type=arguments.path,
-                        help="print how far the job JOB is (OUT or OUT.job), and exit")
-    parser.add_argument("--list", action="store_true",
-                        help="print the chapters of BOOK, their lengths and what is left out, and exit")
+    parser.add_argument(
+        "--status", metavar="JOB", type=arguments.path, help="print how far the job JOB is (OUT or OUT.job), and exit"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the chapters of BOOK, their lengths and what is left out, and exit"
+    )
     parser.add_argument("--text", action="store_true", help="print the text that will be spoken, and exit")
-    parser.add_argument("--explain", action="store_true",
-                        help="print what --list does, every number, sign and abbreviation with its reading, and the "
-                             "words that no dictionary has, and exit")
-    parser.add_argument("--markdown", action=argparse.BooleanOptionalAction,
-                        help="whether plain text is Markdown or HTML (without the flag: a file .md is, and standard "
-                             "input is if it has marks)")
-    parser.add_argument("--chapters", metavar="N,N-N", type=chunk_numbers, default=(),
-                        help="speak or print these chapters alone; --list numbers them")
-    parser.add_argument("--preview", metavar="SECONDS", type=arguments.positive,
-                        help="speak about so much from the beginning; without it the same command goes on from there")
-    parser.add_argument("--cast-report", action="store_true",
-                        help="print who speaks the quotations of BOOK, and which of them are doubtful, and exit")
-    parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
-                        help="speak these chunks again, with another seed; --status and --times number them")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print what --list does, every number, sign and abbreviation with its reading, and the "
+        "words that no dictionary has, and exit",
+    )
+    parser.add_argument(
+        "--markdown",
+        action=argparse.BooleanOptionalAction,
+        help="whether plain text is Markdown or HTML (without the flag: a file .md is, and standard "
+        "input is if it has marks)",
+    )
+    parser.add_argument(
+        "--chapters",
+        metavar="N,N-N",
+        type=chunk_numbers,
+        default=(),
+        help="speak or print these chapters alone; --list numbers them",
+    )
+    parser.add_argument(
+        "--preview",
+        metavar="SECONDS",
+        type=arguments.positive,
+        help="speak about so much from the beginning; without it the same command goes on from there",
+    )
+    parser.add_argument(
+        "--cast-report",
+        action="store_true",
+        help="print who speaks the quotations of BOOK, and which of them are doubtful, and exit",
+    )
+    parser.add_argument(
+        "--redo",
+        metavar="N,N-N",
+        type=chunk_numbers,
+        default=(),
+        help="speak these chunks again, with another seed; --status and --times number them",
+    )
     parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
-    parser.add_argument("--playlist", action="store_true",
-                        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name")
+    parser.add_argument(
+        "--playlist",
+        action="store_true",
+        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name",
+    )
     parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
-    parser.add_argument("--times", action="store_true",
-                        help="write the times of chapters and chunks beside OUT, as JSON")
-    parser.add_argument("--word-times", action="store_true",
-                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken, "
-                             "an .epub marks it")
-    parser.add_argument("--loudness", type=float, metavar="LUFS",
-                        help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
-    parser.add_argument("--acx", action="store_true",
-                        help="write and measure what ACX asks for: an .mp3 for each chapter at 44.1 kHz and 192 "
-                             "kbit/s, levels, room tone, spoken credits")
-    parser.add_argument("--opening", metavar="TEXT",
-                        help="speak TEXT as opening credits (with --acx: title, author and narrator; '' for none)")
+    parser.add_argument(
+        "--times", action="store_true", help="write the times of chapters and chunks beside OUT, as JSON"
+    )
+    parser.add_argument(
+        "--word-times",
+        action="store_true",
+        help="time every word: --times lists them, --srt and --vtt underline the word being spoken, an .epub marks it",
+    )
+    parser.add_argument(
+        "--loudness",
+        type=float,
+        metavar="LUFS",
+        help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)",
+    )
+    parser.add_argument(
+        "--acx",
+        action="store_true",
+        help="write and measure what ACX asks for: an .mp3 for each chapter at 44.1 kHz and 192 "
+        "kbit/s, levels, room tone, spoken credits",
+    )
+    parser.add_argument(
+        "--opening",
+        metavar="TEXT",
+        help="speak TEXT as opening credits (with --acx: title, author and narrator; '' for none)",
+    )
     parser.add_argument("--closing", metavar="TEXT", help="speak TEXT as closing credits, in the same way")
-    parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
-                        help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
-    parser.add_argument("--keep-timing", action="store_true",
-                        help="speak each subtitle of BOOK at its time, up to 1.5 times as fast where it has to be")
-    parser.add_argument("--check", action="store_true",
-                        help="also run speech recognition on every chunk, and compare it with its text")
-    parser.add_argument("--recogniser", metavar="NAME|PATH",
-                        help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`")
-    parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
-                        help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
-    parser.add_argument("--force", action="store_true",
-                        help="replace what was spoken of another text into OUT, and files of other origin in its place")
+    parser.add_argument(
+        "--keep",
+        metavar="RULE,…",
+        type=arguments.comma_separated,
+        default=[],
+        help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}",
+    )
+    parser.add_argument(
+        "--keep-timing",
+        action="store_true",
+        help="speak each subtitle of BOOK at its time, up to 1.5 times as fast where it has to be",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="also run speech recognition on every chunk, and compare it with its text"
+    )
+    parser.add_argument(
+        "--recogniser",
+        metavar="NAME|PATH",
+        help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`",
+    )
+    parser.add_argument(
+        "--retries",
+        type=arguments.natural,
+        default=2,
+        metavar="N",
+        help="speak a suspect chunk again up to N times, and keep the best (default: 2)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace what was spoken of another text into OUT, and files of other origin in its place",
+    )
     add_model_arguments(parser)
     add_settings_arguments(parser)
-    parser._option_string_actions["--best"].help = argparse.SUPPRESS        # it is refused
+    parser._option_string_actions["--best"].help = argparse.SUPPRESS  # it is refused
     add_backend_arguments(parser)
     add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
     for name, where in SILENCES.items():
@@ -116,11 +194,20 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     add("--narrator", metavar="NAME", help="narrator in the file (default: none)")
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
     add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
-    add("--ray", nargs="?", const=LOCAL, metavar="ADDRESS",
+    add(
+        "--ray",
+        nargs="?",
+        const=LOCAL,
+        metavar="ADDRESS",
         help="speak on a Ray cluster: its address HOST:PORT, or auto for the one that this machine has joined; without "
-             "ADDRESS, on one of this machine alone")
-    add("--workers", type=arguments.positive, metavar="N",
-        help="processes that speak (default: one for each GPU, else one for each --threads processors)")
+        "ADDRESS, on one of this machine alone",
+    )
+    add(
+        "--workers",
+        type=arguments.positive,
+        metavar="N",
+        help="processes that speak (default: one for each GPU, else one for each --threads processors)",
+    )
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     return parser
 
@@ -133,8 +220,10 @@ def open_document(args: argparse.Namespace) -> "Document":
     document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
     title = document.title if args.title is None else args.title
     author = document.author if args.author is None else args.author
-    opening, closing = (text(title, author, args.narrator or "") if args.acx and given is None else given or ""
-                        for given, text in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits)))
+    opening, closing = (
+        text(title, author, args.narrator or "") if args.acx and given is None else given or ""
+        for given, text in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits))
+    )
     return acx.with_credits(document, opening, closing)
 
 
@@ -153,18 +242,31 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     if args.playlist and not (args.per_chapter or args.acx or args.output.suffix.lower() == EPUB):
         left_out(args, "playlist", "on one file")
     options = OutputOptions(
-        args.output, args.per_chapter or args.acx, args.srt, args.vtt, args.times, args.word_times, args.loudness,
-        document.title if args.title is None else args.title, document.author if args.author is None else args.author,
-        document.cover if args.cover is None else read_cover(args.cover), args.playlist, args.acx, args.narrator or "",
-        document.language, document.about)
+        args.output,
+        args.per_chapter or args.acx,
+        args.srt,
+        args.vtt,
+        args.times,
+        args.word_times,
+        args.loudness,
+        document.title if args.title is None else args.title,
+        document.author if args.author is None else args.author,
+        document.cover if args.cover is None else read_cover(args.cover),
+        args.playlist,
+        args.acx,
+        args.narrator or "",
+        document.language,
+        document.about,
+    )
     suffix = args.output.suffix.lower()
     covered = [name for name, row in FORMATS.items() if row.media and row.media.cover]
     untagged = not args.times and suffix in FORMATS and not FORMATS[suffix].tags
     uncovered = suffix in FORMATS and suffix not in covered and not args.playlist
     for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
         if getattr(args, name) is not None and is_lost and not left_out(args, name, f"on {suffix}"):
-            raise UserError(f"{name} has no effect on {suffix}, which holds none: {', '.join(covered)} and .epub do",
-                            name)
+            raise UserError(
+                f"{name} has no effect on {suffix}, which holds none: {', '.join(covered)} and .epub do", name
+            )
     return options
 
 
@@ -187,7 +289,7 @@ def read_cover(path: Path) -> "CoverImage":
 
 
 def chunk_numbers(text: str) -> tuple[int, ...]:
-    """"12,40-44" → (12, 40, 41, 42, 43, 44)."""
+    """ "12,40-44" → (12, 40, 41, 42, 43, 44)."""
     numbers: set[int] = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)

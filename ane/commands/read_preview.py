@@ -36,8 +36,9 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
             print_readings(args, plan, settings)
 
 
-def plan_to_print(args: argparse.Namespace, document: "Document", cast: Cast | None,
-                  lengths: tuple[int, int] | None) -> "BookPlan":
+def plan_to_print(
+    args: argparse.Namespace, document: "Document", cast: Cast | None, lengths: tuple[int, int] | None
+) -> "BookPlan":
     """Return the chunks of the document, or of the chosen part, without a voice or a seed."""
     from ane.books.plan import Silences, SpeechIdentity, plan_book
 
@@ -63,10 +64,12 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
     from ane.text.phonemes import phonemise
 
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
-    phonemes = not hasattr(settings, "normaliser")      # such models read phonemes, of a text with its capitals
+    phonemes = not hasattr(settings, "normaliser")  # such models read phonemes, of a text with its capitals
     if getattr(settings, "normaliser", "english") != "english":
-        LOGGER.warning("the rules below are those of the normaliser 'english', and %r reads this book",
-                       getattr(settings, "normaliser", None))
+        LOGGER.warning(
+            "the rules below are those of the normaliser 'english', and %r reads this book",
+            getattr(settings, "normaliser", None),
+        )
     times, guessed, chapters = Counter[ReadingStep](), Counter[str](), dict[object, int]()
     for chunk in plan.chunks:
         text = without_commands(chunk.text)
@@ -78,13 +81,26 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
         guessed.update(words)
         for step in (*found, *words):
             chapters.setdefault(step, chunk.chapter + 1)
-    rows = [(step.text, step.spoken or "(not read)", step.rule, str(count), str(chapters[step]))
-            for step, count in sorted(times.items(), key=lambda item: (item[0].rule, -item[1]))]
+    rows = [
+        (step.text, step.spoken or "(not read)", step.rule, str(count), str(chapters[step]))
+        for step, count in sorted(times.items(), key=lambda item: (item[0].rule, -item[1]))
+    ]
     console = output_console()
-    console.print(plain_table(None, "text", "read as", "rule", "times", "first in chapter", numbers=(3, 4), rows=rows)
-                  if rows else "no number, sign or abbreviation is read by a rule")
+    console.print(
+        plain_table(None, "text", "read as", "rule", "times", "first in chapter", numbers=(3, 4), rows=rows)
+        if rows
+        else "no number, sign or abbreviation is read by a rule"
+    )
     if guessed:
         rows = [(word, str(count), str(chapters[word])) for word, count in guessed.most_common()]
-        console.print(plain_table("words that no dictionary has, read by their letters", "word", "times",
-                                  "first in chapter", numbers=(1, 2), rows=rows))
+        console.print(
+            plain_table(
+                "words that no dictionary has, read by their letters",
+                "word",
+                "times",
+                "first in chapter",
+                numbers=(1, 2),
+                rows=rows,
+            )
+        )
         console.print("Listen to them with --preview, and respell those that are wrong with --lexicon.")

@@ -22,7 +22,7 @@ SHOWN_NOTES = 5
 
 
 def duration(seconds: float) -> str:
-    """"2 h 05 min", "5 min", "40 s"."""
+    """ "2 h 05 min", "5 min", "40 s"."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
@@ -33,8 +33,9 @@ def time_left(seconds: float | None) -> str:
     return "" if seconds is None else f"{duration(seconds)} left"
 
 
-def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int,
-                      part: str) -> None:
+def print_book_report(
+    console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int, part: str
+) -> None:
     chunks = store.chunks()
     print_notes(chunks)
     for note in written.notes[:SHOWN_NOTES]:
@@ -50,17 +51,23 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     facts = f"{store.fact('backend')}; seed {store.fact('seed')}"
-    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
-                  f"{facts}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
+    console.print(
+        f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
+        f"{facts}; the job is kept in {store.path})" + (f"; {part}" if part else "")
+    )
 
 
 def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None:
     """Print what ACX asks for and what each file has, decoded; warn of every file that ACX would refuse."""
     from ane.books.acx import LIMITS, faults
 
-    table = plain_table("measured for ACX", "file", *(f"{name}, {unit}" for name, (unit, *_) in LIMITS.items()),
-                        numbers=range(1, 1 + len(LIMITS)), rows=[
-        (name, *(f"{value:.1f}" for value in values)) for name, values in measures.items()])
+    table = plain_table(
+        "measured for ACX",
+        "file",
+        *(f"{name}, {unit}" for name, (unit, *_) in LIMITS.items()),
+        numbers=range(1, 1 + len(LIMITS)),
+        rows=[(name, *(f"{value:.1f}" for value in values)) for name, values in measures.items()],
+    )
     console.print(table)
     for name, values in measures.items():
         for fault in faults(values):
@@ -76,12 +83,17 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
     missing, spoken = store.missing_texts(plan)
     if 2 * missing > spoken and not force:
         title = store.fact("title")
-        raise UserError(f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
-                        f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, "
-                        "or add force=True to replace what was spoken")
+        raise UserError(
+            f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
+            f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, "
+            "or add force=True to replace what was spoken"
+        )
     if missing and pruned:
-        LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
-                       "is written", missing, spoken)
+        LOGGER.warning(
+            "%d of %d chunks that were spoken are not in this text: their sound is deleted when the output is written",
+            missing,
+            spoken,
+        )
 
 
 @contextmanager
@@ -98,8 +110,9 @@ def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
     former = store.fact("lexicon")
     if former and not lexicon:
-        LOGGER.warning("the last run had --lexicon %s: the chunks that it respelt are spoken again, as they are spelt",
-                       former)
+        LOGGER.warning(
+            "the last run had --lexicon %s: the chunks that it respelt are spoken again, as they are spelt", former
+        )
     store.set_fact("lexicon", lexicon)
 
 
@@ -108,11 +121,15 @@ def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan",
     if len(plan.chunks) == len(whole.chunks):
         return ""
     numbers = f"{','.join(map(str, chapters))} of {len(whole.chapters)}"
-    parts = {"--chapters": f"chapter{'s' * (len(chapters) > 1)} {numbers}" if chapters else "",
-             "--preview": "a preview" if preview else ""}
+    parts = {
+        "--chapters": f"chapter{'s' * (len(chapters) > 1)} {numbers}" if chapters else "",
+        "--preview": "a preview" if preview else "",
+    }
     flags = [flag for flag, part in parts.items() if part]
-    return (f"this is {' of '.join(parts[flag] for flag in reversed(flags))}: the same command without "
-            f"{' and '.join(flags)} writes the whole book")
+    return (
+        f"this is {' of '.join(parts[flag] for flag in reversed(flags))}: the same command without "
+        f"{' and '.join(flags)} writes the whole book"
+    )
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:
@@ -127,16 +144,26 @@ def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["Stored
     """The chunks that a person should listen to, with the time at which each begins in the book."""
     from ane.books.assembly import planned_blocks, time_book
 
-    doubtful = [(timed, chunk) for timed, chunk in zip(
-        time_book(chunks, store.fact("chapters"), planned_blocks(store)).chunks, chunks, strict=True) if chunk.problems]
+    doubtful = [
+        (timed, chunk)
+        for timed, chunk in zip(
+            time_book(chunks, store.fact("chapters"), planned_blocks(store)).chunks, chunks, strict=True
+        )
+        if chunk.problems
+    ]
     if not doubtful:
         return
     rate = next(chunk.rate for _, chunk in doubtful) or 1
-    console.print(f"{len(doubtful)} of {len(chunks)} chunks are doubtful: listen to them, or --redo "
-                  + ",".join(str(chunk.chunk.number) for _, chunk in doubtful))
+    console.print(
+        f"{len(doubtful)} of {len(chunks)} chunks are doubtful: listen to them, or --redo "
+        + ",".join(str(chunk.chunk.number) for _, chunk in doubtful)
+    )
     for timed, chunk in doubtful:
-        console.print(f"{clock_time(timed.start / rate)} chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: "
-                      + "; ".join(chunk.problems), markup=False)
+        console.print(
+            f"{clock_time(timed.start / rate)} chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: "
+            + "; ".join(chunk.problems),
+            markup=False,
+        )
 
 
 def clock_time(seconds: float) -> str:
@@ -154,16 +181,23 @@ def print_status(console: Console, store: "JobStore") -> None:
         inside = [chunk for chunk in chunks if chunk.chunk.chapter == index]
         done = [chunk for chunk in inside if chunk.samples is not None]
         if inside:
-            table.add_row(title, f"{inside[0].chunk.number}-{inside[-1].chunk.number}",
-                          f"{len(done)} of {len(inside)}", duration(seconds_of(done)))
+            table.add_row(
+                title,
+                f"{inside[0].chunk.number}-{inside[-1].chunk.number}",
+                f"{len(done)} of {len(inside)}",
+                duration(seconds_of(done)),
+            )
     console.print(table)
     done = [chunk for chunk in chunks if chunk.samples is not None]
     working = [str(chunk.chunk.number) for chunk in chunks if chunk.leased and chunk.samples is None]
     finished = len(done) == len(chunks) > 0
     timeline = time_book(chunks, titles, planned_blocks(store)) if finished else None
     seconds = timeline.samples / timeline.rate if timeline else seconds_of(done)
-    console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds)} of audio"
-                  + (f"; being spoken: {', '.join(working)}" if working else "") + f"; seed {store.fact('seed')}")
+    console.print(
+        f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds)} of audio"
+        + (f"; being spoken: {', '.join(working)}" if working else "")
+        + f"; seed {store.fact('seed')}"
+    )
     for chunk in chunks:
         for note in [*chunk.notes, *chunk.problems]:
             console.print(f"chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: {note}")
@@ -173,8 +207,11 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
     """Of sound in the file, with the silence after each chunk."""
     from ane.books.narration import BREATH
 
-    return sum(chunk.samples / (chunk.rate or 1) + max(0.0, chunk.chunk.silence - 2 * BREATH)
-               for chunk in chunks if chunk.samples)
+    return sum(
+        chunk.samples / (chunk.rate or 1) + max(0.0, chunk.chunk.silence - 2 * BREATH)
+        for chunk in chunks
+        if chunk.samples
+    )
 
 
 def print_contents(console: Console, document: "Document") -> None:
@@ -185,15 +222,25 @@ def print_contents(console: Console, document: "Document") -> None:
     table = Table("", "chapter", "characters", "about")
     lengths = [sum(len(block.text) for block in chapter.blocks) for chapter in document.chapters]
     for number, (chapter, length) in enumerate(zip(document.chapters, lengths, strict=True), 1):
-        table.add_row(str(number), escape(title_of(chapter, document, number)), f"{length:,}",
-                      duration(length / CHARACTERS_A_SECOND))
+        table.add_row(
+            str(number),
+            escape(title_of(chapter, document, number)),
+            f"{length:,}",
+            duration(length / CHARACTERS_A_SECOND),
+        )
     console.print(table)
     left_out = omitted_text(document.omitted, document.tables)
-    console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
-                  + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
+    console.print(
+        f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
+        + (f"; left out: {left_out}" if left_out else "; nothing is left out")
+    )
     for part in document.left_out:
-        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (part.title, part.words)))
-                      + (f" ({part.length:,} word{'s' * (part.length != 1)})" if part.length else ""), markup=False)
+        console.print(
+            f"left out, {COUNTED[part.kind][0]}: "
+            + ": ".join(filter(None, (part.title, part.words)))
+            + (f" ({part.length:,} word{'s' * (part.length != 1)})" if part.length else ""),
+            markup=False,
+        )
 
 
 def print_cast(console: Console, report: "CastReport") -> None:
@@ -203,7 +250,11 @@ def print_cast(console: Console, report: "CastReport") -> None:
         table.add_row(escape(speaker) or "(not known)", str(count))
     console.print(table)
     for chapter, line in report.doubtful:
-        console.print(f"chapter {chapter}, {shorten(line.text)!r}: {line.speaker or 'nobody is known'} ({line.rule})",
-                      markup=False)
-    console.print(f"{len(report.doubtful)} of {sum(report.counts.values())} quotations are doubtful"
-                  + ("; decide them under [lines] of --cast FILE.toml" if report.doubtful else ""))
+        console.print(
+            f"chapter {chapter}, {shorten(line.text)!r}: {line.speaker or 'nobody is known'} ({line.rule})",
+            markup=False,
+        )
+    console.print(
+        f"{len(report.doubtful)} of {sum(report.counts.values())} quotations are doubtful"
+        + ("; decide them under [lines] of --cast FILE.toml" if report.doubtful else "")
+    )

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
+CHARACTERS_PER_SECOND = 14  # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
 examples:
   ane say Hello world                          play it
@@ -60,33 +60,65 @@ examples:
 
 def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
-        "say", help="speak a text", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Speak a text to a file, or through the loudspeaker when no file is named.")
-    parser.add_argument("text", nargs="*", metavar="TEXT",
-                        help="what to say; with no TEXT and no -f, what is piped in, or each line "
-                             "that you type")
-    parser.add_argument("-f", "--file", "--input-file", metavar="FILE",
-                        help="read the text from FILE, from standard input if -")
+        "say",
+        help="speak a text",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Speak a text to a file, or through the loudspeaker when no file is named.",
+    )
+    parser.add_argument(
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="what to say; with no TEXT and no -f, what is piped in, or each line that you type",
+    )
+    parser.add_argument(
+        "-f", "--file", "--input-file", metavar="FILE", help="read the text from FILE, from standard input if -"
+    )
     add_request_arguments(parser, "voice")
-    parser.add_argument("-o", "--output", "--output-file", metavar="OUT", type=arguments.path,
-                        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; - is standard output, as WAV")
+    parser.add_argument(
+        "-o",
+        "--output",
+        "--output-file",
+        metavar="OUT",
+        type=arguments.path,
+        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; - is standard output, as WAV",
+    )
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
-    parser.add_argument("--stream", action="store_true",
-                        help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest")
-    parser.add_argument("--follow", action="store_true",
-                        help="speak what is piped in while it arrives, clause by clause")
-    parser.add_argument("--lines", action="store_true",
-                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …, numbered as in the text; "
-                             "a line without text has no file")
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="speak what is piped in while it arrives, clause by clause"
+    )
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …, numbered as in the text; "
+        "a line without text has no file",
+    )
     add_request_arguments(parser, "lexicon", "ssml", "markdown")
-    parser.add_argument("--explain", action="store_true",
-                        help="show how each word will be read and which rule decides it, and speak nothing")
-    parser.add_argument("--word-times", metavar="FILE.json", dest="times_file", type=arguments.path,
-                        help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show how each word will be read and which rule decides it, and speak nothing",
+    )
+    parser.add_argument(
+        "--word-times",
+        metavar="FILE.json",
+        dest="times_file",
+        type=arguments.path,
+        help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …",
+    )
     parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip: OUT.srt")
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT: OUT.vtt")
-    parser.add_argument("--json", action="store_true",
-                        help="print a JSON object about the result (one a line with --lines), and no progress")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object about the result (one a line with --lines), and no progress",
+    )
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
@@ -108,8 +140,9 @@ def say(args: argparse.Namespace) -> int:
     apply_macos_arguments(args)
     timeline, args.sound_device = Timeline(), None
     refuse_conflicting_flags(args)
-    typed = sys.stdin.isatty() and not any(getattr(args, flag) for flag in (
-        "text", "file", "output", "follow", "explain", "times_file", "lines", "best"))
+    typed = sys.stdin.isatty() and not any(
+        getattr(args, flag) for flag in ("text", "file", "output", "follow", "explain", "times_file", "lines", "best")
+    )
     args.stream = args.stream or typed
     # it may arrive late: everything else is loaded before it is read
     piped = args.follow or typed or reads_standard_input(args)
@@ -131,7 +164,7 @@ def say(args: argparse.Namespace) -> int:
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
-        if voice is not None and "random" not in str(named):       # a random voice depends on the seed
+        if voice is not None and "random" not in str(named):  # a random voice depends on the seed
             request = request.changed(voice=voice)
         request = request if args.follow or typed else replace(request, text=read_text(args))
     streamed = speak_typed if typed else speak_pieces
@@ -157,8 +190,11 @@ def list_presets(args: argparse.Namespace) -> int:
         raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
     default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
-        rows = [(f"{name} (default)" if name == default else name, preset.work)
-                for name, preset in PRESETS.items() if preset.upstream == upstream]
+        rows = [
+            (f"{name} (default)" if name == default else name, preset.work)
+            for name, preset in PRESETS.items()
+            if preset.upstream == upstream
+        ]
         output_console().print(plain_table(None, title, "work for each chunk", rows=rows))
     output_console().print("A guided step runs the denoiser twice.")
     return 0
@@ -168,8 +204,15 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that cannot be combined, or too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
 
-    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play"),
-                          ("follow", "lines"), ("follow", "best"), ("follow", "ssml")):
+    for first, second in (
+        ("stream", "lines"),
+        ("stream", "best"),
+        ("lines", "best"),
+        ("lines", "play"),
+        ("follow", "lines"),
+        ("follow", "best"),
+        ("follow", "ssml"),
+    ):
         refuse_both(args, first, second)
     if args.follow and (args.text or args.file not in (None, "-")):
         raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
@@ -198,8 +241,11 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
     """Raise UserError for two flags that cannot be combined, of which neither is a default. A default is left out."""
     names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
-    if getattr(args, first) and getattr(args, second) and not (
-            left_out(args, second, f"with {names[first]}") or left_out(args, first, f"with {names[second]}")):
+    if (
+        getattr(args, first)
+        and getattr(args, second)
+        and not (left_out(args, second, f"with {names[first]}") or left_out(args, first, f"with {names[second]}"))
+    ):
         raise UserError(f"{names[first]} and {names[second]} cannot be combined: leave one out")
 
 
@@ -221,8 +267,13 @@ def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | No
     subtitles = [path for sound in sounds for path in subtitles_of(args, sound)]
     by_suffix = {suffix: [path for path in subtitles if path.suffix == f".{suffix}"] for suffix in ("srt", "vtt")}
     times = numbered_paths(args.times_file, numbers) if args.lines else output_paths(args.times_file, 1)
-    check_files(args, {"output": sounds, "times_file": times, **by_suffix},
-                ("file", "lexicon", "cast"), ("voice", "quote_voice"), cast=cast)
+    check_files(
+        args,
+        {"output": sounds, "times_file": times, **by_suffix},
+        ("file", "lexicon", "cast"),
+        ("voice", "quote_voice"),
+        cast=cast,
+    )
 
 
 def named_outputs(args: argparse.Namespace, numbers: Sequence[int]) -> list[Path]:
@@ -238,8 +289,9 @@ def subtitles_of(args: argparse.Namespace, sound: Path | None) -> list[Path]:
 SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 
 
-def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
-                context: SpeechContext) -> SpeechOutputs:
+def speak_whole(
+    args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
+) -> SpeechOutputs:
     """Speak the text, and write it chunk by chunk, or when it is complete."""
     from ane.audio import write
 
@@ -249,21 +301,26 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
         return
     speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
-    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
+    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # no outputs: played only
         write(path, audio, speech.sample_rate, args.samples)
     yield speech, outputs + write_beside(speech, subtitles_of(args, args.output), args.times_file)
 
 
-def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
-                 context: SpeechContext) -> SpeechOutputs:
-    stream = (synthesizer.feed_of(arriving_text(), request, context) if args.follow
-              else synthesizer.stream_of(request, context))
+def speak_pieces(
+    args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
+) -> SpeechOutputs:
+    stream = (
+        synthesizer.feed_of(arriving_text(), request, context)
+        if args.follow
+        else synthesizer.stream_of(request, context)
+    )
     send_pieces(args, synthesizer, stream)
     yield stream, output_paths(args.output, 1)
 
 
-def speak_typed(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
-                context: SpeechContext) -> SpeechOutputs:
+def speak_typed(
+    args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
+) -> SpeechOutputs:
     """Speak each line that is typed on the terminal as soon as it is complete, as macOS's say does."""
     for line in sys.stdin:
         if has_words(line):
@@ -281,16 +338,22 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        sinks = [stack.enter_context(writing(args.output, stream.sample_rate,
-                                             samples=args.samples))] if args.output else []
+        sinks = (
+            [stack.enter_context(writing(args.output, stream.sample_rate, samples=args.samples))] if args.output else []
+        )
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
                     # of text that arrives, the first clause is played at once: the next one may be long in coming
                     blocked = getattr(synthesizer.backend, "blocks_python", False)
-                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, args.follow,
-                                                                args.audio_device, args.sound_device, blocked)))
+                    sinks.append(
+                        playback.enter_context(
+                            playing(
+                                stream.sample_rate, expected, args.follow, args.audio_device, args.sound_device, blocked
+                            )
+                        )
+                    )
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)
@@ -304,8 +367,9 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
         raise failure
 
 
-def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
-                context: SpeechContext) -> SpeechOutputs:
+def speak_lines(
+    args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
+) -> SpeechOutputs:
     """Speak each line on its own, and write each as soon as it is complete."""
     from ane.audio import write
 

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream", outputs: list[Path],
-                 console: Console) -> None:
+def print_report(
+    args: argparse.Namespace,
+    synthesizer: "Speaker",
+    speech: "Speech | SoundStream",
+    outputs: list[Path],
+    console: Console,
+) -> None:
     """Print the closing line, or with --json one object on standard output."""
     timeline = speech.timeline
     if args.json:
@@ -27,31 +32,49 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
     for note in speech.notes:
         if note not in synthesizer.warned:
             LOGGER.warning("%s", note)
-    LOGGER.debug("backend %s: %s", synthesizer.backend.name, ", ".join(
-        f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
+    LOGGER.debug(
+        "backend %s: %s",
+        synthesizer.backend.name,
+        ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()),
+    )
     streamed = args.stream or args.follow
     first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if streamed else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    stated = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "speed")
-                     if name in speech.facts and (name, speech.facts[name]) != ("speed", 1.0))
-    console.print(f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {stated}"
-                  f"{synthesizer.backend.name})")
+    stated = "".join(
+        f"{name} {speech.facts[name]}; "
+        for name in ("seed", "speed")
+        if name in speech.facts and (name, speech.facts[name]) != ("speed", 1.0)
+    )
+    console.print(
+        f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {stated}"
+        f"{synthesizer.backend.name})"
+    )
 
 
-def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream",
-          outputs: list[Path]) -> dict:
+def facts(
+    args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream", outputs: list[Path]
+) -> dict:
     from ane.models.tortoise.settings import default_preset
 
     model, timeline = synthesizer.model, speech.timeline
     return {
-        "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
-        "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
+        "files": [str(path) for path in outputs],
+        "seconds": speech.seconds,
+        "sample_rate": speech.sample_rate,
+        "seconds_by_phase": speech.seconds_by_phase,
+        "elapsed": speech.elapsed,
         "real_time_factor": speech.real_time_factor,
-        "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready,
-        **speech.facts, "chunks": speech.chunks, "model": model.name,
-        "trained": model.trained, "backend": synthesizer.backend.name,
+        "prepared": timeline.text_ready,
+        "first_audio": timeline.first_audio - timeline.text_ready,
+        **speech.facts,
+        "chunks": speech.chunks,
+        "model": model.name,
+        "trained": model.trained,
+        "backend": synthesizer.backend.name,
         **({"preset": args.preset or default_preset(model.settings)} if model.presets else {}),
-        "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes()}
+        "notes": speech.notes,
+        "peak_rss_bytes": peak_memory_bytes(),
+    }
 
 
 def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) -> list[Path]:
@@ -62,8 +85,14 @@ def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) ->
         for path in subtitles:
             write_subtitles(path, speech)
     if times is not None:
-        write_json(times, {"sample_rate": speech.sample_rate, "seconds": speech.seconds,
-                           "words": [word.as_dict() for word in speech.words]})
+        write_json(
+            times,
+            {
+                "sample_rate": speech.sample_rate,
+                "seconds": speech.seconds,
+                "words": [word.as_dict() for word in speech.words],
+            },
+        )
     return subtitles
 
 
@@ -78,6 +107,6 @@ def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
     """Return OUT-N with its suffix for each number."""
     if output is None:
         return []
-    if not output.name:         # "." has no name to number; ``check_output`` refuses it
+    if not output.name:  # "." has no name to number; ``check_output`` refuses it
         return [output]
     return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]

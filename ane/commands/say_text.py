@@ -18,8 +18,8 @@ from ane.text import nothing_to_say_error, read_passages
 if TYPE_CHECKING:
     from ane.speech.request import SpeechRequest
 
-MAX_SPOKEN = 4 << 20              # bytes of a text, which is prepared as a whole
-DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
+MAX_SPOKEN = 4 << 20  # bytes of a text, which is prepared as a whole
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # by their first bytes
 NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
 
 
@@ -48,8 +48,9 @@ def arriving_text() -> Iterator[str]:
             position += len(content)
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it "
-                        "first") from error
+        raise UserError(
+            f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it first"
+        ) from error
     except OSError as error:
         raise UserError(f"cannot read the text from standard input: {error.strerror or error}") from error
 
@@ -62,16 +63,20 @@ def read_text(args: argparse.Namespace) -> str:
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
     try:
-        with (waiting_stated(where), nullcontext(sys.stdin.buffer) if piped else
-              Path(args.file).expanduser().open("rb") as file):
+        with (
+            waiting_stated(where),
+            nullcontext(sys.stdin.buffer) if piped else Path(args.file).expanduser().open("rb") as file,
+        ):
             content = file.read(MAX_SPOKEN + 1)
-    except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of an unknown user
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
     if not content and args.file is None:
         raise UserError(NO_TEXT)
     if len(content) > MAX_SPOKEN:
-        raise UserError(f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
-                        "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption")
+        raise UserError(
+            f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
+            "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption"
+        )
     for start, kind in DOCUMENTS.items():
         if content.startswith(start):
             raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")

@@ -34,42 +34,84 @@ def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
 
     parser = commands.add_parser(
-        "transcribe", help="write down what is said in a recording", epilog=EXAMPLES,
+        "transcribe",
+        help="write down what is said in a recording",
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.")
-    parser.add_argument("files", nargs="+", type=arguments.path, metavar="FILE",
-                        help="sound file, of any length up to a day: wav, flac, mp3, ogg; with PyAV also aac, m4a, "
-                             "mp4, avi or webm")
-    parser.add_argument("--model", metavar="NAME|PATH",
-                        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
-                             "CTranslate2 (default: the bundle whisper)")
-    parser.add_argument("--format", choices=FORMATS,
-                        help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
-                             "suffix of -o, else txt)")
-    parser.add_argument("--language", metavar="NAME",
-                        help="such as en, German or pt-BR (default: that of the first 30 seconds)")
+        description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.",
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=arguments.path,
+        metavar="FILE",
+        help="sound file, of any length up to a day: wav, flac, mp3, ogg; with PyAV also aac, m4a, mp4, avi or webm",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME|PATH",
+        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
+        "CTranslate2 (default: the bundle whisper)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
+        "suffix of -o, else txt)",
+    )
+    parser.add_argument(
+        "--language", metavar="NAME", help="such as en, German or pt-BR (default: that of the first 30 seconds)"
+    )
     parser.add_argument("--translate", action="store_true", help="translate to English")
-    parser.add_argument("--prompt", metavar="TEXT", default="",
-                        help="text before the recording begins, such as names to be spelt that way")
-    parser.add_argument("--word-times", action="store_true",
-                        help="time every word: json lists them, srt and vtt underline the word being spoken")
-    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
-                        help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
+    parser.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        default="",
+        help="text before the recording begins, such as names to be spelt that way",
+    )
+    parser.add_argument(
+        "--word-times",
+        action="store_true",
+        help="time every word: json lists them, srt and vtt underline the word being spoken",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=arguments.path,
+        help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)",
+    )
     parser.add_argument("--force", action="store_true", help="for several files: replace those that OUT has already")
     add = arguments.rare_group(parser, "search").add_argument
-    add("--beam-size", type=arguments.positive, metavar="N",
-        help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)")
+    add(
+        "--beam-size",
+        type=arguments.positive,
+        metavar="N",
+        help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)",
+    )
     add = arguments.rare_group(parser, "backend").add_argument
-    add("--backend", default="auto", metavar="NAME",
+    add(
+        "--backend",
+        default="auto",
+        metavar="NAME",
         help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
-             "a bundle that `ane convert` made, onnx its ONNX packages")
-    add("--precision", default="auto",
+        "a bundle that `ane convert` made, onnx its ONNX packages",
+    )
+    add(
+        "--precision",
+        default="auto",
         choices=("auto", *PRECISIONS),
         help="what torch computes in (default: the type of the stored weights, where the device computes it fast), or "
-             "that of the packages to run (default: the bundle's)")
+        "that of the packages to run (default: the bundle's)",
+    )
     add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: the backend's choice)")
-    add("--seed", type=arguments.natural, default=0, metavar="N",
-        help="of the random numbers for unclear passages (default: 0)")
+    add(
+        "--seed",
+        type=arguments.natural,
+        default=0,
+        metavar="N",
+        help="of the random numbers for unclear passages (default: 0)",
+    )
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     parser.set_defaults(handler=transcribe)
 
@@ -83,21 +125,35 @@ def transcribe(args: argparse.Namespace) -> int:
     if args.word_times and chosen_format(args) == "txt":
         raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
-        if not os.path.exists(file):        # now, and not after the files before it
+        if not os.path.exists(file):  # now, and not after the files before it
             raise UserError(f"{file}: {no_such_file(file)}")
     model = open_whisper(args.model)
-    options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
-                                   beam_size=args.beam_size, word_times=args.word_times, seed=args.seed)
+    options = TranscriptionOptions(
+        args.language,
+        "translate" if args.translate else "transcribe",
+        prompt=args.prompt,
+        beam_size=args.beam_size,
+        word_times=args.word_times,
+        seed=args.seed,
+    )
     transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads))
     for file, output in zip(args.files, outputs, strict=True):
         audio, rate = read_recording(file)
         with ProgressDisplay(message_console(args), shown=not args.quiet) as display:
             transcript = transcriber.transcribe(
-                audio, rate, options,
-                lambda done, total, name=file.name: display.update(name, round(done), round(total), "seconds"))
+                audio,
+                rate,
+                options,
+                lambda done, total, name=file.name: display.update(name, round(done), round(total), "seconds"),
+            )
         several = len(args.files) > 1
-        write_transcript(transcript, chosen_format(args), output, str(file) if several else "",
-                         check_new if several and not args.force else None)
+        write_transcript(
+            transcript,
+            chosen_format(args),
+            output,
+            str(file) if several else "",
+            check_new if several and not args.force else None,
+        )
     return 0
 
 
@@ -116,8 +172,11 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
         if len(args.files) > 1 and chosen_format(args) in ("srt", "vtt"):
             raise UserError(f"subtitles of {len(args.files)} files cannot be printed: add -o FOLDER")
         return [None] * len(args.files)
-    outputs = [args.output] if len(args.files) == 1 else [
-        args.output / f"{file.stem}.{chosen_format(args)}" for file in args.files]
+    outputs = (
+        [args.output]
+        if len(args.files) == 1
+        else [args.output / f"{file.stem}.{chosen_format(args)}" for file in args.files]
+    )
     output, count = Counter(outputs).most_common(1)[0]
     if count > 1:
         raise UserError(f"{count} of the files would be written to {output}: rename them, or transcribe them in turn")
@@ -136,8 +195,9 @@ def check_new(output: Path) -> None:
         raise UserError(f"{output} exists: add --force to replace it, or choose another folder")
 
 
-def write_transcript(transcript: "Transcript", form: str, output: Path | None, title: str,
-                     check: Callable[[Path], object] | None) -> None:
+def write_transcript(
+    transcript: "Transcript", form: str, output: Path | None, title: str, check: Callable[[Path], object] | None
+) -> None:
     """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON. ``check``: as of
     ``replacing``."""
     from ane.models.whisper.transcript import FORMATS as WRITERS

@@ -20,7 +20,7 @@ from ane.commands.packages import with_packages
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing, write_json
 
-if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
     from converters.proof.activations import ComparedValue
     from converters.proof.elements import LayerComparison
@@ -45,40 +45,77 @@ With --package it runs a function of any Core ML package, also one that this pro
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("verify", help="compare packages with the PyTorch reference",
-                                   description=DESCRIPTION)
+    parser = subparsers.add_parser(
+        "verify", help="compare packages with the PyTorch reference", description=DESCRIPTION
+    )
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
-    parser.add_argument("--package", metavar="FILE.mlpackage", type=arguments.path,
-                        help="run this package, of any model, on --inputs instead of verifying a bundle")
-    parser.add_argument("--inputs", metavar="FILE.npz", type=arguments.path, nargs="+",
-                        help="with --package: the inputs by name; several files are calls in turn on one state")
-    parser.add_argument("--expect", metavar="FILE.npz", type=arguments.path,
-                        help="with --package: compare the last call with these arrays; with --layers also by names of "
-                             "values inside")
-    parser.add_argument("--threshold", metavar="DB", type=float,
-                        help="with --expect: dB that each array must reach (default: 40)")
-    parser.add_argument("--output", metavar="FILE.npz", type=arguments.path,
-                        help="with --package: write the outputs and states after the last call to FILE")
-    parser.add_argument("--networks", type=arguments.comma_separated, metavar="NETWORK,…",
-                        help="only the packages of these networks, such as diffusion")
+    parser.add_argument(
+        "--package",
+        metavar="FILE.mlpackage",
+        type=arguments.path,
+        help="run this package, of any model, on --inputs instead of verifying a bundle",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE.npz",
+        type=arguments.path,
+        nargs="+",
+        help="with --package: the inputs by name; several files are calls in turn on one state",
+    )
+    parser.add_argument(
+        "--expect",
+        metavar="FILE.npz",
+        type=arguments.path,
+        help="with --package: compare the last call with these arrays; with --layers also by names of values inside",
+    )
+    parser.add_argument(
+        "--threshold", metavar="DB", type=float, help="with --expect: dB that each array must reach (default: 40)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE.npz",
+        type=arguments.path,
+        help="with --package: write the outputs and states after the last call to FILE",
+    )
+    parser.add_argument(
+        "--networks",
+        type=arguments.comma_separated,
+        metavar="NETWORK,…",
+        help="only the packages of these networks, such as diffusion",
+    )
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
-    parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
-                        help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-                             "of fp16 (mil:fp16), also with numbers below 6e-5 as 0, as on an M1 (mil:flush), Core ML "
-                             "(coreml, on a Mac), Apple's Core AI (coreai), or "
-                             "ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
-                             "and so on)")
-    parser.add_argument("--compute-units", choices=COMPUTE_UNITS, metavar="UNITS",
-                        help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
-                             "states)")
+    parser.add_argument(
+        "--against",
+        choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS),
+        default="mil",
+        help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
+        "of fp16 (mil:fp16), also with numbers below 6e-5 as 0, as on an M1 (mil:flush), Core ML "
+        "(coreml, on a Mac), Apple's Core AI (coreai), or "
+        "ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
+        "and so on)",
+    )
+    parser.add_argument(
+        "--compute-units",
+        choices=COMPUTE_UNITS,
+        metavar="UNITS",
+        help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle states)",
+    )
     parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
-    parser.add_argument("--tolerance", type=float, metavar="X",
-                        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
-    parser.add_argument("--show", action="store_true",
-                        help="with --layers: print the elements from the largest error of each value on, of both sides "
-                             "and of their difference")
-    parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
-                        help="with --layers: write both sides of each value to FILE")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)",
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="with --layers: print the elements from the largest error of each value on, of both sides "
+        "and of their difference",
+    )
+    parser.add_argument(
+        "--dump", metavar="FILE.npz", type=arguments.path, help="with --layers: write both sides of each value to FILE"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=verify_command)
 
@@ -94,8 +131,12 @@ def verify_command(args: argparse.Namespace) -> int:
             raise UserError(f"--{flag} has no effect without --layers")
     if args.tolerance is not None and not args.tolerance >= 0:
         raise UserError(f"--tolerance must be at least 0, got {args.tolerance:g}")
-    check_files(args, {"output": args.output, "json": args.json, "dump": args.dump}, ("package", "inputs", "expect"),
-                models=("bundle",))
+    check_files(
+        args,
+        {"output": args.output, "json": args.json, "dump": args.dump},
+        ("package", "inputs", "expect"),
+        models=("bundle",),
+    )
     for flag in ("output", "dump"):
         if file := getattr(args, flag):
             if file.suffix != ".npz":
@@ -114,8 +155,11 @@ def verify_bundle(args: argparse.Namespace) -> int:
     console = message_console(args)
     model = open_bundle(args, console)
     chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
-    layers = LayerComparison(TOLERANCE if args.tolerance is None else args.tolerance,
-                             {} if args.show or args.dump else None) if args.layers else None
+    layers = (
+        LayerComparison(TOLERANCE if args.tolerance is None else args.tolerance, {} if args.show or args.dump else None)
+        if args.layers
+        else None
+    )
     with status_display(console, "verifying") as show:
         results = verify(model, chosen, runner, layers, show)
     if layers and args.dump:
@@ -150,14 +194,18 @@ def raise_failures(results: "Sequence[FunctionCheck]") -> None:
     else:
         value, cause = first.difference or first.drift, ""
         if value:
-            cause = f", from the operation {value.op} {value.name} on" if first.difference else \
-                f", drifting from {label(value)} on"
+            cause = (
+                f", from the operation {value.op} {value.name} on"
+                if first.difference
+                else f", drifting from {label(value)} on"
+            )
         problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
     raise UserError(f"{count}: {first.package}, {first.function}: {problem}")
 
 
 # One package
+
 
 def verify_package(args: argparse.Namespace) -> int:
     """Run a function on the arrays of files. Raises UserError when an output is below the threshold, at the end."""
@@ -194,19 +242,22 @@ def signature(args: argparse.Namespace) -> str:
     function = Package(args.package).function(args.function)
     parts = (("takes", function.inputs), ("has the state", function.states), ("returns", function.outputs))
     return f"function {function.name!r} " + "; ".join(
-        f"{verb} " + ", ".join(f"{name} {type}" for name, type in types.items()) for verb, types in parts if types)
+        f"{verb} " + ", ".join(f"{name} {type}" for name, type in types.items()) for verb, types in parts if types
+    )
 
 
 def check_threshold(run: "PackageRun", threshold: float) -> None:
     """Raise UserError that names the first value below the threshold, in program order."""
-    compared = {value.name: value.compared for value in (*run.layers, *run.values)}     # an output is also inside
+    compared = {value.name: value.compared for value in (*run.layers, *run.values)}  # an output is also inside
     values = [value for value in compared.values() if value]
     below = [value for value in values if value.snr < threshold]
     if below:
         first = below[0]
         name = f"{first.op} {first.name}" if first.op else first.name
-        raise UserError(f"{len(below)} of {len(values)} values are below {threshold:g} dB; the first is {name}: "
-                        f"{first.snr:.1f} dB, largest error {first.error:.1e}")
+        raise UserError(
+            f"{len(below)} of {len(values)} values are below {threshold:g} dB; the first is {name}: "
+            f"{first.snr:.1f} dB, largest error {first.error:.1e}"
+        )
 
 
 WIDTH = 100
@@ -218,23 +269,36 @@ difference."""
 
 
 def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
-    functions = [asdict(one) | {"required": one.required, "passed": one.passed, "drift": one.drift and one.drift.name,
-                                "worst": one.worst and one.worst.name} for one in results]
+    functions = [
+        asdict(one)
+        | {
+            "required": one.required,
+            "passed": one.passed,
+            "drift": one.drift and one.drift.name,
+            "worst": one.worst and one.worst.name,
+        }
+        for one in results
+    ]
     return {"bundle": str(model.path), "against": runner.name, "functions": functions}
 
 
-def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner",
-                  layers: "LayerComparison | None", show: bool) -> None:
+def print_results(
+    console: Console, results: "Sequence[FunctionCheck]", runner: "Runner", layers: "LayerComparison | None", show: bool
+) -> None:
     from converters.functions import speech_lines
 
     narrow = min(console.width, WIDTH)
     for network in dict.fromkeys(one.network for one in results):
-        console.print(f"{network}: {summary([one for one in results if one.network == network])}", width=narrow,
-                      soft_wrap=False)
+        console.print(
+            f"{network}: {summary([one for one in results if one.network == network])}", width=narrow, soft_wrap=False
+        )
     console.print(function_table(results, runner), width=narrow)
     console.print(COLUMNS, width=narrow, soft_wrap=False)
-    for line in () if runner.name.startswith("onnx") else speech_lines(
-            one.package.rpartition("-")[2] for one in results if one.network == "autoregressive"):
+    for line in (
+        ()
+        if runner.name.startswith("onnx")
+        else speech_lines(one.package.rpartition("-")[2] for one in results if one.network == "autoregressive")
+    ):
         console.print(line, width=narrow, soft_wrap=False)
     if not layers:
         return
@@ -242,8 +306,9 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         console.print(layer_table(results))
     for one in results if show or len(results) == 1 or runner.name.startswith("onnx") else ():
         if one.values:
-            console.print(f"{one.package}, {one.function}: {element_summary(one, layers)}", width=narrow,
-                          soft_wrap=False)
+            console.print(
+                f"{one.package}, {one.function}: {element_summary(one, layers)}", width=narrow, soft_wrap=False
+            )
             console.print(value_table(one, layers, show))
         if one.difference:
             console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
@@ -256,36 +321,75 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
 def summary(results: "Sequence[FunctionCheck]") -> str:
     """How the functions of a network compare, in one sentence."""
     failed = [one.function for one in results if not one.passed]
-    count = f"{len(failed)} of {len(results)} functions fail ({', '.join(failed[:3])}{', …' * (len(failed) > 3)})" \
-        if failed else f"all {len(results)} functions pass" if len(results) > 1 else "its function passes"
+    count = (
+        f"{len(failed)} of {len(results)} functions fail ({', '.join(failed[:3])}{', …' * (len(failed) > 3)})"
+        if failed
+        else f"all {len(results)} functions pass"
+        if len(results) > 1
+        else "its function passes"
+    )
     measured = [(one.snr - one.required, one) for one in results if one.snr is not None]
     if not measured:
         return f"{count}."
     margin, worst = min(measured, key=lambda item: item[0])
-    return (f"{count}; nearest to its threshold is {worst.function}, {abs(margin):.1f} dB "
-            f"{'above' if margin >= 0 else 'below'} it.")
+    return (
+        f"{count}; nearest to its threshold is {worst.function}, {abs(margin):.1f} dB "
+        f"{'above' if margin >= 0 else 'below'} it."
+    )
 
 
 def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Table:
-    table = plain_table(f"On {runner.name}, compared with float32 torch", "package", "function", "dB", "threshold",
-                        "largest error", "", numbers=(2, 3, 4))
+    table = plain_table(
+        f"On {runner.name}, compared with float32 torch",
+        "package",
+        "function",
+        "dB",
+        "threshold",
+        "largest error",
+        "",
+        numbers=(2, 3, 4),
+    )
     for one in results:
         verdict = one.problem or ("passes" if one.passed else "fails")
-        table.add_row(one.package, one.function, decibels(one.snr), f"{one.required:.1f}", exponent(one.error), verdict,
-                      style="red" if not one.passed else "yellow" if one.problem else None)
+        table.add_row(
+            one.package,
+            one.function,
+            decibels(one.snr),
+            f"{one.required:.1f}",
+            exponent(one.error),
+            verdict,
+            style="red" if not one.passed else "yellow" if one.problem else None,
+        )
     return table
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), and the first that a new
     conversion computes otherwise."""
-    table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
-                        "first that computes otherwise", numbers=(2, 4, 6))
+    table = plain_table(
+        "Inside",
+        "package",
+        "function",
+        "values",
+        "worst",
+        "dB",
+        "first that drifts",
+        "dB",
+        "first that computes otherwise",
+        numbers=(2, 4, 6),
+    )
     for one in results:
-        table.add_row(one.package, one.function, str(len(one.values)), label(one.worst),
-                      decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
-                      decibels(one.drift and one.drift.snr), operation(one.difference),
-                      style="red" if one.drift or one.difference else None)
+        table.add_row(
+            one.package,
+            one.function,
+            str(len(one.values)),
+            label(one.worst),
+            decibels(one.worst and one.worst.snr),
+            label(one.drift) if one.drift else "none",
+            decibels(one.drift and one.drift.snr),
+            operation(one.difference),
+            style="red" if one.drift or one.difference else None,
+        )
     return table
 
 
@@ -293,22 +397,41 @@ def element_summary(one: "FunctionCheck", layers: "LayerComparison") -> str:
     """The first value that drifts, and what the elements of all values amount to, in one sentence."""
     first = f"{label(one.drift)} drifts first; " if one.drift else "no value drifts; "
     same, outside = (sum(getattr(value, name) for value in one.values) for name in ("identical", "outside"))
-    return (f"{first}of {len(one.values)} values {same} are identical; {outside} of "
-            f"{sum(value.count for value in one.values)} elements are beyond {layers.tolerance:g}; largest error "
-            f"{exponent(max(value.error for value in one.values))}.")
+    return (
+        f"{first}of {len(one.values)} values {same} are identical; {outside} of "
+        f"{sum(value.count for value in one.values)} elements are beyond {layers.tolerance:g}; largest error "
+        f"{exponent(max(value.error for value in one.values))}."
+    )
 
 
 def value_table(one: "FunctionCheck", layers: "LayerComparison", show: bool) -> Table:
     """One row per value that a module of the network returns, in program order; ``show``: with an excerpt below it."""
-    table = plain_table(f"{one.function}: values compared with the modules that return them", "value", "operation",
-                        "dB", "scale", "largest error", f"beyond {layers.tolerance:g}", "identical", "",
-                        numbers=(2, 3, 4, 5))
+    table = plain_table(
+        f"{one.function}: values compared with the modules that return them",
+        "value",
+        "operation",
+        "dB",
+        "scale",
+        "largest error",
+        f"beyond {layers.tolerance:g}",
+        "identical",
+        "",
+        numbers=(2, 3, 4, 5),
+    )
     inside = layers.within(f"{one.package}/{one.function}")
     for value in one.values:
         marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
-        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", exponent(value.error),
-                      f"{value.outside} of {value.count}", "yes" if value.identical else "no", ", ".join(marks),
-                      style="red" if value is one.drift else "yellow" if value is one.worst else None)
+        table.add_row(
+            label(value),
+            value.op,
+            decibels(value.snr),
+            f"{value.factor:g}",
+            exponent(value.error),
+            f"{value.outside} of {value.count}",
+            "yes" if value.identical else "no",
+            ", ".join(marks),
+            style="red" if value is one.drift else "yellow" if value is one.worst else None,
+        )
         for line in inside.excerpt(value.module or value.name) if show else ():
             table.add_row(f"  {line}")
     return table
@@ -332,9 +455,15 @@ def exponent(error: float | None) -> str:
 
 # One package
 
+
 def run_json(package: Path, run: "PackageRun", runner: str) -> dict[str, Any]:
-    return {"package": str(package), "function": run.function, "against": runner,
-            "values": [asdict(value) for value in run.values], "layers": [asdict(value) for value in run.layers]}
+    return {
+        "package": str(package),
+        "function": run.function,
+        "against": runner,
+        "values": [asdict(value) for value in run.values],
+        "layers": [asdict(value) for value in run.layers],
+    }
 
 
 def print_run(console: Console, run: "PackageRun", runner: str) -> None:
@@ -344,12 +473,20 @@ def print_run(console: Console, run: "PackageRun", runner: str) -> None:
 
 
 def run_table(title: str, values: "Sequence[RunValue]") -> Table:
-    table = plain_table(title, "value", "operation", "shape", "mean", "smallest", "largest", "dB", "largest error",
-                        numbers=(4, 5, 6, 7))
+    table = plain_table(
+        title, "value", "operation", "shape", "mean", "smallest", "largest", "dB", "largest error", numbers=(4, 5, 6, 7)
+    )
     for value in values:
         compared = value.compared
-        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1",
-                      f"{value.mean:.3g} ± {value.deviation:.3g}", f"{value.smallest:.3g}", f"{value.largest:.3g}",
-                      decibels(compared and compared.snr), exponent(compared and compared.error),
-                      style=None if value.finite else "red")
+        table.add_row(
+            value.name,
+            value.op or "–",
+            " × ".join(map(str, value.shape)) or "1",
+            f"{value.mean:.3g} ± {value.deviation:.3g}",
+            f"{value.smallest:.3g}",
+            f"{value.largest:.3g}",
+            decibels(compared and compared.snr),
+            exponent(compared and compared.error),
+            style=None if value.finite else "red",
+        )
     return table

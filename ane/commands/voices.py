@@ -16,7 +16,7 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
 
-if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handlers, so that --help is quick
+if TYPE_CHECKING:  # numpy, torch and soundfile are imported in the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
 
 
@@ -31,9 +31,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     adding = commands.add_parser("add", help="make a voice from clips and store it")
     adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound files, folders of them, or a .pth voice")
     _add_output_arguments(adding)
-    adding.add_argument("--clip-mode", choices=("first", "slices", "whole"), default="first",
-                        help="parts of the clips that are encoded: the first seconds, all slices alike, or all of each "
-                             "clip, clips alike (default: first)")
+    adding.add_argument(
+        "--clip-mode",
+        choices=("first", "slices", "whole"),
+        default="first",
+        help="parts of the clips that are encoded: the first seconds, all slices alike, or all of each "
+        "clip, clips alike (default: first)",
+    )
     _set_handler(adding, add_command)
 
     mixing = commands.add_parser("mix", help="store a mix of voices as a voice, or write one voice to a file")
@@ -52,13 +56,22 @@ def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", required=True, metavar="NAME|FILE",
-                        help="a NAME to store the voice under, or a file: .safetensors, or .pth, the pair of latents "
-                             "that upstream Tortoise reads")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="NAME|FILE",
+        help="a NAME to store the voice under, or a file: .safetensors, or .pth, the pair of latents "
+        "that upstream Tortoise reads",
+    )
     parser.add_argument("--backend", default="auto", metavar="NAME", help="what encodes clips (default: auto)")
-    parser.add_argument("--seed", type=natural, default=0, metavar="N",
-                        help="random seed for the part of clips longer than 6 s, and for the voice random "
-                             "(default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="random seed for the part of clips longer than 6 s, and for the voice random (default: 0)",
+    )
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace what is there")
 
 
@@ -69,8 +82,9 @@ def list_command(args: argparse.Namespace) -> int:
     if model.voice_names or not model.has_latents:
         names = model.voice_names or [model.default_voice or model.name]
         as_json = getattr(args, "json", False)
-        output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if as_json else
-                               ", ".join(names))
+        output_console().print(
+            json.dumps([{"name": name, "files": []} for name in names]) if as_json else ", ".join(names)
+        )
         if not model.voice_names:
             LOGGER.info("%s has this one; others are for Tortoise models, such as --bundle %s", model.name, DEMO)
         return 0
@@ -79,8 +93,11 @@ def list_command(args: argparse.Namespace) -> int:
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0
     rows = [(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices]
-    output_console().print(plain_table(None, "voice", "content", "folder", rows=rows) if rows else
-                           "There are no voices yet. Add one: ane voices add CLIP.wav -o NAME")
+    output_console().print(
+        plain_table(None, "voice", "content", "folder", rows=rows)
+        if rows
+        else "There are no voices yet. Add one: ane voices add CLIP.wav -o NAME"
+    )
     return 0
 
 
@@ -97,9 +114,15 @@ def add_command(args: argparse.Namespace) -> int:
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
-        voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
-                             np.random.default_rng(args.seed), name=destination.stem, source=source,
-                             mode=args.clip_mode)
+        voice = encode_clips(
+            voice.read(),
+            load_backend(args.backend, model),
+            model.mel_norms,
+            np.random.default_rng(args.seed),
+            name=destination.stem,
+            source=source,
+            mode=args.clip_mode,
+        )
         voice = dataclasses.replace(voice, decoder=model.decoder_md5)
     elif args.clip_mode != "first":
         raise UserError("clip_mode has no effect: the voice is stored as latents; leave it out", "clip_mode")
@@ -129,8 +152,10 @@ def remove_command(args: argparse.Namespace) -> int:
             known = f"those stored are {', '.join(stored)}" if stored else "none is stored"
             raise UserError(f"no voice {name!r} is stored in {folder}: {known}")
         if stored[name].files[0].parent != folder:
-            raise UserError(f"{name} is a folder of clips, which may have no copy elsewhere: delete "
-                            f"{stored[name].files[0].parent} yourself")
+            raise UserError(
+                f"{name} is a folder of clips, which may have no copy elsewhere: delete "
+                f"{stored[name].files[0].parent} yourself"
+            )
     for name in dict.fromkeys(args.names):
         for file in stored[name].files:
             file.unlink()
@@ -142,8 +167,10 @@ def open_tortoise(args: argparse.Namespace) -> Bundle:
     """The model that a voice is made for. Raises UserError when it takes no such voices."""
     model = open_model(args.bundle)
     if not model.has_latents:
-        raise UserError(f"{model.name} speaks with a voice of its own and takes no other: add --bundle with a Tortoise "
-                        f"model, such as {DEMO}")
+        raise UserError(
+            f"{model.name} speaks with a voice of its own and takes no other: add --bundle with a Tortoise "
+            f"model, such as {DEMO}"
+        )
     return model
 
 
@@ -158,9 +185,16 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
     from ane.backends import load_backend
     from ane.models.tortoise.voices import resolve_voice
 
-    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model),
-                         mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,
-                         rng=np.random.default_rng(seed), seed=seed)
+    return resolve_voice(
+        spec,
+        folders=_folders(model),
+        backend=load_backend(backend, model),
+        mel_norms=model.mel_norms,
+        model_id=model.identity,
+        widths=model.widths,
+        rng=np.random.default_rng(seed),
+        seed=seed,
+    )
 
 
 def _gather(name: str, clips: list[str]):
@@ -205,8 +239,9 @@ def voice_destination(output: str, model: Bundle, force: bool) -> Path:
     if file.suffix.lower() not in LATENT_SUFFIXES:
         if is_path(output):
             suffixes = " or ".join(LATENT_SUFFIXES)
-            raise UserError(f"{output!r} cannot name a voice file: choose one that ends in {suffixes}, or a name "
-                            "without a path")
+            raise UserError(
+                f"{output!r} cannot name a voice file: choose one that ends in {suffixes}, or a name without a path"
+            )
         check_voice_name(output)
         if model.voices and output in list_voices([model.voices]):
             raise UserError(f"{model.name} has a voice {output} already, which would hide yours; choose another name")

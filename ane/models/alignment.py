@@ -35,17 +35,20 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     diagonals = rows + columns - 1
     # Row d, column r + 1 belongs to the cell (r, d − r): each row of the matrix is one longer than its diagonals, and
     # so moves on by one where the next begins.
-    along = np.pad(cost, ((0, 0), (0, rows))).ravel()[:rows * diagonals].reshape(rows, diagonals).T.copy()
-    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)     # of the best path to a cell, two rows later
+    along = np.pad(cost, ((0, 0), (0, rows))).ravel()[: rows * diagonals].reshape(rows, diagonals).T.copy()
+    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)  # of the best path to a cell, two rows later
     total[0, 0] = 0
     for diagonal in range(diagonals):
         first, last = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
-        both, down, right = (total[diagonal, first:last], total[diagonal + 1, first:last],
-                             total[diagonal + 1, first + 1:last + 1])
+        both, down, right = (
+            total[diagonal, first:last],
+            total[diagonal + 1, first:last],
+            total[diagonal + 1, first + 1 : last + 1],
+        )
         best = np.minimum(both, down)
         np.copyto(best, np.inf, where=both == down)
         np.minimum(best, right, out=best)
-        np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1:last + 1], casting="same_kind")
+        np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1 : last + 1], casting="same_kind")
     both, down, right = total[:-2, :-1], total[1:-1, :-1], total[1:-1, 1:]
     # 0: both, 1: next row, 2: next column
     moves = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))

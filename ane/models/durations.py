@@ -17,9 +17,11 @@ def durations(log_durations: np.ndarray) -> np.ndarray:
     """Frames of each symbol at the trained speed, not rounded: max(exp(y) − 1, 0), float32 of the same shape. Raises
     UserError: they are NaN or infinite."""
     if not np.isfinite(log_durations).all():
-        raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is the "
-                        "cause; use precision=fp32, or import the model again")
-    with np.errstate(over="ignore"):        # infinite durations exceed every limit on frames
+        raise UserError(
+            "the model predicts durations that are NaN or infinite: its weights or the precision is the "
+            "cause; use precision=fp32, or import the model again"
+        )
+    with np.errstate(over="ignore"):  # infinite durations exceed every limit on frames
         return np.maximum(np.exp(log_durations.astype(np.float32)) - np.float32(1), np.float32(0))
 
 
@@ -30,7 +32,7 @@ def repeats(durations: np.ndarray, alpha: float = 1.0, rounding: Rounding = "hal
         alpha: above 1 slower, below 1 faster.
         rounding: of exact halves: "half_to_even" as NVIDIA's PyTorch class, "half_up" as its TensorRT graph.
     """
-    scaled = np.minimum(durations.astype(np.float32) * np.float32(alpha), np.float32(1e9))     # fits in int64
+    scaled = np.minimum(durations.astype(np.float32) * np.float32(alpha), np.float32(1e9))  # fits in int64
     return (np.round(scaled) if rounding == "half_to_even" else np.floor(scaled + np.float32(0.5))).astype(np.int64)
 
 

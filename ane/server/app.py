@@ -36,7 +36,7 @@ from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
 from ane.system.version import version
 
-BLOCK = 1 << 16         # bytes of a finished file that are sent at a time
+BLOCK = 1 << 16  # bytes of a finished file that are sent at a time
 
 
 def make_app(service: Service, connections: Connections | None = None) -> FastAPI:
@@ -46,8 +46,13 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
         connections: of the server, if it counts them; when they are crowded, new requests are refused.
     """
     settings = service.settings
-    app = FastAPI(title="ane serve", version=version(), docs_url=None, redoc_url=None,
-                  description="Text to speech as OpenAI's API offers it.")
+    app = FastAPI(
+        title="ane serve",
+        version=version(),
+        docs_url=None,
+        redoc_url=None,
+        description="Text to speech as OpenAI's API offers it.",
+    )
     install_error_handlers(app)
     app.include_router(speech_routes(service), responses=RESPONSES)
     app.include_router(transcription_routes(service), responses=RESPONSES)
@@ -58,14 +63,19 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
     without_422(app)
 
     def guarded(inner: Any, **_: Any) -> Guard:
-        app.state.guard = Guard(inner, settings, lambda: connections is not None and connections.crowded,
-                                service.count_refusal)
+        app.state.guard = Guard(
+            inner, settings, lambda: connections is not None and connections.crowded, service.count_refusal
+        )
         return app.state.guard
 
     app.add_middleware(guarded)
     if settings.origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"],
-                           allow_headers=["Authorization", "Content-Type"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
     return app
 
 
@@ -80,7 +90,7 @@ def without_422(app: FastAPI) -> None:
                 operation["responses"].pop("422", None)
         return made
 
-    app.openapi = schema        # type: ignore[method-assign]
+    app.openapi = schema  # type: ignore[method-assign]
 
 
 def status_routes(service: Service) -> APIRouter:
@@ -114,10 +124,15 @@ def speech_routes(service: Service) -> APIRouter:
 
     def model_card(name: str) -> ModelCard:
         if name not in catalogue.models:
-            return ModelCard(id=name)           # it transcribes
+            return ModelCard(id=name)  # it transcribes
         known = catalogue.models[name]
-        return ModelCard(id=name, presets=catalogue.presets(name), random=known.is_random, voice=known.default_voice,
-                         characters=service.settings.limits.characters)
+        return ModelCard(
+            id=name,
+            presets=catalogue.presets(name),
+            random=known.is_random,
+            voice=known.default_voice,
+            characters=service.settings.limits.characters,
+        )
 
     @router.get("/models")
     async def models() -> ModelList:
@@ -146,9 +161,16 @@ def speech_routes(service: Service) -> APIRouter:
         cards = [VoiceCard(id=name, name=name, models=having) for name, having in by_name.items()]
         return VoiceList(data=cards, voices=cards)
 
-    @router.post("/audio/speech", response_class=Response, responses={200: {
-        "description": "sound in the response format, or events with it in base64",
-        "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}}}})
+    @router.post(
+        "/audio/speech",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "sound in the response format, or events with it in base64",
+                "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}},
+            }
+        },
+    )
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text; the sound is sent while it is made."""
         wanted = catalogue.request(body, body.input)
@@ -170,8 +192,9 @@ def speech_routes(service: Service) -> APIRouter:
             raise
         sender = send_events if as_events else send_sound
         media_type = SSE if as_events else FORMATS[body.response_format].media_type
-        return StreamingResponse(sender(utterance, first, body.response_format), media_type=media_type,
-                                 headers=utterance.headers)
+        return StreamingResponse(
+            sender(utterance, first, body.response_format), media_type=media_type, headers=utterance.headers
+        )
 
     return router
 
@@ -188,8 +211,9 @@ async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
         raise RefusedError("nothing of the text can be spoken", 400, "input") from None
 
 
-async def encoded(utterance: Utterance, first: SoundPiece,
-                  form: str) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
+async def encoded(
+    utterance: Utterance, first: SoundPiece, form: str
+) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
     """The utterance's sound in a response format as it arrives, each piece with its words."""
     encoder = make_encoder(form, first.rate)
     try:
@@ -199,7 +223,7 @@ async def encoded(utterance: Utterance, first: SoundPiece,
         yield await asyncio.to_thread(encoder.finish), ()
     finally:
         utterance.close()
-        asyncio.get_running_loop().run_in_executor(None, encoder.close)     # it may wait for a thread in ``feed``
+        asyncio.get_running_loop().run_in_executor(None, encoder.close)  # it may wait for a thread in ``feed``
 
 
 async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
@@ -227,8 +251,9 @@ async def finished_sound(utterance: Utterance, first: SoundPiece, form: str) -> 
             while block := encoder.file.read(BLOCK):
                 yield block
 
-    return StreamingResponse(blocks(), media_type=FORMATS[form].media_type,
-                             headers={**utterance.headers, "Content-Length": str(size)})
+    return StreamingResponse(
+        blocks(), media_type=FORMATS[form].media_type, headers={**utterance.headers, "Content-Length": str(size)}
+    )
 
 
 async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[str]:

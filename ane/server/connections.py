@@ -12,15 +12,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-RESERVE = 128           # descriptors for everything but open connections: files, logs, connections about to be closed
-MOST_UNCOUNTED = 1000       # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
-MOST_SMALL, SMALL = 1000, 256        # parts of a chunked body below so many bytes; a client that sends more means harm
-SLICE = 4096            # bytes of a WebSocket that are parsed at a time
-QUEUE = 1024            # connections that wait in the system to be accepted
-BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
+RESERVE = 128  # descriptors for everything but open connections: files, logs, connections about to be closed
+MOST_UNCOUNTED = 1000  # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
+MOST_SMALL, SMALL = 1000, 256  # parts of a chunked body below so many bytes; a client that sends more means harm
+SLICE = 4096  # bytes of a WebSocket that are parsed at a time
+QUEUE = 1024  # connections that wait in the system to be accepted
+BACKLOG = 16  # connections that asyncio accepts before any of them is looked at
 MAX_HEADERS = 32 << 10
-PLACE = "ane.place"     # the key under which a WebSocket's scope has the function that keeps its connection
-CUT = "ane.cut"         # the key under which a request's scope has the function that ends its connection
+PLACE = "ane.place"  # the key under which a WebSocket's scope has the function that keeps its connection
+CUT = "ane.cut"  # the key under which a request's scope has the function that ends its connection
 LOGGER = logging.getLogger("ane.server")
 
 
@@ -50,7 +50,7 @@ class Connections:
     def __init__(self, most: int):
         self.most = most
         self._open: set[Any] = set()
-        self._waiting: dict[Any, Callable[[], None]] = {}       # in the order in which they began to wait
+        self._waiting: dict[Any, Callable[[], None]] = {}  # in the order in which they began to wait
 
     @property
     def crowded(self) -> bool:
@@ -139,7 +139,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
                     self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:
-            self._stop_timer()          # it waits for its client still, until there is text (``PLACE``)
+            self._stop_timer()  # it waits for its client still, until there is text (``PLACE``)
             super().handle_websocket_upgrade(event)
 
         def on_response_complete(self) -> None:
@@ -186,7 +186,7 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
             for start in range(0, len(data), SLICE):
                 if self.transport.is_closing():
                     return
-                super().data_received(data[start:start + SLICE])
+                super().data_received(data[start : start + SLICE])
 
         def handle_connect(self, event: Any) -> None:
             super().handle_connect(event)
@@ -218,17 +218,17 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
             super().connection_lost(exc)
 
         def shutdown(self) -> None:
-            if not connections.are_answering(self.transport):       # speech has the time of the drain
+            if not connections.are_answering(self.transport):  # speech has the time of the drain
                 super().shutdown()
 
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.http.response.body":
-                self.handshake_complete = True      # else uvicorn logs that there was no answer
+                self.handshake_complete = True  # else uvicorn logs that there was no answer
 
         def handle_ping(self) -> None:
             self._count_frame()
-            answer = b"".join(self.conn.data_to_send())     # RFC 6455 5.5.3: the latest ping alone may be answered
+            answer = b"".join(self.conn.data_to_send())  # RFC 6455 5.5.3: the latest ping alone may be answered
             if self.writable.is_set():
                 self.transport.write(answer)
 

@@ -15,7 +15,7 @@ from ane.audio.writer import endless_wav_header, pcm16
 from ane.system import sound_formats
 from ane.system.sound_formats import FileFormat, MediaFormat
 
-PCM_RATE = 24000        # of ``pcm``, which states no rate: that of OpenAI's
+PCM_RATE = 24000  # of ``pcm``, which states no rate: that of OpenAI's
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ def sent_media(row: FileFormat) -> MediaFormat | None:
     return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 
-FORMATS = {suffix[1:]: SoundFormat(row.media_type, None if suffix == ".wav" else sent_media(row))
-           for suffix, row in sound_formats.FORMATS.items() if row.media_type} | {"pcm": SoundFormat("audio/pcm")}
+FORMATS = {
+    suffix[1:]: SoundFormat(row.media_type, None if suffix == ".wav" else sent_media(row))
+    for suffix, row in sound_formats.FORMATS.items()
+    if row.media_type
+} | {"pcm": SoundFormat("audio/pcm")}
 
 
 class SampleEncoder:
@@ -40,8 +43,9 @@ class SampleEncoder:
 
     def __init__(self, rate: int, with_header: bool):
         self._header = endless_wav_header(rate) if with_header else b""
-        self._resampler = None if with_header or rate == PCM_RATE else soxr.ResampleStream(rate, PCM_RATE, 1,
-                                                                                           dtype="float32")
+        self._resampler = (
+            None if with_header or rate == PCM_RATE else soxr.ResampleStream(rate, PCM_RATE, 1, dtype="float32")
+        )
 
     def feed(self, audio: np.ndarray, last: bool = False) -> bytes:
         if self._resampler is not None:
@@ -110,7 +114,7 @@ class FileEncoder:
     """
 
     def __init__(self, name: str, rate: int):
-        self.file: IO[bytes] = tempfile.TemporaryFile()     # noqa: SIM115 (closed by whoever sends it)
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by whoever sends it)
         self._samples = make_encoder(name, rate) if name == "pcm" else None
         self._writer: Any = None
         if name == "wav":

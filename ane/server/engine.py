@@ -20,8 +20,8 @@ from ane.speech.turns import Turns
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
-IDLE_SECONDS = 0.5      # between looks at deadlines
-PERIOD = 5.0            # seconds between looks at unused models
+IDLE_SECONDS = 0.5  # between looks at deadlines
+PERIOD = 5.0  # seconds between looks at unused models
 
 
 class Engine:
@@ -42,8 +42,8 @@ class Engine:
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(limits.requests, "job")
-        self._running: set[Future[None]] = set()        # jobs on their threads, also those that were ended meanwhile
-        self._seconds = 1.0             # that a job takes, a moving average
+        self._running: set[Future[None]] = set()  # jobs on their threads, also those that were ended meanwhile
+        self._seconds = 1.0  # that a job takes, a moving average
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_jobs, name="engine", daemon=True)
 
@@ -107,7 +107,7 @@ class Engine:
                 look = now + PERIOD
                 try:
                     self._periodic()
-                except Exception:           # the thread must go on
+                except Exception:  # the thread must go on
                     LOGGER.exception("releasing unused models failed")
             if self._stopping.wait(IDLE_SECONDS):
                 return

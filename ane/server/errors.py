@@ -29,11 +29,20 @@ class ErrorBody(BaseModel):
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": what} for status, what in (
-        (400, "the request is not valid"), (401, "no valid token"), (403, "not allowed, or not from this page"),
-        (404, "no such model or page"), (408, "the body did not arrive in time"), (413, "the body is too large"),
-        (429, "too many requests; the header Retry-After says when to try again"), (500, "a fault of the server"),
-        (503, "the server is about to stop"), (504, "the request took too long"))}
+    status: {"model": ErrorBody, "description": what}
+    for status, what in (
+        (400, "the request is not valid"),
+        (401, "no valid token"),
+        (403, "not allowed, or not from this page"),
+        (404, "no such model or page"),
+        (408, "the body did not arrive in time"),
+        (413, "the body is too large"),
+        (429, "too many requests; the header Retry-After says when to try again"),
+        (500, "a fault of the server"),
+        (503, "the server is about to stop"),
+        (504, "the request took too long"),
+    )
+}
 
 
 class RefusedError(UserError):

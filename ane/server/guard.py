@@ -22,14 +22,19 @@ from ane.system.errors import UserError
 # without a token: for what watches over the server, and the page, which asks for the token
 OPEN_PATHS = ("/health", "/ready", "/", "/docs")
 # what requests ask for, by their paths
-KINDS = {"/v1/audio/speech": "speech", "/v1/audio/stream": "stream", "/v1/audio/voices": "voice",
-         "/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
+KINDS = {
+    "/v1/audio/speech": "speech",
+    "/v1/audio/stream": "stream",
+    "/v1/audio/voices": "voice",
+    "/v1/audio/transcriptions": "transcribe",
+    "/v1/audio/translations": "translate",
+}
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
-TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
-GONE = 499              # status of a request whose client has left, which nobody reads
-SLOWEST = 32 << 10          # bytes a second of a body, on average, beyond its first seconds
+TOKEN_PROTOCOL = "openai-insecure-api-key."  # browsers cannot set headers of a WebSocket
+GONE = 499  # status of a request whose client has left, which nobody reads
+SLOWEST = 32 << 10  # bytes a second of a body, on average, beyond its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
-HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
+HEADERS = "latin-1"  # how Starlette decodes headers: what was sent in bytes is got back with it
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,11 +48,16 @@ class Guard:
         stopping: whether new requests are refused because the server drains.
     """
 
-    def __init__(self, app: Any, settings: ServerSettings, crowded: Callable[[], bool] = lambda: False,
-                 count_refusal: Callable[..., None] = lambda kind, status, **fields: None):
+    def __init__(
+        self,
+        app: Any,
+        settings: ServerSettings,
+        crowded: Callable[[], bool] = lambda: False,
+        count_refusal: Callable[..., None] = lambda kind, status, **fields: None,
+    ):
         self.app, self.settings, self._crowded, self._count_refusal = app, settings, crowded, count_refusal
         self.stopping = False
-        self._files = self._file_bytes = 0      # requests with files that are held now, and what they may take
+        self._files = self._file_bytes = 0  # requests with files that are held now, and what they may take
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -94,7 +104,7 @@ class Guard:
             cut = scope.get("state", {}).get(CUT)
             if begun and cut and (ends or isinstance(error.__cause__, UserError)):
                 cut()
-                await asyncio.sleep(0)          # uvicorn knows then that the connection is closed
+                await asyncio.sleep(0)  # uvicorn knows then that the connection is closed
             elif ends and scope["type"] == "http" and not begun:
                 await error_response(StoppingError())(scope, receive, send)
             else:
@@ -102,6 +112,7 @@ class Guard:
 
     def _counting(self, scope: Message, send: Send) -> Send:
         """Return ``send`` with a count of answers that are errors. Programs that watch over the server are left out."""
+
         async def counting(message: Message) -> None:
             status = message.get("status", 0) if message["type"].endswith("response.start") else 0
             if status >= 400 and status != GONE and scope["path"] != "/ready":
@@ -134,22 +145,32 @@ class Guard:
         if self.settings.hosts and name not in self.settings.hosts and not (is_local and is_loopback(name)):
             raise RefusedError(f"the server is not called {host}", 403)
         if not self.settings.hosts and is_loopback(self.settings.host) and not is_loopback(name):
-            raise RefusedError(f"the server listens on this machine alone, and is not called {host}; behind a proxy, "
-                               f"`ane serve --hosts {name}` allows this name", 403)
+            raise RefusedError(
+                f"the server listens on this machine alone, and is not called {host}; behind a proxy, "
+                f"`ane serve --hosts {name}` allows this name",
+                403,
+            )
         if not self.settings.token:
-            strangers = [address for address in ([client[0]] if client else []) + forwarded_for(headers)
-                         if not is_loopback(address)]
+            strangers = [
+                address
+                for address in ([client[0]] if client else []) + forwarded_for(headers)
+                if not is_loopback(address)
+            ]
             if strangers:
                 raise RefusedError("without a token the server answers its own machine alone", 403)
         origin = headers.get("origin")
         if origin is not None and not self._is_own_page(origin, host):
-            raise RefusedError("web pages of other origins may not use this server; `ane serve --cors "
-                               f"{origin}` allows those of this one", 403)
+            raise RefusedError(
+                "web pages of other origins may not use this server; `ane serve --cors "
+                f"{origin}` allows those of this one",
+                403,
+            )
         if scope["path"] in OPEN_PATHS:
             return
         if self.settings.token and not hmac.compare_digest(given_token(headers), self.settings.token.encode()):
-            raise RefusedError("the token is missing or wrong: send it as Authorization: Bearer TOKEN", 401,
-                               code="invalid_api_key")
+            raise RefusedError(
+                "the token is missing or wrong: send it as Authorization: Bearer TOKEN", 401, code="invalid_api_key"
+            )
         if self.stopping:
             raise StoppingError
         if self._crowded():
@@ -180,7 +201,7 @@ class LimitedBody:
         self._complete, self._began, self._in_all = False, time.monotonic(), in_all
 
     async def __call__(self) -> Message:
-        if self._complete:              # what follows is that the client goes, whenever it likes
+        if self._complete:  # what follows is that the client goes, whenever it likes
             return await self._receive()
         earned = min(self._in_all, self._seconds + (self._most - self._left) / SLOWEST)
         left = self._began + earned - time.monotonic()
@@ -194,7 +215,7 @@ class LimitedBody:
         self._left -= len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._left < 0:
-            raise HTTPException(413, str(too_large(self._most)))        # any other, FastAPI would turn into 400
+            raise HTTPException(413, str(too_large(self._most)))  # any other, FastAPI would turn into 400
         return message
 
 
@@ -221,12 +242,16 @@ def forwarded_for(headers: Headers) -> list[str]:
 
     Whoever asks can write these headers, so they only ever take a right away.
     """
-    listed = [value for key in ("x-forwarded-for", "x-real-ip") for line in headers.getlist(key)
-              for value in line.split(",")]
+    listed = [
+        value for key in ("x-forwarded-for", "x-real-ip") for line in headers.getlist(key) for value in line.split(",")
+    ]
     listed += [found for line in headers.getlist("forwarded") for found in FORWARDED.findall(line)]
     addresses = [value.strip().strip('"') for value in listed]
-    return [split_url(f"//{address}").hostname or address if address.startswith("[") or address.count(":") == 1
-            else address for address in addresses if address]
+    return [
+        split_url(f"//{address}").hostname or address if address.startswith("[") or address.count(":") == 1 else address
+        for address in addresses
+        if address
+    ]
 
 
 def split_url(url: str) -> SplitResult:
@@ -242,8 +267,14 @@ def given_token(headers: Headers) -> bytes:
     if kind.lower() == "bearer":
         return token.strip().encode(HEADERS)
     protocols = headers.get("sec-websocket-protocol", "").split(",")
-    return next((name.strip().removeprefix(TOKEN_PROTOCOL).encode(HEADERS) for name in protocols
-                 if name.strip().startswith(TOKEN_PROTOCOL)), b"")
+    return next(
+        (
+            name.strip().removeprefix(TOKEN_PROTOCOL).encode(HEADERS)
+            for name in protocols
+            if name.strip().startswith(TOKEN_PROTOCOL)
+        ),
+        b"",
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from ane.server.errors import ClientGoneError
 from ane.speech.turns import Turns
 
-READING = 0.02      # seconds of reading texts, after which others get a turn
-URGENT = 0.3        # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
+READING = 0.02  # seconds of reading texts, after which others get a turn
+URGENT = 0.3  # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
 
 Work = Callable[["Job"], Any]
 
@@ -28,8 +28,15 @@ class Job:
         ended: whether the client will get no more items.
     """
 
-    def __init__(self, turns: Turns, work: Work, seconds: float, sound_ahead: float, speaks: bool,
-                 on_end: Callable[["Job"], None]):
+    def __init__(
+        self,
+        turns: Turns,
+        work: Work,
+        seconds: float,
+        sound_ahead: float,
+        speaks: bool,
+        on_end: Callable[["Job"], None],
+    ):
         self._turns, self._sound_ahead, self._speaks, self._on_end = turns, sound_ahead, speaks, on_end
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
         self._work: Work | None = work
@@ -38,7 +45,7 @@ class Job:
         self._put_seconds = self._taken_seconds = 0.0
         self._changed, self._ending = threading.Condition(), threading.Lock()
         self._error: BaseException | None = None
-        self._read = 0.0        # when it last let others run although there was text
+        self._read = 0.0  # when it last let others run although there was text
         self.began = self.last_run = time.monotonic()
         self.first_item: float | None = None
         self.text_at: float | None = None
@@ -66,10 +73,10 @@ class Job:
             with self._turns.turn(lambda: self.priority):
                 self.last_run = time.monotonic()
                 self.check()
-                self._work(self)        # type: ignore[misc]
-        except BaseException as error:      # of any kind: the thread must go on for the others
+                self._work(self)  # type: ignore[misc]
+        except BaseException as error:  # of any kind: the thread must go on for the others
             self._error = self._error or error
-        self._work = None           # it refers to the job: without it its sound is freed at once
+        self._work = None  # it refers to the job: without it its sound is freed at once
         self._end()
 
     def stop(self, error: BaseException) -> None:
@@ -84,7 +91,7 @@ class Job:
         with self._ending:
             if self.ended:
                 return
-            self._on_end(self)          # before the client knows: its next request has a place
+            self._on_end(self)  # before the client knows: its next request has a place
             self.ended = True
         self._notify()
 
@@ -145,7 +152,7 @@ class Job:
     def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.set)
-        except RuntimeError:        # the event loop has ended, and its clients with it
+        except RuntimeError:  # the event loop has ended, and its clients with it
             self.gone = True
 
     # Of the client
@@ -174,14 +181,14 @@ class Job:
                 item, seconds = self._items.popleft()
                 before = self._is_half_empty()
                 self._taken_seconds += seconds
-                if self._is_half_empty() and not before:        # seldom: a thread wakes for it
+                if self._is_half_empty() and not before:  # seldom: a thread wakes for it
                     with self._changed:
                         self._changed.notify_all()
                 yield item
             if self.ended and not self._items:
                 if isinstance(self._error, Exception):
                     raise self._error
-                if self._error is not None:         # one such as SystemExit would end the client's event loop
+                if self._error is not None:  # one such as SystemExit would end the client's event loop
                     raise RuntimeError(f"the work raised {type(self._error).__name__}") from self._error
                 return
             if not self._items:

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
-REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
+REPEATS = 20  # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
 INTERVAL = 60.0
-ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request
-SWITCH_SECONDS = 0.0005     # after which a thread that runs Python lets another one run; a step needs that many times
-TELLING = 1.0           # seconds after the drain, in which the server tells clients that their requests end
-GRACE = 3.0             # seconds after the drain, when the process ends whatever still runs
+ENGINE_SECONDS = 1.0  # that the engine has to end at least, after its last request
+SWITCH_SECONDS = 0.0005  # after which a thread that runs Python lets another one run; a step needs that many times
+TELLING = 1.0  # seconds after the drain, in which the server tells clients that their requests end
+GRACE = 3.0  # seconds after the drain, when the process ends whatever still runs
 
 
 class JsonHandler(logging.Handler):
@@ -55,8 +55,12 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING and not self._few(record):
             return
-        content = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-                   "level": record.levelname.lower(), "message": record.getMessage(), **getattr(record, "fields", {})}
+        content = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
         if record.exc_info:
             content["traceback"] = logging.Formatter().formatException(record.exc_info)
         self._write(content)
@@ -138,22 +142,36 @@ def end_process() -> None:
     os._exit(0)
 
 
-async def serve(settings: ServerSettings, on_start: Callable[[str], None],
-                on_stop: Callable[[], None] = lambda: None) -> bool:
+async def serve(
+    settings: ServerSettings, on_start: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
+) -> bool:
     """Serve until SIGTERM or SIGINT, at which ``on_stop`` is called; return whether all work has ended."""
-    opened = open_port(settings.host, settings.port)        # first: if it fails, no thread was started
+    opened = open_port(settings.host, settings.port)  # first: if it fails, no thread was started
     service = Service(settings)
     limits = settings.limits
     connections = Connections(affordable_connections(limits.connections))
     if connections.most < limits.connections:
-        LOGGER.warning(f"{connections.most} connections at a time, not {limits.connections}: the limit of descriptors "
-                       "(ulimit -n) allows no more")
+        LOGGER.warning(
+            f"{connections.most} connections at a time, not {limits.connections}: the limit of descriptors "
+            "(ulimit -n) allows no more"
+        )
     app = make_app(service, connections)
-    server = QuietServer(uvicorn.Config(
-        app, http=limited_protocol(limits.idle, connections), ws=limited_websocket(connections),
-        ws_max_size=limits.body, lifespan="off", log_config=None, access_log=False, server_header=False,
-        backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEADERS, timeout_keep_alive=round(limits.idle),
-        timeout_graceful_shutdown=round(limits.drain + TELLING)))
+    server = QuietServer(
+        uvicorn.Config(
+            app,
+            http=limited_protocol(limits.idle, connections),
+            ws=limited_websocket(connections),
+            ws_max_size=limits.body,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=MAX_HEADERS,
+            timeout_keep_alive=round(limits.idle),
+            timeout_graceful_shutdown=round(limits.drain + TELLING),
+        )
+    )
 
     stopped: float | None = None
 
@@ -183,7 +201,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None],
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    app.middleware_stack = app.build_middleware_stack()        # it makes the guard, which ``stop`` needs
+    app.middleware_stack = app.build_middleware_stack()  # it makes the guard, which ``stop`` needs
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(end_engine)
         if settings.wyoming_port is not None:
@@ -202,7 +220,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None],
         serving = asyncio.ensure_future(server.serve([opened]))
         while not (server.started or serving.done()):
             await asyncio.sleep(0.01)
-        opened.listen(QUEUE)        # the system may hold more than are accepted at a time
+        opened.listen(QUEUE)  # the system may hold more than are accepted at a time
         await asyncio.wait([loading, serving], return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and loading.exception() is not None:
             server.should_exit = True

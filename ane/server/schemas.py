@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from ane.speech.request import SpeechRequest
 from ane.system.sound_formats import SENT
 
-MAX_SEED = 2 ** 63 - 1
+MAX_SEED = 2**63 - 1
 
 
 def lowered(value: Any) -> Any:
@@ -46,38 +46,51 @@ def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
     """Return those fields of a ``SpeechRequest`` that have the same value in JSON, with further limits for clients."""
     made, hints = dict[str, Any](), get_type_hints(SpeechRequest)
     for name, further in limits.items():
-        declared = SpeechRequest.__pydantic_fields__[name]      # type: ignore[attr-defined]
+        declared = SpeechRequest.__pydantic_fields__[name]  # type: ignore[attr-defined]
         optional = declared.default is None
         kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]
-        made[name] = kind | None if optional else kind, Field(declared.default,
-                                                              description=declared.json_schema_extra["api"])
+        made[name] = (
+            kind | None if optional else kind,
+            Field(declared.default, description=declared.json_schema_extra["api"]),
+        )
     return made
 
 
 class OpenAIFields(StrictModel):
-    model: str = Field(max_length=200, examples=["tts-1"],
-                       description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
+    model: str = Field(
+        max_length=200,
+        examples=["tts-1"],
+        description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts",
+    )
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
-        None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
+        None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps"
+    )
     response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
 
 
-SHARED = fields_of_request(speed={"ge": 0.25, "le": 4.0, "allow_inf_nan": False}, seed={"le": MAX_SEED},
-                           preset={"max_length": 100}, word_times={})
+SHARED = fields_of_request(
+    speed={"ge": 0.25, "le": 4.0, "allow_inf_nan": False},
+    seed={"le": MAX_SEED},
+    preset={"max_length": 100},
+    word_times={},
+)
 
 
-class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):     # type: ignore[misc]
+class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):  # type: ignore[misc]
     """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
     ``unreadable``, ``word_times`` and ``cast``."""
 
     lang_code: EnglishCode | None = Field(None, description="English, which every model here speaks")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
-        None, description="words and their respellings")
+        None, description="words and their respellings"
+    )
     unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
-        "nearest", description="words in scripts other than Latin: read the nearest English letters, spell, skip or "
-                               "refuse them")
-    cast: CastFields | None = Field(None, description="voices of quotations and speakers; [voice:NAME] in the text "
-                                                      "changes the voice")
+        "nearest",
+        description="words in scripts other than Latin: read the nearest English letters, spell, skip or refuse them",
+    )
+    cast: CastFields | None = Field(
+        None, description="voices of quotations and speakers; [voice:NAME] in the text changes the voice"
+    )
 
     @field_validator("speed", mode="before")
     @classmethod
@@ -94,12 +107,15 @@ class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED
 class SpeechBody(SpeechFields):
     """The body of a request for speech."""
 
-    input: str = Field(min_length=1, examples=["Hello there."],
-                       description="the text; it may have pauses, [pause:1.5s], or be SSML")
-    instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
-                                                                        "the server is set so: no model follows any")
+    input: str = Field(
+        min_length=1, examples=["Hello there."], description="the text; it may have pauses, [pause:1.5s], or be SSML"
+    )
+    instructions: Annotated[str, Field(max_length=4096)] | None = Field(
+        None, description="refused, or ignored where the server is set so: no model follows any"
+    )
     stream_format: Literal["audio", "sse"] = Field(
-        "audio", description="the sound alone, or events with it in base64, also of words and errors")
+        "audio", description="the sound alone, or events with it in base64, also of words and errors"
+    )
     stream: bool | None = Field(None, description="false: the finished sound, whose file states its length")
 
 

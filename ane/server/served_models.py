@@ -26,8 +26,8 @@ from ane.system.errors import UserError
 from ane.voices import RANDOM, voice_names
 
 LOGGER = logging.getLogger("ane.server")
-REST_SECONDS = 5.0      # without a request, after which freed memory is returned: it takes a tenth of a second
-DEFAULT_VOICE = "default"       # the only one of a model without voices, and a name for each model's own
+REST_SECONDS = 5.0  # without a request, after which freed memory is returned: it takes a tenth of a second
+DEFAULT_VOICE = "default"  # the only one of a model without voices, and a name for each model's own
 
 
 @dataclass
@@ -91,7 +91,7 @@ class ServedModels:
         """A model, loaded now if it is not; it is not released within the block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
-            if served.lanes is not None and served.lanes.ended is not None:       # what they hold is unknown
+            if served.lanes is not None and served.lanes.ended is not None:  # what they hold is unknown
                 served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)
             served.users += 1
         try:
@@ -131,23 +131,32 @@ class ServedModels:
             served = ServedModel(name, speaker, size, speaker.shared_lanes(self.settings.lanes, self._turns))
             speaker.prepare()
         self._loaded[name] = served
-        LOGGER.info("model loaded", extra={"fields": {"model": name, "backend": getattr(backend, "name", ""),
-                                                      "seconds": round(time.monotonic() - began, 3)}})
+        LOGGER.info(
+            "model loaded",
+            extra={
+                "fields": {
+                    "model": name,
+                    "backend": getattr(backend, "name", ""),
+                    "seconds": round(time.monotonic() - began, 3),
+                }
+            },
+        )
         return served
 
     def _backend(self, model: Model) -> Any:
         """The backend of a model. Several threads may use it: of one that is not torch on the CPU, a thread of its own
         makes all calls."""
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
-        backend = thread.submit(load_backend, settings.backend, model, settings.precision, settings.threads,
-                                True, shared=True).result()
+        backend = thread.submit(
+            load_backend, settings.backend, model, settings.precision, settings.threads, True, shared=True
+        ).result()
         if backend.any_thread:
             thread.shutdown(wait=False)
             return backend
         if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
             thread.shutdown(wait=False)
             if self._turns is not None:
-                self._turns.set_threads()       # loading has chosen MKL's
+                self._turns.set_threads()  # loading has chosen MKL's
             return backend
         return Owned(backend, thread)
 
@@ -177,8 +186,12 @@ def check_models(settings: ServerSettings) -> None:
         voices.update(voice_names(model))
     for name, voice in settings.voices.items():
         if voice not in voices and not settings.add_voices:
-            raise UserError(f"voices {name}={voice}: no model that is served has the voice {voice!r}; the voices "
-                            f"are {', '.join(sorted(voices))}", "voices")
+            raise UserError(
+                f"voices {name}={voice}: no model that is served has the voice {voice!r}; the voices "
+                f"are {', '.join(sorted(voices))}",
+                "voices",
+            )
     if settings.transcriber and open_model(bundle=settings.transcriber).family.settings is not None:
-        raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks",
-                        "transcriber")
+        raise UserError(
+            f"transcriber must be a model that transcribes, and {settings.transcriber} speaks", "transcriber"
+        )

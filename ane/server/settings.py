@@ -13,12 +13,25 @@ from ane.system.checked import checked
 from ane.system.errors import UserError
 
 # the names that OpenAI's clients know
-OPENAI_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse",
-                 "marin", "cedar")
+OPENAI_VOICES = (
+    "alloy",
+    "ash",
+    "ballad",
+    "coral",
+    "echo",
+    "fable",
+    "onyx",
+    "nova",
+    "sage",
+    "shimmer",
+    "verse",
+    "marin",
+    "cedar",
+)
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
-TRANSCRIPTIONS, NEW_VOICES = 2, 1       # that are worked on at a time
+TRANSCRIPTIONS, NEW_VOICES = 2, 1  # that are worked on at a time
 
 
 def limit(default: float, help: str, metavar: str = "N") -> Any:
@@ -47,8 +60,9 @@ class Limits(Budget):
     connections: int = limit(1024, "open connections")
     sound_ahead: float = limit(10.0, "sound that waits for a client that reads slowly, before its request pauses", "S")
     seconds: float = limit(600.0, "time of a request", "S")
-    idle: float = limit(30.0, "time in which a client must send its headers, the next bytes of its body, or take what "
-                              "is sent", "S")
+    idle: float = limit(
+        30.0, "time in which a client must send its headers, the next bytes of its body, or take what is sent", "S"
+    )
     drain: float = limit(30.0, "time that requests have to end after SIGTERM", "S")
     decoder_seconds: PositiveFloat = 60.0
     decoder_memory: PositiveInt = 2 << 30
@@ -103,8 +117,10 @@ class ServerSettings:
         if not self.models:
             raise UserError("models must name at least one bundle", "models")
         if self.base_path and not BASE_PATH.fullmatch(self.base_path):
-            raise UserError(f"base_path must be a path such as /tts, without a slash at its end, got "
-                            f"{self.base_path!r}", "base_path")
+            raise UserError(
+                f"base_path must be a path such as /tts, without a slash at its end, got {self.base_path!r}",
+                "base_path",
+            )
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
             raise UserError(f"preload must name models that are served, got {', '.join(unknown)}", "preload")

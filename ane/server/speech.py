@@ -63,9 +63,14 @@ class Catalogue:
     def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
         """What a client asks for. Raises UserError for a name of nothing here, or a faulty lexicon."""
         name = self.model(fields.model)
-        return ServedRequest(text, self.voice(name, fields.voice_name), lexicon=read_client_lexicon(fields),
-                             cast=self.cast(name, fields.cast), model=name,
-                             **{shared: getattr(fields, shared) for shared in SHARED})
+        return ServedRequest(
+            text,
+            self.voice(name, fields.voice_name),
+            lexicon=read_client_lexicon(fields),
+            cast=self.cast(name, fields.cast),
+            model=name,
+            **{shared: getattr(fields, shared) for shared in SHARED},
+        )
 
     def model(self, name: str) -> str:
         """The model that a client's name means. Raises RefusedError for a name of none."""
@@ -74,8 +79,12 @@ class Catalogue:
         if name in OPENAI_MODELS and name not in self.models:
             return self.settings.models[0]
         if name not in self.models:
-            raise RefusedError(f"no model is named {name!r} here; the models are {', '.join(self.models)}", 404,
-                               "model", "model_not_found")
+            raise RefusedError(
+                f"no model is named {name!r} here; the models are {', '.join(self.models)}",
+                404,
+                "model",
+                "model_not_found",
+            )
         return name
 
     def transcriber(self, name: str) -> str:
@@ -84,8 +93,9 @@ class Catalogue:
         if not known:
             raise RefusedError("this server has no model that transcribes", 404, "model", "model_not_found")
         if name not in (known, *OPENAI_TRANSCRIBERS):
-            raise RefusedError(f"no model that transcribes is named {name!r} here; it is {known}", 404, "model",
-                               "model_not_found")
+            raise RefusedError(
+                f"no model that transcribes is named {name!r} here; it is {known}", 404, "model", "model_not_found"
+            )
         return known
 
     def voices(self, model: str) -> list[str]:
@@ -113,11 +123,18 @@ class Catalogue:
 
     def check_new_name(self, name: str) -> None:
         """Raise RefusedError for a new voice's name that means something here already: all clients would hear it."""
-        reserved = {DEFAULT_VOICE, *OPENAI_VOICES, *self.settings.voices,
-                    *(model.default_voice for model in self.models.values() if model.default_voice)}
+        reserved = {
+            DEFAULT_VOICE,
+            *OPENAI_VOICES,
+            *self.settings.voices,
+            *(model.default_voice for model in self.models.values() if model.default_voice),
+        }
         if name.casefold() in {each.casefold() for each in reserved}:
-            raise RefusedError(f"the name {name} is reserved: other clients would hear the new voice under it; choose "
-                               "another", 400, "name")
+            raise RefusedError(
+                f"the name {name} is reserved: other clients would hear the new voice under it; choose another",
+                400,
+                "name",
+            )
 
     def forget_voices(self) -> None:
         """Look for voices again: one was added."""
@@ -132,9 +149,11 @@ class Catalogue:
         # examples of OpenAI's API use its first name
         if name == OPENAI_VOICES[0] or self.models[model].is_only_voice(meant):
             return DEFAULT_VOICE
-        why = (f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
-               if meant in OPENAI_VOICES else f"{model} has no voice {meant!r}"
-               + (f", which {name!r} means here" if meant != name else ""))
+        why = (
+            f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
+            if meant in OPENAI_VOICES
+            else f"{model} has no voice {meant!r}" + (f", which {name!r} means here" if meant != name else "")
+        )
         names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *known[:20]]))
         raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
 
@@ -152,13 +171,18 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
     """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
     ``SoundPiece``s, then ``SpokenFacts``."""
+
     def work(job: Job) -> None:
         with models.using(request.model) as served:
             job.wait()
             context = SpeechContext(
-                job.check, lanes=served.lanes, priority=lambda: job.priority, check=job.check,
+                job.check,
+                lanes=served.lanes,
+                priority=lambda: job.priority,
+                check=job.check,
                 spending=Spending(models.settings.limits),
-                named_voice=lambda name: served.voice(catalogue.voice(served.name, name)))
+                named_voice=lambda name: served.voice(catalogue.voice(served.name, name)),
+            )
             wanted = in_its_voice(served, request)
             if request.text:
                 job.text_at = time.monotonic()
@@ -193,6 +217,7 @@ def in_its_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
     if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
     if request.seed is not None and not served.model.is_random:
-        raise RefusedError(f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400,
-                           "seed")
+        raise RefusedError(
+            f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400, "seed"
+        )
     return request.changed(voice=served.voice(request.voice) if served.model.takes_voices else None)

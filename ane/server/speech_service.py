@@ -21,8 +21,8 @@ from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
 GONE = "client gone"
-MAX_HEADER = 2000       # characters of warnings in a header, which may quote a text
-BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)      # seconds to the first sound
+MAX_HEADER = 2000  # characters of warnings in a header, which may quote a text
+BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # seconds to the first sound
 
 
 class Metrics:
@@ -30,14 +30,27 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("ane_requests", "Requests, by what was asked for and how they ended",
-                                ["kind", "outcome"], registry=self.registry)
-        self.refused = Counter("ane_refused_requests", "Requests that were answered with an error, by its status",
-                               ["kind", "status"], registry=self.registry)
+        self.requests = Counter(
+            "ane_requests",
+            "Requests, by what was asked for and how they ended",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "ane_refused_requests",
+            "Requests that were answered with an error, by its status",
+            ["kind", "status"],
+            registry=self.registry,
+        )
         self.active = Gauge("ane_active_requests", "Requests that wait or are being spoken", registry=self.registry)
         self.models = Gauge("ane_loaded_models", "Models in memory", registry=self.registry)
-        self.first_sound = Histogram("ane_first_sound_seconds", "From a request to its first sound", ["model"],
-                                     buckets=BUCKETS, registry=self.registry)
+        self.first_sound = Histogram(
+            "ane_first_sound_seconds",
+            "From a request to its first sound",
+            ["model"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
         self.sound = Counter("ane_sound_seconds", "Seconds of sound", ["model"], registry=self.registry)
         self.characters = Counter("ane_characters", "Characters of the texts", ["model"], registry=self.registry)
 
@@ -57,12 +70,13 @@ class Service:
 
     async def preload(self) -> None:
         """Load the models that the settings name. Raises UserError when one cannot be loaded."""
+
         def work(job: Job) -> None:
             for name in self.settings.preload:
                 with self.models.using(name):
                     job.put(name)
 
-        async for _ in self.engine.submit(work, seconds=math.inf).items():       # no client waits for it
+        async for _ in self.engine.submit(work, seconds=math.inf).items():  # no client waits for it
             pass
         self.ready = True
 
@@ -72,8 +86,9 @@ class Service:
         if lexicon is not None and length <= most:
             length = len(lexicon(text))
         if length > most:
-            raise RefusedError(f"input must have at most {most} characters, got {length}", 400, "input",
-                               "string_above_max_length")
+            raise RefusedError(
+                f"input must have at most {most} characters, got {length}", 400, "input", "string_above_max_length"
+            )
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise RefusedError("input contains unpaired surrogates", 400, "input")
         return length
@@ -82,8 +97,9 @@ class Service:
         """Raise RefusedError when a text that arrives in pieces has become too long."""
         most = self.settings.limits.stream_characters
         if characters > most:
-            raise RefusedError(f"the text of a stream must have at most {most} characters", 400, "text",
-                               "string_above_max_length")
+            raise RefusedError(
+                f"the text of a stream must have at most {most} characters", 400, "text", "string_above_max_length"
+            )
 
     def speak(self, request: ServedRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
@@ -157,11 +173,17 @@ class Utterance:
         """Those of an answer. Server-Timing: milliseconds from the request to its text, and from there to the first
         sound. X-Notes: warnings, when its sound begins."""
         wait = max(0.0, (self._job.text_at or 0.0) - self._began)
-        timing = (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
-                  f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
+        timing = (
+            f'wait;desc="before the text";dur={1000 * wait:.1f}, '
+            f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}'
+        )
         notes = "".join(sign if " " <= sign <= "~" else "?" for sign in "; ".join(self.notes))[:MAX_HEADER]
-        return {"X-Request-Id": self.id, "Server-Timing": timing, "Cache-Control": "no-store",
-                **({"X-Notes": notes} if notes else {})}
+        return {
+            "X-Request-Id": self.id,
+            "Server-Timing": timing,
+            "Cache-Control": "no-store",
+            **({"X-Notes": notes} if notes else {}),
+        }
 
     def send_text(self, text: str | None) -> None:
         self._texts.append(text or "")
@@ -189,14 +211,21 @@ class Utterance:
             return
         self._closed = True
         if self._outcome == GONE and self._service.engine.ending:
-            self._outcome = "stopped"       # its client took the sound too slowly
+            self._outcome = "stopped"  # its client took the sound too slowly
         self._job.leave()
-        del self._pieces            # it refers to the utterance: without it the sound is freed at once
+        del self._pieces  # it refers to the utterance: without it the sound is freed at once
         metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
-        fields = {"request": self.id, "kind": self._kind, "model": request.model, "voice": request.voice,
-                  "characters": len(text), "outcome": self._outcome,
-                  "first_sound": round(self._first, 4), "elapsed": round(time.monotonic() - self._began, 4)}
+        fields = {
+            "request": self.id,
+            "kind": self._kind,
+            "model": request.model,
+            "voice": request.voice,
+            "characters": len(text),
+            "outcome": self._outcome,
+            "first_sound": round(self._first, 4),
+            "elapsed": round(time.monotonic() - self._began, 4),
+        }
         if self.facts is not None:
             fields["seconds"] = round(self.facts.seconds, 3)
             metrics.sound.labels(request.model).inc(self.facts.seconds)

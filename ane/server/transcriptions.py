@@ -26,8 +26,9 @@ ModelName = Annotated[str, Form(max_length=200, description="a name of /v1/model
 Prompt = Annotated[str, Form(max_length=2000, description="text that comes before, in its spelling and style")]
 TranscriptForm = Literal["json", "text", "srt", "verbose_json", "vtt"]
 TextFormat = Annotated[TranscriptForm, Form(description="of the text")]
-Temperature = Annotated[float, Form(ge=0, le=1, allow_inf_nan=False,
-                                    description="0: the most probable words, and more where that fails")]
+Temperature = Annotated[
+    float, Form(ge=0, le=1, allow_inf_nan=False, description="0: the most probable words, and more where that fails")
+]
 
 
 def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | None:
@@ -44,8 +45,9 @@ def transcription_routes(service: Service) -> APIRouter:
     # from decoding to the end: others wait, as files, not as decoded sound; the guard limits their number
     transcribing = asyncio.Semaphore(TRANSCRIPTIONS)
 
-    async def transcripts(file: UploadFile, name: str,
-                          options: TranscriptionOptions) -> AsyncGenerator[TranscriptSegment | Transcript, None]:
+    async def transcripts(
+        file: UploadFile, name: str, options: TranscriptionOptions
+    ) -> AsyncGenerator[TranscriptSegment | Transcript, None]:
         """Yield the segments as they are written down, then the transcript."""
         limits = service.settings.limits
         async with transcribing:
@@ -55,7 +57,7 @@ def transcription_routes(service: Service) -> APIRouter:
                 with service.models.using(name) as served:
                     windows, ended = served.speaker.transcribing(audio, rate, options, job.put), None
                     while ended is None:
-                        with served.alone(job):         # recordings share the decoder of a window
+                        with served.alone(job):  # recordings share the decoder of a window
                             ended = service.engine.turns.wide(lambda: next_window(windows))
                     job.put(ended.value)
 
@@ -63,15 +65,23 @@ def transcription_routes(service: Service) -> APIRouter:
                 async for item in items:
                     yield item
 
-    async def respond(request: Request, file: UploadFile, model: str, form: TranscriptForm, temperature: float,
-                      options: TranscriptionOptions, stream: bool = False) -> Response:
+    async def respond(
+        request: Request,
+        file: UploadFile,
+        model: str,
+        form: TranscriptForm,
+        temperature: float,
+        options: TranscriptionOptions,
+        stream: bool = False,
+    ) -> Response:
         """A temperature of 0 means those of Whisper, as OpenAI's API does."""
         name = service.catalogue.transcriber(model)
         if temperature:
             options = replace(options, temperatures=(temperature,))
         if stream and form not in ("json", "text"):
-            raise RefusedError(f"stream has no effect with response_format {form}: leave one of them out", 400,
-                               "stream")
+            raise RefusedError(
+                f"stream has no effect with response_format {form}: leave one of them out", 400, "stream"
+            )
         items = transcripts(file, name, options)
         if stream:
             # what is wrong with the request is told with its status
@@ -81,28 +91,57 @@ def transcription_routes(service: Service) -> APIRouter:
 
     @router.post("/transcriptions", response_class=Response, responses={200: {"content": {SSE: {}}}})
     async def transcriptions(
-            request: Request, file: Recording, model: ModelName,
-            language: Annotated[str, Form(max_length=40, description="as en, English or en-US; none: it is "
-                                                                     "recognised")] = "",
-            prompt: Prompt = "", response_format: TextFormat = "json", temperature: Temperature = 0.0,
-            granularities: Annotated[list[Literal["word", "segment"]], Form(
-                alias="timestamp_granularities[]", description="word: state when each word is heard")] = [],  # noqa: B006 (FastAPI copies it)
-            stream: Annotated[bool, Form(description="events with the text while it is written down")] = False,
+        request: Request,
+        file: Recording,
+        model: ModelName,
+        language: Annotated[
+            str, Form(max_length=40, description="as en, English or en-US; none: it is recognised")
+        ] = "",
+        prompt: Prompt = "",
+        response_format: TextFormat = "json",
+        temperature: Temperature = 0.0,
+        granularities: Annotated[
+            list[Literal["word", "segment"]],
+            Form(alias="timestamp_granularities[]", description="word: state when each word is heard"),
+        ] = [],  # noqa: B006 (FastAPI copies it)
+        stream: Annotated[bool, Form(description="events with the text while it is written down")] = False,
     ) -> Response:
         """Write down what is said in a recording."""
-        await check_form(request, "file", "model", "language", "prompt", "response_format", "temperature",
-                         "timestamp_granularities[]", "stream")
-        return await respond(request, file, model, response_format, temperature, TranscriptionOptions(
-            language or None, "transcribe", prompt=prompt, word_times="word" in granularities), stream)
+        await check_form(
+            request,
+            "file",
+            "model",
+            "language",
+            "prompt",
+            "response_format",
+            "temperature",
+            "timestamp_granularities[]",
+            "stream",
+        )
+        return await respond(
+            request,
+            file,
+            model,
+            response_format,
+            temperature,
+            TranscriptionOptions(language or None, "transcribe", prompt=prompt, word_times="word" in granularities),
+            stream,
+        )
 
     @router.post("/translations", response_class=Response)
     async def translations(
-            request: Request, file: Recording, model: ModelName, prompt: Prompt = "",
-            response_format: TextFormat = "json", temperature: Temperature = 0.0) -> Response:
+        request: Request,
+        file: Recording,
+        model: ModelName,
+        prompt: Prompt = "",
+        response_format: TextFormat = "json",
+        temperature: Temperature = 0.0,
+    ) -> Response:
         """Translate what is said in a recording to English."""
         await check_form(request, "file", "model", "prompt", "response_format", "temperature")
-        return await respond(request, file, model, response_format, temperature, TranscriptionOptions(
-            None, "translate", prompt=prompt))
+        return await respond(
+            request, file, model, response_format, temperature, TranscriptionOptions(None, "translate", prompt=prompt)
+        )
 
     return router
 
@@ -115,8 +154,9 @@ async def last_item(items: AsyncGenerator[Any, None]) -> Any:
     return item
 
 
-async def send_events(first: TranscriptSegment | Transcript,
-                      items: AsyncGenerator[TranscriptSegment | Transcript, None]) -> AsyncIterator[str]:
+async def send_events(
+    first: TranscriptSegment | Transcript, items: AsyncGenerator[TranscriptSegment | Transcript, None]
+) -> AsyncIterator[str]:
     """Server-sent events as OpenAI sends them: the text of each segment, then all of it."""
     async with aclosing(items):
         try:
@@ -147,13 +187,28 @@ def transcript_response(transcript: Transcript, task: str, form: TranscriptForm)
 def verbose(transcript: Transcript, task: str) -> dict[str, Any]:
     """The rest of OpenAI's verbose_json."""
     found: dict[str, Any] = {
-        "task": task, "language": LANGUAGES.get(transcript.language, transcript.language),
+        "task": task,
+        "language": LANGUAGES.get(transcript.language, transcript.language),
         "duration": transcript.duration,
-        "segments": [{"id": number, "seek": segment.seek, "start": segment.start, "end": segment.end,
-                      "text": segment.text, "tokens": segment.tokens, "temperature": segment.temperature,
-                      "avg_logprob": segment.average_log_probability,
-                      "compression_ratio": segment.compression_ratio, "no_speech_prob": segment.no_speech_probability}
-                     for number, segment in enumerate(transcript.segments)]}
+        "segments": [
+            {
+                "id": number,
+                "seek": segment.seek,
+                "start": segment.start,
+                "end": segment.end,
+                "text": segment.text,
+                "tokens": segment.tokens,
+                "temperature": segment.temperature,
+                "avg_logprob": segment.average_log_probability,
+                "compression_ratio": segment.compression_ratio,
+                "no_speech_prob": segment.no_speech_probability,
+            }
+            for number, segment in enumerate(transcript.segments)
+        ],
+    }
     words = [word for segment in transcript.segments for word in segment.words or ()]
-    return {**found, "words": [{"word": word.word.strip(), "start": word.start, "end": word.end}
-                               for word in words]} if words else found
+    return (
+        {**found, "words": [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in words]}
+        if words
+        else found
+    )

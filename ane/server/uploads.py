@@ -25,15 +25,15 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
-CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
-CLIP_RATE = 44100       # Hz at most; the encoders take 24 kHz or less
-MIN_CONSENT = 20        # characters of a statement of consent
+CLIP_SECONDS = 600.0  # of a clip of a voice, which uses 6 s of it
+CLIP_RATE = 44100  # Hz at most; the encoders take 24 kHz or less
+MIN_CONSENT = 20  # characters of a statement of consent
 Recording = Annotated[UploadFile, File(description="a recording in any format that FFmpeg reads")]
 
 
 def voice_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    adding = asyncio.Semaphore(NEW_VOICES)      # from decoding to the end
+    adding = asyncio.Semaphore(NEW_VOICES)  # from decoding to the end
     limits = service.settings.limits
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
@@ -42,12 +42,13 @@ def voice_routes(service: Service) -> APIRouter:
             return await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
     @router.post("/voices", status_code=201)
-    async def add_voice(request: Request, name: Annotated[str, Form(max_length=100, description="of the new voice")],
-                        audio_sample: Recording,
-                        consent: Annotated[str, Form(max_length=10_000,
-                                                     description="a sentence which says that the speaker agrees")],
-                        model: Annotated[str, Form(max_length=200, description="whose voice it is; none: the server's "
-                                                                               "first")] = "") -> NewVoice:
+    async def add_voice(
+        request: Request,
+        name: Annotated[str, Form(max_length=100, description="of the new voice")],
+        audio_sample: Recording,
+        consent: Annotated[str, Form(max_length=10_000, description="a sentence which says that the speaker agrees")],
+        model: Annotated[str, Form(max_length=200, description="whose voice it is; none: the server's first")] = "",
+    ) -> NewVoice:
         """Make a voice of a clip. ``consent`` states that the speaker agrees, in words."""
         await check_form(request, "name", "audio_sample", "consent", "model")
         if not service.settings.add_voices:
@@ -73,6 +74,7 @@ async def check_form(request: Request, *known: str) -> None:
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
     """Work that encodes a clip and stores the voice, and puts warnings about it. It does not replace one."""
+
     def work(job: Job) -> None:
         with service.models.using(model) as served:
             job.wait()
@@ -85,13 +87,13 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 soundfile.write(clip, audio, rate, "FLOAT")
                 try:
                     voice = served.speaker.prepare(voice=str(clip))
-                except UserError as error:      # without the path of this machine
+                except UserError as error:  # without the path of this machine
                     raise RefusedError(str(error).replace(f"{clip}: ", ""), 400, "audio_sample") from error
             if job.gone:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:     # no voice without it
+            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:  # no voice without it
                 file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)
@@ -111,18 +113,25 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
             stored.write(data)
         stored.flush()
         process = ChildProcess(
-            "ane.server.upload_decoder", (stored.name, str(seconds), str(rate)), stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            memory=limits.decoder_memory, cpu_seconds=round(limits.decoder_seconds), file_bytes=0)
+            "ane.server.upload_decoder",
+            (stored.name, str(seconds), str(rate)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            memory=limits.decoder_memory,
+            cpu_seconds=round(limits.decoder_seconds),
+            file_bytes=0,
+        )
         reading = asyncio.ensure_future(asyncio.to_thread(process.communicate))
         try:
             async with asyncio.timeout(limits.decoder_seconds):
                 output, _ = await asyncio.shield(reading)
         except TimeoutError:
-            raise RefusedError(f"the file takes more than {limits.decoder_seconds:g} s to decode", 400,
-                               "file") from None
+            raise RefusedError(
+                f"the file takes more than {limits.decoder_seconds:g} s to decode", 400, "file"
+            ) from None
         finally:
-            process.kill()          # has no effect when it has ended
+            process.kill()  # has no effect when it has ended
             await reading
     line, _, samples = output.partition(b"\n")
     answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}

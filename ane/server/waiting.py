@@ -15,8 +15,8 @@ from starlette.requests import Request
 from ane.server.errors import RefusedError
 
 LOGGER = logging.getLogger("ane.server")
-END_SECONDS = 1.0       # that a cancelled task has to end, before it is cancelled again
-ATTEMPTS = 5            # of cancelling a task
+END_SECONDS = 1.0  # that a cancelled task has to end, before it is cancelled again
+ATTEMPTS = 5  # of cancelling a task
 
 Result = TypeVar("Result")
 
@@ -49,11 +49,12 @@ async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
         LOGGER.warning(f"{len(pending)} tasks do not end although they were cancelled: {next(iter(pending))!r}")
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()        # looked at: asyncio logs the others
+            task.exception()  # looked at: asyncio logs the others
 
 
-async def next_text(read: Callable[[], Awaitable[Result]], seconds: float, idle: float,
-                    is_full: Callable[[], bool]) -> Result:
+async def next_text(
+    read: Callable[[], Awaitable[Result]], seconds: float, idle: float, is_full: Callable[[], bool]
+) -> Result:
     """Return the next text that a client writes, for which it has ``seconds``.
 
     If ``is_full``, other clients need its place: it then has ``idle`` seconds.
@@ -77,6 +78,7 @@ async def while_connected(work: Awaitable[Result], request: Request) -> Result:
     Raises:
         RefusedError: the client has gone (499). Exception: the work's own.
     """
+
     async def until_disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass

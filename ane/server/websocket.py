@@ -22,10 +22,10 @@ from ane.server.speech import ServedRequest, words_event
 from ane.server.speech_service import Service, Utterance
 from ane.server.waiting import next_text, while_watching
 
-REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
-FAILED = 1011           # because of a fault of the server
-MAX_REASON = 123        # bytes of a reason for closing
-OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol is offered
+REFUSED = 1008  # of a WebSocket that is closed because of what its client sent
+FAILED = 1011  # because of a fault of the server
+MAX_REASON = 123  # bytes of a reason for closing
+OPENAI_PROTOCOL = "realtime"  # the name under which the token's protocol is offered
 
 Message = TypeVar("Message", StreamStart, StreamText)
 
@@ -76,8 +76,9 @@ async def first_text(socket: WebSocket, service: Service, request: ServedRequest
     return text, length
 
 
-async def converse(socket: WebSocket, service: Service, utterance: Utterance, form: str, text: str,
-                   received: int) -> None:
+async def converse(
+    socket: WebSocket, service: Service, utterance: Utterance, form: str, text: str, received: int
+) -> None:
     """Pass texts on while sound is sent, ``text`` first, which counts as ``received`` characters. Raises the error of
     whichever fails first."""
     utterance.send_text(text)
@@ -111,7 +112,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
                 await send_within(socket, await asyncio.to_thread(encoder.finish), service)
         finally:
             if encoder is not None:
-                asyncio.get_running_loop().run_in_executor(None, encoder.close)     # a thread may be in ``feed``
+                asyncio.get_running_loop().run_in_executor(None, encoder.close)  # a thread may be in ``feed``
         await send_within(socket, {"type": "done", **utterance.ending(received)}, service)
 
     await while_watching(send_sound(), read_texts())
@@ -123,17 +124,22 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
         try:
             async with asyncio.timeout(service.settings.limits.idle):
                 await (socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data))
-        except (TimeoutError, RuntimeError):        # Starlette raises the latter when the client has left
+        except (TimeoutError, RuntimeError):  # Starlette raises the latter when the client has left
             raise WebSocketDisconnect(1006) from None
 
 
-async def receive(socket: WebSocket, kind: type[Message], seconds: float, idle: float = math.inf,
-                  is_full: Callable[[], bool] = lambda: False) -> Message:
+async def receive(
+    socket: WebSocket,
+    kind: type[Message],
+    seconds: float,
+    idle: float = math.inf,
+    is_full: Callable[[], bool] = lambda: False,
+) -> Message:
     """The next message, as ``next_text``. Raises RefusedError, or ValidationError for one that is not of this kind, or
     none in time."""
     try:
         text = await next_text(socket.receive_text, seconds, idle, is_full)
-        await asyncio.sleep(0)          # however many have come, others run between two of them
+        await asyncio.sleep(0)  # however many have come, others run between two of them
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None

@@ -26,7 +26,7 @@ from ane.system.version import version
 
 LOGGER = logging.getLogger("ane.server")
 ATTRIBUTION = Attribution(name="tortoise-ane", url="")
-CHUNK = 4096            # samples of an event, at most
+CHUNK = 4096  # samples of an event, at most
 
 
 class LimitedReader:
@@ -42,16 +42,17 @@ class LimitedReader:
         ValueError: a part is longer than ``most`` bytes. TimeoutError: a part did not come.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, most: int, seconds: float,
-                 is_full: Callable[[], bool] = lambda: False):
+    def __init__(
+        self, reader: asyncio.StreamReader, most: int, seconds: float, is_full: Callable[[], bool] = lambda: False
+    ):
         self._reader, self._most, self._seconds, self._is_full = reader, most, seconds, is_full
         self.patience = seconds
 
     async def readline(self) -> bytes:
-        await asyncio.sleep(0)          # however many events have come, others run between two of them
+        await asyncio.sleep(0)  # however many events have come, others run between two of them
         begun = await next_text(lambda: self._reader.read(1), self.patience, self._seconds, self._is_full)
         async with asyncio.timeout(self._seconds):
-            line = begun and begun + await self._reader.readline()     # 64 KiB at most
+            line = begun and begun + await self._reader.readline()  # 64 KiB at most
         if line and not isinstance(json.loads(line), dict):
             raise ValueError("a header must be an object")
         return line
@@ -79,7 +80,7 @@ class WyomingServer:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
-                same.listen(QUEUE)          # asyncio made its queue as short as what it accepts at a time
+                same.listen(QUEUE)  # asyncio made its queue as short as what it accepts at a time
 
     @property
     def port(self) -> int:
@@ -105,13 +106,15 @@ class WyomingServer:
         limits = self.service.settings.limits
         task = asyncio.current_task()
         assert task is not None
-        client = WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle, self.service.is_full),
-                               writer)
+        client = WyomingClient(
+            self.service, LimitedReader(reader, limits.body, limits.idle, self.service.is_full), writer
+        )
         self._clients[task] = client
         self._connections.add(task, writer.transport.abort)
         try:
-            await client.serve(lambda: self._connections.answers(task),
-                               lambda: self._connections.waits(task, writer.transport.abort))
+            await client.serve(
+                lambda: self._connections.answers(task), lambda: self._connections.waits(task, writer.transport.abort)
+            )
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
             pass
         finally:
@@ -161,7 +164,7 @@ class WyomingClient:
     async def read(self) -> Event | None:
         """The next event; None: the client has gone, or sent what is none."""
         try:
-            return await async_read_event(self.reader)      # type: ignore[arg-type]
+            return await async_read_event(self.reader)  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -198,11 +201,31 @@ class WyomingClient:
         return ServedRequest(text, catalogue.voice(model, name and str(name)), model=model)
 
     def info(self) -> Info:
-        voices = [TtsVoice(name=f"{model}/{voice}", attribution=ATTRIBUTION, installed=True, description=voice,
-                           version=version(), languages=["en"])
-                  for model in self.service.catalogue.models for voice in self.service.catalogue.voices(model)]
-        return Info(tts=[TtsProgram(name="ane", attribution=ATTRIBUTION, installed=True, version=version(),
-                                    voices=voices, description="tortoise-ane", supports_synthesize_streaming=True)])
+        voices = [
+            TtsVoice(
+                name=f"{model}/{voice}",
+                attribution=ATTRIBUTION,
+                installed=True,
+                description=voice,
+                version=version(),
+                languages=["en"],
+            )
+            for model in self.service.catalogue.models
+            for voice in self.service.catalogue.voices(model)
+        ]
+        return Info(
+            tts=[
+                TtsProgram(
+                    name="ane",
+                    attribution=ATTRIBUTION,
+                    installed=True,
+                    version=version(),
+                    voices=voices,
+                    description="tortoise-ane",
+                    supports_synthesize_streaming=True,
+                )
+            ]
+        )
 
     async def speak(self, request: ServedRequest) -> None:
         utterance = self.service.speak(request, "wyoming")
@@ -215,9 +238,9 @@ class WyomingClient:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
         servers without chunks."""
         limits = self.service.settings.limits
-        self.reader.patience = limits.seconds       # the text is being written
+        self.reader.patience = limits.seconds  # the text is being written
         self._end_answer()
-        text = await self.first_chunks()            # before there is text, a client takes no place
+        text = await self.first_chunks()  # before there is text, a client takes no place
         self._begin_answer()
         utterance = self.service.speak(request, "wyoming")
         try:

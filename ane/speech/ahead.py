@@ -15,7 +15,7 @@ from ane.system.timeline import closing_source
 
 # makes the sound of a chunk, and states its facts
 Speak = Callable[[RenderedChunk, SpeechContext], Iterator[np.ndarray]]
-AHEAD = 2       # chunks of a stream in work: the chunk that is read, and the next one
+AHEAD = 2  # chunks of a stream in work: the chunk that is read, and the next one
 
 
 class ChunkWork:
@@ -24,7 +24,7 @@ class ChunkWork:
     def __init__(self, chunk: Chunk, speak: Speak, context: SpeechContext):
         self.rendered = RenderedChunk(chunk)
         self._pieces = speak(self.rendered, replace(context, timeline=context.timeline.branch()))
-        self._made = SimpleQueue[np.ndarray | BaseException | None]()       # None, or an error, is the end
+        self._made = SimpleQueue[np.ndarray | BaseException | None]()  # None, or an error, is the end
         self._stopped = False
 
     def run(self) -> None:
@@ -34,7 +34,7 @@ class ChunkWork:
             with closing_source(self._pieces):
                 while not self._stopped and (piece := next(self._pieces, None)) is not None:
                     self._made.put(piece)
-        except BaseException as error:          # the reader raises it, after the sound before it
+        except BaseException as error:  # the reader raises it, after the sound before it
             end = error
         self._made.put(end)
 
@@ -51,8 +51,9 @@ class ChunkWork:
             yield piece
 
 
-def rendered_in_order(chunks: Sequence[Chunk], speak: Speak, context: SpeechContext,
-                      threads: int) -> Iterator[RenderedChunk]:
+def rendered_in_order(
+    chunks: Sequence[Chunk], speak: Speak, context: SpeechContext, threads: int
+) -> Iterator[RenderedChunk]:
     """Yield chunks with the sound that ``speak`` makes. The sound does not depend on the number of threads.
 
     With two threads or more, chunks are made while others are read: as many as there are threads for whole speech. A

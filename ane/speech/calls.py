@@ -14,7 +14,7 @@ from ane.system.checked import checked
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
 
-if TYPE_CHECKING:       # a program is told by its type checker, and at run time by the validators
+if TYPE_CHECKING:  # a program is told by its type checker, and at run time by the validators
     from ane.voices import Voice
 
     VoiceField = str | Path | Voice | None
@@ -43,7 +43,7 @@ class SpeechCall(SpeechRequest):
 
     voice: VoiceField = None
     settings: SettingsField = None
-    lexicon: LexiconField = None        # type: ignore[assignment]  # a mapping becomes a lexicon
+    lexicon: LexiconField = None  # type: ignore[assignment]  # a mapping becomes a lexicon
     progress: Progress = report_nothing
     timeline: Timeline | None = None
 
@@ -52,9 +52,11 @@ class SpeechCall(SpeechRequest):
         return SpeechContext(self.progress, self.timeline or Timeline(), batched=batched)
 
 
-def takes_fields(make: Callable[Fields, Request]) -> Callable[
-        [Callable[[Owner, Request], Result]], Callable[Concatenate[Owner, Fields], Result]]:
+def takes_fields(
+    make: Callable[Fields, Request],
+) -> Callable[[Callable[[Owner, Request], Result]], Callable[Concatenate[Owner, Fields], Result]]:
     """Let a method of a request take the request's fields as its arguments."""
+
     def decorate(method: Callable[[Owner, Request], Result]) -> Callable[Concatenate[Owner, Fields], Result]:
         @wraps(method)
         def call(self: Owner, *args: Fields.args, **fields: Fields.kwargs) -> Result:
@@ -65,11 +67,14 @@ def takes_fields(make: Callable[Fields, Request]) -> Callable[
     return decorate
 
 
-def takes_texts_and_fields(make: Callable[Concatenate[str, Fields], Request]) -> Callable[
-        [Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
+def takes_texts_and_fields(
+    make: Callable[Concatenate[str, Fields], Request],
+) -> Callable[[Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
     """The same for a method that takes other texts in place of the request's."""
-    def decorate(method: Callable[[Owner, Texts, Request], Result]
-                 ) -> Callable[Concatenate[Owner, Texts, Fields], Result]:
+
+    def decorate(
+        method: Callable[[Owner, Texts, Request], Result],
+    ) -> Callable[Concatenate[Owner, Texts, Fields], Result]:
         @wraps(method)
         def call(self: Owner, texts: Texts, *args: Fields.args, **fields: Fields.kwargs) -> Result:
             return method(self, texts, make("", *args, **fields))

@@ -69,8 +69,9 @@ class RenderedChunk:
     alternatives: Sequence[np.ndarray] = ()
     stated: bool = False
 
-    def state(self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (),
-              **details: Any) -> None:
+    def state(
+        self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (), **details: Any
+    ) -> None:
         """State the facts."""
         self.words, self.counts, self.notes, self.details, self.stated = words, counts, notes, details, True
 
@@ -78,9 +79,14 @@ class RenderedChunk:
 OneChunk = TypeVar("OneChunk", bound=Chunk)
 
 
-def split_to_fit(text: str | Sequence[Passage], make: Callable[[str, Passage], OneChunk | None],
-                 lengths: tuple[int, int] | None, most: int, unit: str,
-                 pause: Callable[[str], float] = lambda text: 0.0) -> list[OneChunk]:
+def split_to_fit(
+    text: str | Sequence[Passage],
+    make: Callable[[str, Passage], OneChunk | None],
+    lengths: tuple[int, int] | None,
+    most: int,
+    unit: str,
+    pause: Callable[[str], float] = lambda text: 0.0,
+) -> list[OneChunk]:
     """Return the chunks of a text without markup, or of passages, without empty ones.
 
     The silence of a passage that has nothing to say is added to the silence around it.
@@ -118,9 +124,15 @@ def split_to_fit(text: str | Sequence[Passage], make: Callable[[str, Passage], O
     return chunks
 
 
-def fitting_chunks(passage: Passage, make: Callable[[str, Passage], OneChunk | None], lengths: tuple[int, int] | None,
-                   most: int, unit: str) -> list[OneChunk]:
+def fitting_chunks(
+    passage: Passage,
+    make: Callable[[str, Passage], OneChunk | None],
+    lengths: tuple[int, int] | None,
+    most: int,
+    unit: str,
+) -> list[OneChunk]:
     """Return the chunks of one passage; a piece that is too long for one pass is halved until its parts fit."""
+
     def fitting(piece: str, maximum: int) -> list[OneChunk]:
         if (chunk := make(piece, passage)) is None:
             return []
@@ -128,8 +140,10 @@ def fitting_chunks(passage: Passage, make: Callable[[str, Passage], OneChunk | N
             return [chunk]
         parts = [] if lengths is None else split(piece, *halves(min(maximum, len(piece))))
         if len(parts) < 2:
-            raise UserError(f"{shorten(piece)!r} is {chunk.length} {unit} long, and one pass takes at most {most}: "
-                            + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
+            raise UserError(
+                f"{shorten(piece)!r} is {chunk.length} {unit} long, and one pass takes at most {most}: "
+                + ("allow it to be split" if lengths is None else "insert spaces, or shorten it")
+            )
         return [fit for part in parts for fit in fitting(part, len(part))]
 
     parts = [passage.text] if lengths is None else split(passage.text, *lengths)

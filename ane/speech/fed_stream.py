@@ -15,7 +15,7 @@ from ane.text.clauses import MAX_HELD, ClauseReader
 from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses, without_words
 
-COUNTED = ("codes", "frames", "tokens")       # facts that are sums
+COUNTED = ("codes", "frames", "tokens")  # facts that are sums
 
 
 class FedStream(SoundStream):
@@ -29,15 +29,23 @@ class FedStream(SoundStream):
         UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
     """
 
-    def __init__(self, texts: Iterable[str], stream: Callable[[str], Any], normalise: Callable[[str], str],
-                 lexicon: Lexicon | None, sample_rate: int, timeline: Timeline, markdown: bool | None = None):
+    def __init__(
+        self,
+        texts: Iterable[str],
+        stream: Callable[[str], Any],
+        normalise: Callable[[str], str],
+        lexicon: Lexicon | None,
+        sample_rate: int,
+        timeline: Timeline,
+        markdown: bool | None = None,
+    ):
         """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon.
         ``markdown``: as in ``SpeechRequest``."""
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
-        self._streams: list[Any] = []           # ``Stream``, one for each text
-        self._begins: list[float] = []          # the second of the sound at which each begins
+        self._streams: list[Any] = []  # ``Stream``, one for each text
+        self._begins: list[float] = []  # the second of the sound at which each begins
         self._sound = self._spoken(ready_texts(texts if markdown is False else without_listings(texts), reader))
 
     @property
@@ -51,13 +59,18 @@ class FedStream(SoundStream):
     @property
     def facts(self) -> dict[str, Any]:
         last = self._streams[-1].facts if self._streams else {}
-        return {name: sum(stream.facts[name] for stream in self._streams) if name in COUNTED else value
-                for name, value in last.items()}
+        return {
+            name: sum(stream.facts[name] for stream in self._streams) if name in COUNTED else value
+            for name, value in last.items()
+        }
 
     @property
     def words(self) -> list[SpokenWord]:
-        return [replace(word, start=word.start + begin, end=word.end + begin)
-                for stream, begin in zip(self._streams, self._begins, strict=True) for word in stream.words]
+        return [
+            replace(word, start=word.start + begin, end=word.end + begin)
+            for stream, begin in zip(self._streams, self._begins, strict=True)
+            for word in stream.words
+        ]
 
     def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
         """The sound of each text. One without a word is held back until a word follows; a long one with its pauses
@@ -66,7 +79,7 @@ class FedStream(SoundStream):
         with closing_source(texts):
             for text in texts:
                 text = held + text
-                read_pauses(text, line)         # refuses markup with the line in the whole text
+                read_pauses(text, line)  # refuses markup with the line in the whole text
                 stream = self._begin(text)
                 if stream is None:
                     held = text
@@ -91,7 +104,7 @@ class FedStream(SoundStream):
         except NothingToSayError:
             return None
         if self._streams:
-            self.timeline.text_ready = began        # of the first text: what is measured begins there
+            self.timeline.text_ready = began  # of the first text: what is measured begins there
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream

@@ -110,8 +110,7 @@ class Decoding:
         return [self.results.pop(index) for index in range(self.prompt.count)]
 
     def cancel(self) -> None:
-        """Give up the sequences that have not ended. Any thread may call it; a step in progress frees them at its end.
-        """
+        """Give up the sequences that have not ended. Any thread may call it; a running step frees them at its end."""
         self._lanes.cancel(self)
 
     def fail(self, error: UserError) -> None:
@@ -179,11 +178,12 @@ class Lanes:
         self.ended: BaseException | None = None
         self._lock = threading.Lock()
         self._waiting: list[Waiter] = []
-        self._leader: Waiter | None = None      # who takes the steps
+        self._leader: Waiter | None = None  # who takes the steps
         self._stepping = False
 
-    def submit(self, prompt: LanePrompt, priority: Urgency = lambda: (0, 0.0),
-               check: Callable[[], None] = lambda: None) -> Decoding:
+    def submit(
+        self, prompt: LanePrompt, priority: Urgency = lambda: (0, 0.0), check: Callable[[], None] = lambda: None
+    ) -> Decoding:
         """Let the sequences of a prompt wait for lanes, at once.
 
         Args:
@@ -208,7 +208,7 @@ class Lanes:
         with self._lock:
             self._end(error or UserError("the lanes are closed"))
             if not self._stepping:
-                self.decoder = self.recorder = None     # type: ignore[assignment]
+                self.decoder = self.recorder = None  # type: ignore[assignment]
 
     def until(self, ready: Callable[[], bool], decoding: Decoding, report: Callable[[], None]) -> None:
         """Return when ``ready``; take the steps meanwhile, unless another thread does. Raises what ``ready`` raises."""
@@ -226,10 +226,10 @@ class Lanes:
                     with self._unlocked():
                         report()
                         if self.turns:
-                            self.turns.offer(self._urgency, to_class=True)     # its prompt may share the next step
+                            self.turns.offer(self._urgency, to_class=True)  # its prompt may share the next step
             finally:
                 self._waiting.remove(waiter)
-                if self._leader in (None, waiter):      # None: it was woken to lead, and need not
+                if self._leader in (None, waiter):  # None: it was woken to lead, and need not
                     self._leader = None
                     self._wake()
 
@@ -286,13 +286,16 @@ class Lanes:
             for decoding in [decoding for decoding in self.prompts if decoding.cancelled]:
                 self._remove(decoding)
             if self.ended is not None:
-                self.decoder = self.recorder = None     # type: ignore[assignment]
+                self.decoder = self.recorder = None  # type: ignore[assignment]
 
     def _next_prompt(self) -> Decoding | None:
         if self.ended is not None:
             return None
-        ready = [each for each in self.prompts if each.waiting and not each.cancelled
-                 and (each.first is not None or self.free_prefixes)]
+        ready = [
+            each
+            for each in self.prompts
+            if each.waiting and not each.cancelled and (each.first is not None or self.free_prefixes)
+        ]
         return min(ready, key=lambda each: each.priority(), default=None)
 
     @contextmanager

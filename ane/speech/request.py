@@ -22,15 +22,15 @@ from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
 from ane.text.passages import Passage, Quotation
 
-FREE = 4096             # characters that a lexicon may add to any text
+FREE = 4096  # characters that a lexicon may add to any text
 
 
 @checked
 class Budget:
     """Limits of one request."""
 
-    silence: float = Field(default=600.0, gt=0)         # seconds of all pauses of the text together
-    expansion: float = Field(default=4.0, ge=1)         # of the text by its lexicon, relative to what was sent
+    silence: float = Field(default=600.0, gt=0)  # seconds of all pauses of the text together
+    expansion: float = Field(default=4.0, ge=1)  # of the text by its lexicon, relative to what was sent
 
 
 @dataclass
@@ -49,14 +49,18 @@ class Spending:
             self.silence += passage.silence
             self.spelled += len(passage.text)
         if self.silence > self.budget.silence:
-            raise UserError(f"the text asks for {self.silence:g} s of silence, at most {self.budget.silence:g} s can "
-                            "be made at a time: shorten its pauses, or speak it in parts")
+            raise UserError(
+                f"the text asks for {self.silence:g} s of silence, at most {self.budget.silence:g} s can "
+                "be made at a time: shorten its pauses, or speak it in parts"
+            )
         if self.spelled > self.budget.expansion * self.sent + FREE:
-            raise UserError(f"the lexicon makes {self.spelled} characters of {self.sent}, at most "
-                            f"{self.budget.expansion:g} times as many can be spoken: shorten its respellings")
+            raise UserError(
+                f"the lexicon makes {self.spelled} characters of {self.sent}, at most "
+                f"{self.budget.expansion:g} times as many can be spoken: shorten its respellings"
+            )
 
 
-Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
+Progress = Callable[[str, int, int, str], None]  # (phase, done, total, note)
 # phonemes in braces, of which one is a vowel with its stress
 ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
 
@@ -66,7 +70,7 @@ def checked_voice(voice: Any) -> Any:
     if voice is None or isinstance(voice, str):
         return voice
     if isinstance(voice, Path):
-        return os.path.abspath(voice)       # with a separator: it is no name
+        return os.path.abspath(voice)  # with a separator: it is no name
     from ane.voices import Voice  # imports torch, which flags do not need
 
     if not isinstance(voice, Voice):
@@ -109,28 +113,53 @@ class SpeechRequest:
 
     text: str
     voice: Annotated[Any, BeforeValidator(checked_voice)] = setting(
-        None, "a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix such as 'a&b' "
-              "or 'a:0.3&b:0.7' (default: the model's own)", metavar="VOICE", needs="takes_voices")
+        None,
+        "a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix such as 'a&b' "
+        "or 'a:0.3&b:0.7' (default: the model's own)",
+        metavar="VOICE",
+        needs="takes_voices",
+    )
     preset: str | None = setting(
-        None, "how much work to do; '?' lists the presets (default: the model's own)", metavar="NAME", needs="presets",
-        api="as `ane say --preset`")
+        None,
+        "how much work to do; '?' lists the presets (default: the model's own)",
+        metavar="NAME",
+        needs="presets",
+        api="as `ane say --preset`",
+    )
     seed: int | None = setting(
-        None, "random seed, to repeat a result (default: a new one, or the model's own; it is printed)", metavar="N",
-        needs="is_random", api="the same seed, the same sound; refused where nothing is random", ge=0)
+        None,
+        "random seed, to repeat a result (default: a new one, or the model's own; it is printed)",
+        metavar="N",
+        needs="is_random",
+        api="the same seed, the same sound; refused where nothing is random",
+        ge=0,
+    )
     settings: Any = None
     speed: float = setting(
-        1.0, "speed of speech: 2 is twice as fast (default: 1, about 150 words a minute)", metavar="FACTOR",
-        api="more than 1 is faster; how much a model can do, `ane say --speed` says")
+        1.0,
+        "speed of speech: 2 is twice as fast (default: 1, about 150 words a minute)",
+        metavar="FACTOR",
+        api="more than 1 is faster; how much a model can do, `ane say --speed` says",
+    )
     lexicon: Annotated[Lexicon | None, BeforeValidator(made_lexicon)] = setting(
-        None, "respell words: lines of word, tab, respelling", metavar="FILE")
+        None, "respell words: lines of word, tab, respelling", metavar="FILE"
+    )
     ssml: bool | None = setting(None, "whether the text is SSML (without the flag, if it begins with <speak)")
     markdown: bool | None = setting(
-        None, "whether the text is Markdown or has tags of HTML (without the flag, if it has marks)")
-    word_times: bool = setting(False, "time each word, also where that takes longer",
-                               api="with stream_format sse: events that state when each word is heard")
+        None, "whether the text is Markdown or has tags of HTML (without the flag, if it has marks)"
+    )
+    word_times: bool = setting(
+        False,
+        "time each word, also where that takes longer",
+        api="with stream_format sse: events that state when each word is heard",
+    )
     cast: Cast | Path | str | Mapping[str, Any] | None = setting(
-        None, "voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] in the text "
-              "changes the voice, and [voice] changes it back", metavar="FILE.toml", needs="takes_voices")
+        None,
+        "voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] in the text "
+        "changes the voice, and [voice] changes it back",
+        metavar="FILE.toml",
+        needs="takes_voices",
+    )
     quote_voice: str | None = setting(None, "speak quotations with VOICE", metavar="VOICE", needs="takes_voices")
 
     @property
@@ -152,7 +181,7 @@ def check_option(model: Model, name: str) -> None:
     """Raise UserError for an option of a request or of settings that has no effect on this model."""
     family = model.family
     if family.settings is None:
-        family.synthesizer(model, None)         # raises: it does not speak
+        family.synthesizer(model, None)  # raises: it does not speak
     options = family.settings.options() if family.settings else {}
     if name in REQUEST_OPTIONS:
         needs = REQUEST_OPTIONS[name].needs
@@ -176,9 +205,12 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
     if preset is not None:
         raise UserError("settings and preset exclude each other: pass one of them", "settings")
     if not isinstance(settings, kind):
-        raise UserError(f"settings must be ane.Settings, or of {kind.__module__}.{kind.__name__} for {model.name}, "
-                        f"which is a {model.family.title} model; got {type(settings).__module__}."
-                        f"{type(settings).__name__}", "settings")
+        raise UserError(
+            f"settings must be ane.Settings, or of {kind.__module__}.{kind.__name__} for {model.name}, "
+            f"which is a {model.family.title} model; got {type(settings).__module__}."
+            f"{type(settings).__name__}",
+            "settings",
+        )
     return settings
 
 
@@ -188,15 +220,15 @@ class SpeechContext:
 
     progress: Progress = report_nothing
     timeline: Timeline = field(default_factory=Timeline)
-    lanes: Lanes | None = None      # those that several requests share; None: a request has its own if it needs some
-    priority: Urgency = lambda: (0, 0.0)    # of requests that share lanes
+    lanes: Lanes | None = None  # those that several requests share; None: a request has its own if it needs some
+    priority: Urgency = lambda: (0, 0.0)  # of requests that share lanes
     # raises an error when nobody wants the sound any more; any thread calls it
     check: Callable[[], None] = lambda: None
     # whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one after the
     # other, each as soon as it can be
     batched: bool = False
     spending: Spending = field(default_factory=Spending)
-    voice: str = ""         # who speaks until the text names a voice: the last voice of the text before
+    voice: str = ""  # who speaks until the text names a voice: the last voice of the text before
     # the voice that a name in a text means; None: the model's own of that name
     named_voice: Callable[[str], Any] | None = None
 
@@ -218,7 +250,9 @@ class SpeechContext:
         passages = read_passages(text, request.lexicon, ssml, False, self.voice, quotations)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
-            raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "
-                            "or a respelling")
+            raise UserError(
+                f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "
+                "or a respelling"
+            )
         self.spending.add(request.text, passages)
         return passages

@@ -13,8 +13,17 @@ from ane.system.checked import checked
 from ane.system.errors import UserError
 
 
-def setting(default: Any, help: str, *, metavar: str = "", option: str = "", group: str = "", needs: str = "",
-            api: str = "", **limits: Any) -> Any:
+def setting(
+    default: Any,
+    help: str,
+    *,
+    metavar: str = "",
+    option: str = "",
+    group: str = "",
+    needs: str = "",
+    api: str = "",
+    **limits: Any,
+) -> Any:
     """Declare a field that is also an option, by its own name or by ``option``.
 
     Args:
@@ -23,8 +32,12 @@ def setting(default: Any, help: str, *, metavar: str = "", option: str = "", gro
         api: The help in the server's schema, for a field that clients may send.
         limits: The range: ge, gt, le, lt.
     """
-    return Field(default, description=help, **limits,
-                 json_schema_extra={"metavar": metavar, "option": option, "group": group, "needs": needs, "api": api})
+    return Field(
+        default,
+        description=help,
+        **limits,
+        json_schema_extra={"metavar": metavar, "option": option, "group": group, "needs": needs, "api": api},
+    )
 
 
 def split_setting(desired: int, most: int) -> Any:
@@ -61,13 +74,16 @@ class SpeechSettings:
         UserError: a value is out of range.
     """
 
-    presets: ClassVar[Sequence[str]] = ()       # names of settings that may be chosen by them
+    presets: ClassVar[Sequence[str]] = ()  # names of settings that may be chosen by them
 
     def __post_init__(self) -> None:
         split = getattr(self, "split", None)
         if split is not None and not 1 <= split[0] <= split[1]:
-            raise UserError("split must be the desired number of characters in a chunk, then the maximum, which is no "
-                            f"smaller; got {split[0]},{split[1]}", "split")
+            raise UserError(
+                "split must be the desired number of characters in a chunk, then the maximum, which is no "
+                f"smaller; got {split[0]},{split[1]}",
+                "split",
+            )
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
@@ -100,8 +116,11 @@ class SpeechSettings:
             current = getattr(self, within)
             if current is None:
                 name = next(name for name in values if known[name].within == within)
-                raise UserError(f"{name} has no effect: there is no {within} with these settings; choose another "
-                                "preset, or leave it out", name)
+                raise UserError(
+                    f"{name} has no effect: there is no {within} with these settings; choose another "
+                    "preset, or leave it out",
+                    name,
+                )
             try:
                 changes[within] = dataclasses.replace(current, **found)
             except UserError as error:
@@ -119,16 +138,26 @@ def as_option(error: UserError, options: Mapping[str, Option], within: str) -> U
 def options_of(settings: type, within: str = "") -> Iterator[Option]:
     """Yield the options of a class of settings or of a request, including settings within it."""
     hints = get_type_hints(settings)
-    for name, field in settings.__pydantic_fields__.items():        # type: ignore[attr-defined]
+    for name, field in settings.__pydantic_fields__.items():  # type: ignore[attr-defined]
         kinds = [kind for kind in (get_args(hints[name]) or (hints[name],)) if kind is not type(None)]
         if (stated := field.json_schema_extra) is None:
             if dataclasses.is_dataclass(kinds[0]):
                 yield from options_of(kinds[0], name)
             continue
         literal, kind = get_origin(hints[name]) is Literal, get_origin(kinds[0]) or kinds[0]
-        yield Option(stated["option"] or name, name, within, field.description, stated["metavar"], stated["group"],
-                     kind if kind in (bool, int, float, tuple) else str, get_args(hints[name]) if literal else (),
-                     shown_default(field.default), type(None) in get_args(hints[name]), stated["needs"])
+        yield Option(
+            stated["option"] or name,
+            name,
+            within,
+            field.description,
+            stated["metavar"],
+            stated["group"],
+            kind if kind in (bool, int, float, tuple) else str,
+            get_args(hints[name]) if literal else (),
+            shown_default(field.default),
+            type(None) in get_args(hints[name]),
+            stated["needs"],
+        )
 
 
 def shown_default(value: Any) -> str:

@@ -15,14 +15,7 @@ from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import (
-    REQUEST_OPTIONS,
-    SpeechContext,
-    SpeechRequest,
-    Spending,
-    check_option,
-    chosen_settings,
-)
+from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, Spending, check_option, chosen_settings
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
@@ -35,7 +28,7 @@ from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import Voice, check_named_voice, voice_names
 
-MOST_SIGNS = 8          # in a note
+MOST_SIGNS = 8  # in a note
 LOGGER = logging.getLogger("ane.speech")
 
 
@@ -60,9 +53,9 @@ class Speaker(ABC):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
-        self.turns = Turns()        # of coroutines
-        self.warned: set[str] = set()       # notes that were logged
-        self.loaded_by: tuple[Any, ...] | None = None       # the function that opened it, and its arguments
+        self.turns = Turns()  # of coroutines
+        self.warned: set[str] = set()  # notes that were logged
+        self.loaded_by: tuple[Any, ...] | None = None  # the function that opened it, and its arguments
 
     def __repr__(self) -> str:
         voice = f", voice {self.model.default_voice}" if self.model.default_voice else ""
@@ -144,8 +137,10 @@ class Speaker(ABC):
         Raises:
             UserError: A clip is too short, silent or not finite, or the model does not clone voices.
         """
-        raise UserError(f"{self.model.name} is a {self.model.family.title} model, which does not make voices of clips: "
-                        "use a Tortoise model")
+        raise UserError(
+            f"{self.model.name} is a {self.model.family.title} model, which does not make voices of clips: "
+            "use a Tortoise model"
+        )
 
     @takes_fields(SpeechRequest)
     def request(self, request: SpeechRequest) -> SpeechRequest:
@@ -217,8 +212,9 @@ class Speaker(ABC):
         with closing_source(rendered):
             began = context.timeline.text_ready
             for own, noted in zip(chunks, notes, strict=True):
-                yield Stream(up_to_final(rendered), own, facts, self.sample_rate, self.stretches, context, noted,
-                             began).collect()
+                yield Stream(
+                    up_to_final(rendered), own, facts, self.sample_rate, self.stretches, context, noted, began
+                ).collect()
                 began = context.timeline.now()
 
     def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
@@ -234,8 +230,11 @@ class Speaker(ABC):
         request = self.completed(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
-            raise UserError("cast has no effect on text that arrives incrementally, whose quotations are not complete: "
-                            "leave it out", "cast")
+            raise UserError(
+                "cast has no effect on text that arrives incrementally, whose quotations are not complete: "
+                "leave it out",
+                "cast",
+            )
         request = request.changed(voice=self.voice_of(request, context))
 
         def begin(text: str) -> Stream:
@@ -244,12 +243,19 @@ class Speaker(ABC):
                 stream = self.stream_of(replace(request, text=text), context)
                 context.voice = last_voice(text, context.voice)
                 return stream
-            except NothingToSayError:       # it is held back, and comes again with what follows
+            except NothingToSayError:  # it is held back, and comes again with what follows
                 context.spending = spent
                 raise
 
-        return FedStream(texts, begin, self.normaliser(request.settings), request.lexicon, self.sample_rate,
-                         context.timeline, request.markdown)
+        return FedStream(
+            texts,
+            begin,
+            self.normaliser(request.settings),
+            request.lexicon,
+            self.sample_rate,
+            context.timeline,
+            request.markdown,
+        )
 
     def prepare(self, voice: Any = None, settings: Any = None) -> Any:
         """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
@@ -259,7 +265,7 @@ class Speaker(ABC):
         request = self.request("1", voice, settings=settings)
         self._require(request)
         self.backend.load(*self.networks(request.settings))
-        self.chunks(request, SpeechContext())       # the library that spells numbers takes a second to load
+        self.chunks(request, SpeechContext())  # the library that spells numbers takes a second to load
         return self.voice_of(request, SpeechContext())
 
     # For programs on asyncio
@@ -287,14 +293,18 @@ class Speaker(ABC):
 
     # Within
 
-    def _begin(self, requests: Sequence[SpeechRequest], context: SpeechContext
-               ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
+    def _begin(
+        self, requests: Sequence[SpeechRequest], context: SpeechContext
+    ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
         """Chunk every request (they differ in their texts only); return the chunks of each, their shared facts and the
         iterator that renders all."""
         context.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
-        contexts = [context] if len(requests) == 1 else [
-            replace(context, spending=Spending(context.spending.budget)) for _ in requests]
+        contexts = (
+            [context]
+            if len(requests) == 1
+            else [replace(context, spending=Spending(context.spending.budget)) for _ in requests]
+        )
         chunks = [self.chunks(request, own) for request, own in zip(requests, contexts, strict=True)]
         self._require(requests[0])
         voices: dict[str, Any] = {}
@@ -337,8 +347,13 @@ class Speaker(ABC):
         if self.normaliser(request.settings) in ANY_SCRIPT:
             names, language, signs = [], "", []
         how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]
-        notes = [f"{' and '.join(names)} letters are {how}"] if names else [
-            f"the text looks like {language}, and is read as English"] if language else []
+        notes = (
+            [f"{' and '.join(names)} letters are {how}"]
+            if names
+            else [f"the text looks like {language}, and is read as English"]
+            if language
+            else []
+        )
         notes += markup
         if signs:
             notes.append(f"nothing is spoken for {' '.join(signs[:MOST_SIGNS])}: write in words what they mean")

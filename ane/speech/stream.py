@@ -20,7 +20,7 @@ from ane.system.errors import UserError
 from ane.system.sound_formats import FORMATS
 from ane.system.timeline import Timeline, closing_source
 
-SHOWN = 40              # characters of a text, in a representation
+SHOWN = 40  # characters of a text, in a representation
 
 
 class SoundFacts:
@@ -75,7 +75,7 @@ class Speech(SoundFacts):
     words: list[SpokenWord] = field(default_factory=list)
 
     @property
-    def seconds(self) -> float:     # type: ignore[override]
+    def seconds(self) -> float:  # type: ignore[override]
         return len(self.audio) / self.sample_rate
 
     def save(self, path: Path | str) -> None:
@@ -97,8 +97,9 @@ class Speech(SoundFacts):
             InvalidValueError: There is no such format.
         """
         if f".{format}" not in FORMATS:
-            raise UserError(f"format must be one of {', '.join(suffix[1:] for suffix in FORMATS)}, got {format!r}",
-                            "format")
+            raise UserError(
+                f"format must be one of {', '.join(suffix[1:] for suffix in FORMATS)}, got {format!r}", "format"
+            )
         with tempfile.TemporaryDirectory() as folder:
             self.save(file := Path(folder, f"speech.{format}"))
             return file.read_bytes()
@@ -107,12 +108,15 @@ class Speech(SoundFacts):
         if not isinstance(other, Speech):
             return NotImplemented
         return (self.sample_rate, self.chunks, self.words) == (other.sample_rate, other.chunks, other.words) and (
-            np.array_equal(self.audio, other.audio))
+            np.array_equal(self.audio, other.audio)
+        )
 
     def __repr__(self) -> str:
         first = self.chunks[0] if self.chunks else ""
-        return (f"<Speech: {self.seconds:.2f} s at {self.sample_rate} Hz, "
-                f"{first if len(first) <= SHOWN else first[:SHOWN] + '…'!r}>")
+        return (
+            f"<Speech: {self.seconds:.2f} s at {self.sample_rate} Hz, "
+            f"{first if len(first) <= SHOWN else first[:SHOWN] + '…'!r}>"
+        )
 
     def _repr_html_(self) -> str:
         """A player, which notebooks show."""
@@ -131,8 +135,8 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     timeline: Timeline
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()
-    _began: float | None = None     # second of the timeline at which the work did; None: when the text was known
-    _samples = 0                    # of the pieces returned so far
+    _began: float | None = None  # second of the timeline at which the work did; None: when the text was known
+    _samples = 0  # of the pieces returned so far
     _sound: Generator[np.ndarray, None, None]
 
     def __next__(self) -> np.ndarray:
@@ -151,15 +155,16 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.seconds:.2f} s returned at {self.sample_rate} Hz>"
 
     @property
-    def seconds(self) -> float:     # type: ignore[override]
+    def seconds(self) -> float:  # type: ignore[override]
         return self._samples / self.sample_rate
 
     @property
@@ -178,16 +183,24 @@ class Stream(SoundStream):
         chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
     """
 
-    def __init__(self, rendered: Iterator[RenderedChunk], chunks: Sequence[Chunk], stated: Mapping[str, Any],
-                 sample_rate: int, stretches: bool, context: SpeechContext, notes: Sequence[str] = (),
-                 began: float | None = None):
+    def __init__(
+        self,
+        rendered: Iterator[RenderedChunk],
+        chunks: Sequence[Chunk],
+        stated: Mapping[str, Any],
+        sample_rate: int,
+        stretches: bool,
+        context: SpeechContext,
+        notes: Sequence[str] = (),
+        began: float | None = None,
+    ):
         """``rendered``: up to the last chunk of the text. ``stated``: facts known before, with 0 for what is counted;
         ``notes`` are known before, too. ``stretches``: whether the speed of chunks is not yet that of their sound."""
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
         self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
-        self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # each with the numbers of its chunks
         self._details: dict[str, list[Any]] = {}
         self._alternatives: list[list[np.ndarray]] = []
         self._sound = self._delivered(rendered)
@@ -201,7 +214,7 @@ class Stream(SoundStream):
                         if not self._batched:
                             self.timeline.mark_first_audio()
                         yield piece
-        self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
+        self.timeline.mark_first_audio()  # of whole speech, of which nothing is heard before
 
     def _chunk(self, rendered: RenderedChunk) -> Iterator[np.ndarray]:
         """The pieces of a chunk. The silence before it comes when its sound does, but for what exceeds a block."""
@@ -217,15 +230,16 @@ class Stream(SoundStream):
         if not noted:
             self._note(rendered, delivery.speed, begin)
         yield from delivery.finish()
-        if self._batched:       # a stream has told of them already
+        if self._batched:  # a stream has told of them already
             self.words[first:] = words_until(self._samples / self.sample_rate, self.words[first:])
         if rendered.alternatives:
             self._alternatives.append([delivery.whole(each) for each in rendered.alternatives])
 
     def _note(self, rendered: RenderedChunk, speed: float, begin: int) -> None:
         """Note the facts of a chunk that begins at this sample of its text."""
-        self.words += delivered_words(rendered.words, 0.0, inf, begin / self.sample_rate, speed, rendered.chunk.before,
-                                      rendered.chunk.named)
+        self.words += delivered_words(
+            rendered.words, 0.0, inf, begin / self.sample_rate, speed, rendered.chunk.before, rendered.chunk.named
+        )
         for name, count in rendered.counts.items():
             self.facts[name] = self.facts.get(name, 0) + count
         for note in rendered.notes:
@@ -236,19 +250,31 @@ class Stream(SoundStream):
     def collect(self) -> Speech:
         """Read the stream to its end and return its speech. Raises UserError when pieces of it were read before."""
         if self._samples:
-            raise UserError(f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
-                            "collect a stream before its pieces are read, or join the pieces")
+            raise UserError(
+                f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
+                "collect a stream before its pieces are read, or join the pieces"
+            )
         samples = [np.zeros(0, np.float32), *self]
-        return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, self._details,
-                      [np.concatenate(rank) for rank in zip(*self._alternatives, strict=True)],
-                      self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
+        return Speech(
+            np.concatenate(samples),
+            self.sample_rate,
+            self._spoken,
+            self.facts,
+            self._details,
+            [np.concatenate(rank) for rank in zip(*self._alternatives, strict=True)],
+            self.timeline.new_seconds_by_phase(),
+            self.elapsed,
+            self.notes,
+            self.timeline,
+            self.words,
+        )
 
     @property
     def notes(self) -> list[str]:
         return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]
 
 
-BLOCK_SECONDS = 1.0     # of silence in a piece
+BLOCK_SECONDS = 1.0  # of silence in a piece
 
 
 class ChunkDelivery:
@@ -261,7 +287,7 @@ class ChunkDelivery:
         self.chunk, self.sample_rate, self.stretches = chunk, sample_rate, stretches
         self.speed = chunk.speed if stretches else 1.0
         self.stretcher = TimeStretcher(self.speed, sample_rate)
-        self.before = round(chunk.before * sample_rate)         # samples that are still to come
+        self.before = round(chunk.before * sample_rate)  # samples that are still to come
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
         """Another sound of the chunk, delivered at once."""
@@ -290,4 +316,4 @@ class ChunkDelivery:
 def silent_blocks(samples: int, sample_rate: int) -> list[np.ndarray]:
     """Silence of so many samples in blocks that share their memory; none for 0."""
     block = np.zeros(min(samples, round(BLOCK_SECONDS * sample_rate)), np.float32)
-    return [block[:samples - begin] for begin in range(0, samples, max(1, len(block)))]
+    return [block[: samples - begin] for begin in range(0, samples, max(1, len(block)))]

@@ -12,9 +12,9 @@ from ane.text.subtitles import Cue, escaped, srt, vtt, without_arrows
 if TYPE_CHECKING:
     from ane.speech.stream import Speech
 
-LINE = 42           # characters of a line, of which a subtitle has two
+LINE = 42  # characters of a line, of which a subtitle has two
 ENDS = (".", "!", "?", "…", ":")
-PAUSE = 0.7         # seconds of silence between two words that divide a subtitle
+PAUSE = 0.7  # seconds of silence between two words that divide a subtitle
 
 
 def write_subtitles(path: Path, speech: "Speech") -> None:
@@ -28,8 +28,12 @@ def cues(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Iterator[
     """Yield a subtitle for each sentence, or part of one that fills two lines. Another voice or a pause begins one."""
     held: list[SpokenWord] = []
     for word in words:
-        if held and (held[-1].word.rstrip(CLOSING).endswith(ENDS) or len(lines_of([*held, word])) > 2
-                     or word.voice != held[-1].voice or word.start - held[-1].end > PAUSE):
+        if held and (
+            held[-1].word.rstrip(CLOSING).endswith(ENDS)
+            or len(lines_of([*held, word])) > 2
+            or word.voice != held[-1].voice
+            or word.start - held[-1].end > PAUSE
+        ):
             yield cue_of(held, escape)
             held = []
         held.append(word)

@@ -53,7 +53,7 @@ class Turns:
             self._members += 1
         self._take(urgency)
         try:
-            with self._all_threads:     # of a call that is wide because it began alone
+            with self._all_threads:  # of a call that is wide because it began alone
                 self.set_threads()
             yield
         finally:
@@ -125,7 +125,7 @@ class Turns:
 
     def _take(self, urgency: Urgency) -> None:
         with self._lock:
-            if self._free:          # then nobody waits
+            if self._free:  # then nobody waits
                 self._free -= 1
                 return
             thread = WaitingThread(urgency, next(self._numbers))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 Span = tuple[float, float]
-WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")        # phonemes in braces are a word
+WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")  # phonemes in braces are a word
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,14 @@ def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenW
     matcher = SequenceMatcher(None, [bare(word) for word in written], [bare(word) for word, _ in spoken], False)
     for kind, first, last, begin, end in matcher.get_opcodes():
         if kind == "equal":
-            found += [SpokenWord(word, *span) for word, (_, span) in zip(written[first:last], spoken[begin:end],
-                                                                         strict=True)]
+            found += [
+                SpokenWord(word, *span) for word, (_, span) in zip(written[first:last], spoken[begin:end], strict=True)
+            ]
         elif first < last:
             before = found[-1].end if found else spoken[0][1][0]
             between = (spoken[begin][1][0], spoken[end - 1][1][1]) if begin < end else (before, before)
             found += shared_time(written[first:last], between, estimated=begin < end and last - first > 1)
-        elif found:                 # spoken, and not written: part of the word before
+        elif found:  # spoken, and not written: part of the word before
             found[-1] = replace(found[-1], end=spoken[end - 1][1][1])
     return found
 
@@ -77,8 +78,9 @@ def shared_time(words: Sequence[str], span: Span, estimated: bool = True) -> Ite
     start, end = span
     ends = [0, *accumulate(len(bare(word)) + 1 for word in words)]
     for word, (first, last) in zip(words, pairwise(ends), strict=True):
-        yield SpokenWord(word, start + (end - start) * first / ends[-1], start + (end - start) * last / ends[-1],
-                         estimated)
+        yield SpokenWord(
+            word, start + (end - start) * first / ends[-1], start + (end - start) * last / ends[-1], estimated
+        )
 
 
 def bare(word: str) -> str:
@@ -86,8 +88,15 @@ def bare(word: str) -> str:
     return re.sub(r"^\W+|\W+$", "", word.lower())
 
 
-def delivered_words(words: Sequence[SpokenWord], removed: float, seconds: float, offset: float, speed: float = 1.0,
-                    before: float = 0.0, voice: str = "") -> list[SpokenWord]:
+def delivered_words(
+    words: Sequence[SpokenWord],
+    removed: float,
+    seconds: float,
+    offset: float,
+    speed: float = 1.0,
+    before: float = 0.0,
+    voice: str = "",
+) -> list[SpokenWord]:
     """Return the words of a chunk in the time of the whole speech.
 
     Args:
@@ -99,6 +108,7 @@ def delivered_words(words: Sequence[SpokenWord], removed: float, seconds: float,
         before: Seconds of silence that were added before the sound.
         voice: Name of the voice, where the text gives one.
     """
+
     def moved(time: float) -> float:
         return offset + min(max(0.0, (time - removed) / speed + before), seconds)
 
@@ -107,5 +117,6 @@ def delivered_words(words: Sequence[SpokenWord], removed: float, seconds: float,
 
 def words_until(seconds: float, words: Sequence[SpokenWord]) -> list[SpokenWord]:
     """Return the words, none of which ends later than ``seconds``."""
-    return [word if word.end <= seconds else replace(word, start=min(word.start, seconds), end=seconds)
-            for word in words]
+    return [
+        word if word.end <= seconds else replace(word, start=min(word.start, seconds), end=seconds) for word in words
+    ]

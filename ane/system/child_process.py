@@ -20,15 +20,60 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-WATCH_SECONDS = 0.02        # between two looks at the resident memory
+WATCH_SECONDS = 0.02  # between two looks at the resident memory
 ROOT = str(Path(__file__).resolve().parents[2])
 # Variables that a child gets: everything else, such as tokens and keys, stays here.
-NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "TERM",
-         "NO_COLOR", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LRU_CACHE_CAPACITY",
-         "PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"}
-PREFIXES = ("ANE_", "LC_", "XDG_", "PULSE_", "PIPEWIRE_", "ALSA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_",
-            "ONEDNN_", "DNNL_", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "MTL_", "LD_", "DYLD_", "MALLOC_", "GLIBC_",
-            "COV_", "COVERAGE_")
+NAMES = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "TEMP",
+    "TMP",
+    "TERM",
+    "NO_COLOR",
+    "VIRTUAL_ENV",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "LRU_CACHE_CAPACITY",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONWARNINGS",
+    "PYTHONHASHSEED",
+    "PYTHONDONTWRITEBYTECODE",
+}
+PREFIXES = (
+    "ANE_",
+    "LC_",
+    "XDG_",
+    "PULSE_",
+    "PIPEWIRE_",
+    "ALSA_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "ONEDNN_",
+    "DNNL_",
+    "CUDA_",
+    "NVIDIA_",
+    "TORCH_",
+    "PYTORCH_",
+    "MTL_",
+    "LD_",
+    "DYLD_",
+    "MALLOC_",
+    "GLIBC_",
+    "COV_",
+    "COVERAGE_",
+)
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 
@@ -45,16 +90,24 @@ class ChildProcess(subprocess.Popen):
             closed and the others are those of this process.
     """
 
-    def __init__(self, program: str | Sequence[str], arguments: Iterable[str] = (), *,
-                 environment: Mapping[str, str] | None = None, memory: int | None = None,
-                 cpu_seconds: int | None = None, file_bytes: int | None = None, **streams: Any):
+    def __init__(
+        self,
+        program: str | Sequence[str],
+        arguments: Iterable[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        memory: int | None = None,
+        cpu_seconds: int | None = None,
+        file_bytes: int | None = None,
+        **streams: Any,
+    ):
         streams = {"stdin": subprocess.DEVNULL, **streams}
         given = clean_environment(os.environ)
         self._lifeline: int | None = None
         if not isinstance(program, str):
             super().__init__([*program, *arguments], env={**given, **(environment or {})}, **streams)
             return
-        ending, self._lifeline = os.pipe()      # the child reads its end when this process has gone, however it ended
+        ending, self._lifeline = os.pipe()  # the child reads its end when this process has gone, however it ended
         options = {"lifeline": ending, "memory": memory, "cpu_seconds": cpu_seconds, "file_bytes": file_bytes}
         command = [sys.executable, "-P", __file__, json.dumps(options), program, *arguments]
         given |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}
@@ -83,8 +136,11 @@ class ChildProcess(subprocess.Popen):
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Those of the variables that a child may have."""
-    return {name: value for name, value in variables.items() if (name in NAMES or name.startswith(PREFIXES))
-            and not any(word in name.upper() for word in SECRETS)}
+    return {
+        name: value
+        for name, value in variables.items()
+        if (name in NAMES or name.startswith(PREFIXES)) and not any(word in name.upper() for word in SECRETS)
+    }
 
 
 def import_paths() -> list[str]:
@@ -131,6 +187,7 @@ def end_above(memory: int) -> None:
 
 def end_with_parent(lifeline: int) -> None:
     """End this process when the other end of the pipe is closed."""
+
     def watch() -> None:
         os.read(lifeline, 1)
         os._exit(1)
@@ -141,8 +198,9 @@ def end_with_parent(lifeline: int) -> None:
 def load_program() -> None:
     """Import the package of this file, whichever others are found before it."""
     package = Path(ROOT) / "ane"
-    spec = importlib.util.spec_from_file_location("ane", package / "__init__.py",
-                                                  submodule_search_locations=[str(package)])
+    spec = importlib.util.spec_from_file_location(
+        "ane", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
     assert spec is not None
     assert spec.loader is not None
     sys.modules["ane"] = importlib.util.module_from_spec(spec)

@@ -26,7 +26,7 @@ def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
         OSError: ``path`` is not a regular file, has more than ``limit`` bytes, or cannot be opened.
     """
     check_regular(path, limit)
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)      # in case it became a pipe meanwhile
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # in case it became a pipe meanwhile
     try:
         _check_regular(os.fstat(opened), path, limit)
         return os.fdopen(opened, "rb")
@@ -39,7 +39,7 @@ def read_regular(path: Path | str, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes. Raises OSError as ``open_regular`` does."""
     with open_regular(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:        # a file of the kernel's states no size
+    if len(content) > limit:  # a file of the kernel's states no size
         raise _too_large(path, limit)
     return content
 
@@ -110,7 +110,7 @@ def identity(path: Path | str) -> Identity | None:
                 found = os.stat(there)
                 if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
                     return None
-                return found.st_dev, found.st_ino, tuple(map(_name, real.parts[len(there.parts):]))
+                return found.st_dev, found.st_ino, tuple(map(_name, real.parts[len(there.parts) :]))
     except (OSError, ValueError):
         pass
     return None
@@ -120,7 +120,7 @@ def standard_input() -> Identity | None:
     """Return the identity of the file from which standard input comes; None: it is a terminal or a pipe."""
     try:
         found = os.fstat(sys.stdin.fileno())
-    except (AttributeError, OSError, ValueError):       # closed, or replaced by an object without a descriptor
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by an object without a descriptor
         return None
     return (found.st_dev, found.st_ino, ()) if stat.S_ISREG(found.st_mode) else None
 

@@ -19,12 +19,17 @@ from ane.system.file_gate import read_regular
 from ane.system.interruption import check_interrupted, uninterrupted
 from ane.system.staging import StagingFolder, clean_up
 
-MAX_JSON = 64 << 20         # bytes of a manifest, a tokenizer or a config
+MAX_JSON = 64 << 20  # bytes of a manifest, a tokenizer or a config
 
 
 @contextmanager
-def replacing(destination: Path | str, *, directory: bool = False, lasting: bool = False,
-              check: Callable[[Path], object] | None = None) -> Iterator[Path]:
+def replacing(
+    destination: Path | str,
+    *,
+    directory: bool = False,
+    lasting: bool = False,
+    check: Callable[[Path], object] | None = None,
+) -> Iterator[Path]:
     """Yield a temporary path beside ``destination``; rename it to ``destination`` when the block ends without an error.
 
     The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
@@ -41,7 +46,7 @@ def replacing(destination: Path | str, *, directory: bool = False, lasting: bool
     """
     destination = Path(os.path.expanduser(destination))
     _check_name(destination)
-    if os.path.islink(destination):         # what it refers to is replaced, not the link
+    if os.path.islink(destination):  # what it refers to is replaced, not the link
         destination = Path(os.path.realpath(destination))
     staging = StagingFolder(destination)
     old: Path | None = None
@@ -84,8 +89,7 @@ def replacing(destination: Path | str, *, directory: bool = False, lasting: bool
 
 
 def _exchange(new: Path, destination: Path, old: Path) -> None:
-    """Move the directory ``destination`` to ``old`` and ``new`` to ``destination``; undo the first if the second fails.
-    """
+    """Move the folder ``destination`` to ``old`` and ``new`` to ``destination``; undo the first if the second fails."""
     try:
         os.replace(destination, old)
         os.replace(new, destination)
@@ -146,7 +150,7 @@ def write_whole(file: RawIOBase, data: bytes) -> None:
     """Write all of ``data`` to an unbuffered file, each ``write`` of which may accept only a part."""
     rest = memoryview(data)
     while rest:
-        rest = rest[file.write(rest):]
+        rest = rest[file.write(rest) :]
 
 
 def link_or_copy(source: Path | str, destination: Path | str) -> None:
@@ -172,8 +176,10 @@ def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
     if target.parent != folder and os.path.islink(path):
-        raise UserError(f"cannot write {path}: it is a link, and there is no folder {target.parent}; make it first, or "
-                        "choose another")
+        raise UserError(
+            f"cannot write {path}: it is a link, and there is no folder {target.parent}; make it first, or "
+            "choose another"
+        )
     if not makes_folders:
         check_folder_of(path)
 
@@ -188,7 +194,7 @@ def no_such_file(path: Path | str) -> str:
     """What to say of a file that is not there: where it was looked for, and what is there with a similar name."""
     try:
         name, folder = Path(path).name, Path(path).absolute().parent
-    except OSError:         # the working directory was deleted
+    except OSError:  # the working directory was deleted
         return "no such file or folder"
     if not os.path.isdir(folder):
         return f"there is no folder {folder}"
@@ -258,7 +264,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(read_regular(path, MAX_JSON).decode("utf-8"))
-    except (OSError, UnicodeEncodeError) as error:      # the latter: a name that the file system cannot have
+    except (OSError, UnicodeEncodeError) as error:  # the latter: a name that the file system cannot have
         raise UserError(f"cannot read {path}: {_reason(error)}") from error
     except RecursionError:
         raise UserError(f"{path} is not usable: its JSON is nested too deeply") from None
@@ -273,14 +279,14 @@ def zip_directory(file: BinaryIO) -> tuple[int, int]:
         ValueError: there is none.
     """
     size = file.seek(0, 2)
-    file.seek(max(0, size - 65_633))        # a comment of 65,535 bytes, and the records before it
+    file.seek(max(0, size - 65_633))  # a comment of 65,535 bytes, and the records before it
     tail = file.read()
     file.seek(0)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) - at < 22:
         raise ValueError("it has no directory of a ZIP archive")
     entries, length = struct.unpack_from("<HI", tail, at + 10)
-    if at >= 20 and tail.startswith(b"PK\x06\x07", at - 20):        # ZIP64
+    if at >= 20 and tail.startswith(b"PK\x06\x07", at - 20):  # ZIP64
         if at < 76 or not tail.startswith(b"PK\x06\x06", at - 76):
             raise ValueError("its ZIP64 directory is not where writers put it")
         entries, length = struct.unpack_from("<2Q", tail, at - 76 + 32)

@@ -49,7 +49,7 @@ class Interruptions:
                 signal.signal(number, signal.SIG_DFL)
 
 
-_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)     # None in other threads
+_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)  # None in other threads
 
 
 @contextmanager
@@ -62,8 +62,11 @@ def interruptions() -> Iterator[Interruptions]:
     if threading.current_thread() is not threading.main_thread():
         yield ours
         return
-    before = {number: handler for number in (signal.SIGTERM, signal.SIGINT)      # None: a handler not set by Python
-              if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)}
+    before = {
+        number: handler
+        for number in (signal.SIGTERM, signal.SIGINT)  # None: a handler not set by Python
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
     token = _current.set(ours)
     try:
         for number in before:

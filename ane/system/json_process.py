@@ -71,14 +71,25 @@ class JsonProcess:
         ProcessTimeoutError: it is not ready in time.
     """
 
-    def __init__(self, command: str | Sequence[str], environment: Mapping[str, str] | None = None, advice: str = "",
-                 limit: float | None = None):
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        advice: str = "",
+        limit: float | None = None,
+    ):
         self.name = command if isinstance(command, str) else " ".join(command[:3])
         self.peak_bytes, started = None, time.perf_counter()
-        self._errors = tempfile.TemporaryFile("w+")      # noqa: SIM115  (close() closes it)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (close() closes it)
         try:
-            self._process = ChildProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                         stderr=self._errors, environment=environment)
+            self._process = ChildProcess(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                stderr=self._errors,
+                environment=environment,
+            )
         except OSError as error:
             self._errors.close()
             reason = f"{error.strerror or error}{advice and '; '}{advice}"
@@ -101,7 +112,7 @@ class JsonProcess:
             ProcessEndedError: the program ended instead; the message has its status and its last line of output.
             ProcessTimeoutError: it did not answer in time.
         """
-        with suppress(BrokenPipeError):      # the program has ended: reading the answer reports it
+        with suppress(BrokenPipeError):  # the program has ended: reading the answer reports it
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         return self._answer(limit)
@@ -156,6 +167,6 @@ class JsonProcess:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:        # it may be busy with work that is no longer needed
+        if kind is not None:  # it may be busy with work that is no longer needed
             self._process.terminate()
         self.close()

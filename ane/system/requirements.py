@@ -3,18 +3,19 @@
 import platform
 import sys
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)         # as in pyproject.toml
-OLDEST_MACOS = 14           # torch has no wheels for older ones
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
+OLDEST_MACOS = 14  # torch has no wheels for older ones
 INSTALL = "install it with `uv tool install --python 3.12 .`, which brings a Python that can"
 
 
-def python_problem(version=None):       # type: ignore[no-untyped-def]  # a union type is an error in old Pythons
+def python_problem(version=None):  # type: ignore[no-untyped-def]  # a union type is an error in old Pythons
     """Return why a Python, by default this one, cannot run the program, or "" if it can."""
     major, minor = (version or sys.version_info)[:2]
     if OLDEST_PYTHON <= (major, minor) <= NEWEST_PYTHON:
         return ""
     return "Python {}.{} cannot run tortoise-ane, which needs Python {}.{} to {}.{}: {}".format(
-        major, minor, *OLDEST_PYTHON, *NEWEST_PYTHON, INSTALL)
+        major, minor, *OLDEST_PYTHON, *NEWEST_PYTHON, INSTALL
+    )
 
 
 def mac_problem() -> str:

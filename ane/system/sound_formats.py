@@ -12,8 +12,8 @@ class MediaFormat:
     encoder: str
     bit_rate: int | None = None
     cover: bool = False
-    rate: int | None = None     # Hz; None is the rate of the sound
-    gain: float = 1.0           # factor of the samples before the encoder
+    rate: int | None = None  # Hz; None is the rate of the sound
+    gain: float = 1.0  # factor of the samples before the encoder
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -41,23 +41,33 @@ class FileFormat:
 
 AIFF = FileFormat(MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}), ("AIFF", "PCM_16"), clip=True)
 FORMATS = {
-    ".wav": FileFormat(MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}), ("WAV", "PCM_16"), True,
-                       media_type="audio/wav"),
+    ".wav": FileFormat(
+        MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}), ("WAV", "PCM_16"), True, media_type="audio/wav"
+    ),
     ".flac": FileFormat(MediaFormat("flac", "flac", cover=True), ("FLAC", "PCM_16"), True, media_type="audio/flac"),
     # LAME multiplies all samples by 0.95, and FFmpeg has no option against it
     ".mp3": FileFormat(
         MediaFormat("mp3", "libmp3lame", 64_000, cover=True, gain=1 / 0.95, options={"id3v2_version": "3"}),
-        ("MP3", "MPEG_LAYER_III"), True, media_type="audio/mpeg", sent={"write_xing": "0"}),
+        ("MP3", "MPEG_LAYER_III"),
+        True,
+        media_type="audio/mpeg",
+        sent={"write_xing": "0"},
+    ),
     ".ogg": FileFormat(sndfile=("OGG", "VORBIS"), clip=True, tags=False),
     ".aiff": AIFF,
     ".aif": AIFF,
     ".m4a": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "})),
     ".m4b": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "})),
-    ".opus": FileFormat(MediaFormat("opus", "libopus", 32_000, rate=48000), clip=True, media_type="audio/ogg",
-                        sent={"page_duration": "100000"}),
-    ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac")}
+    ".opus": FileFormat(
+        MediaFormat("opus", "libopus", 32_000, rate=48000),
+        clip=True,
+        media_type="audio/ogg",
+        sent={"page_duration": "100000"},
+    ),
+    ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac"),
+}
 # libsndfile's, which need nothing, and the others
 PLAIN_SUFFIXES = [suffix for suffix, row in FORMATS.items() if row.sndfile]
 MEDIA_SUFFIXES = [suffix for suffix, row in FORMATS.items() if not row.sndfile]
 SUFFIX_HELP = f"{', '.join(PLAIN_SUFFIXES)}, or with the extra books {', '.join(MEDIA_SUFFIXES)}"
-SENT = (*(suffix[1:] for suffix, row in FORMATS.items() if row.media_type), "pcm")      # names of the server's formats
+SENT = (*(suffix[1:] for suffix, row in FORMATS.items() if row.media_type), "pcm")  # names of the server's formats

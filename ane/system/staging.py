@@ -16,8 +16,8 @@ from uuid import uuid4
 
 _NAME = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _LOCK = ".lock"
-_OLD = "old-"               # prefix of the folder that holds a replaced directory until it is deleted
-_DAY = 24 * 3600            # seconds after which a staging folder without a lock is taken for abandoned
+_OLD = "old-"  # prefix of the folder that holds a replaced directory until it is deleted
+_DAY = 24 * 3600  # seconds after which a staging folder without a lock is taken for abandoned
 
 
 class StagingFolder:
@@ -33,7 +33,7 @@ class StagingFolder:
         self.path.mkdir(mode=0o700)
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(OSError):      # a file system without locks: no process gets one
+        with contextlib.suppress(OSError):  # a file system without locks: no process gets one
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(unlocked, self.path / _LOCK)  # under this name it is locked from the start
 
@@ -71,8 +71,13 @@ def clean_up(destination: Path) -> None:
     ``destination``: the old one is put back.
     """
     with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(_prefix(destination))
-                 and _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+        names = [
+            entry.name
+            for entry in entries
+            if entry.name.startswith(_prefix(destination))
+            and _NAME.fullmatch(entry.name)
+            and entry.is_dir(follow_symlinks=False)
+        ]
         for path in (destination.parent / name for name in names):
             if not _is_abandoned(path):
                 continue
@@ -100,12 +105,12 @@ def _is_abandoned(staging: Path) -> bool:
         if not os.path.lexists(staging / _LOCK):
             return time.time() - os.lstat(staging).st_mtime > _DAY
         lock = os.open(staging / _LOCK, os.O_RDWR)
-    except OSError:             # gone meanwhile, or another user's
+    except OSError:  # gone meanwhile, or another user's
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    except OSError:             # in use, or a file system without locks
+    except OSError:  # in use, or a file system without locks
         return False
     finally:
         os.close(lock)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 _REDIRECTING = threading.Lock()
 LOGGER = logging.getLogger("ane")
-PATIENCE = 1.0          # seconds after which a command says that it waits for a pipe
+PATIENCE = 1.0  # seconds after which a command says that it waits for a pipe
 
 
 def open_closed_streams() -> None:
@@ -30,7 +30,7 @@ def open_closed_streams() -> None:
                 os.close(null)
         if getattr(sys, name) is None:
             errors = "strict" if name == "stdin" else "backslashreplace"
-            stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)     # noqa: SIM115
+            stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
             stream.was_closed = True
             setattr(sys, name, stream)
 
@@ -96,7 +96,7 @@ def silent_c_libraries() -> Iterator[None]:
         return
     saved = None
     try:
-        with suppress(OSError):     # standard error is closed
+        with suppress(OSError):  # standard error is closed
             saved = os.dup(2)
         if saved is None:
             yield

@@ -44,7 +44,7 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._began = clock, clock()
-        self._active: list[tuple[str, float]] = []      # phases that have begun and not ended, each with its last start
+        self._active: list[tuple[str, float]] = []  # phases that have begun and not ended, each with its last start
         self._reported: dict[str, float] = {}
         self.spans: list[Span] = []
         self.text_ready = 0.0

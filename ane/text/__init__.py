@@ -13,9 +13,22 @@ from ane.text.upstream import normalise_basic, normalise_upstream
 from ane.text.user_lexicon import Lexicon, LexiconEntry, read_lexicon
 
 __all__ = [
-    "ANY_SCRIPT", "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "is_ssml",
-    "normalise_basic", "normalise_english", "normalise_upstream", "nothing_to_say_error", "read_lexicon",
-    "read_passages", "shorten", "split", "without_markdown",
+    "ANY_SCRIPT",
+    "NORMALISERS",
+    "Lexicon",
+    "LexiconEntry",
+    "NothingToSayError",
+    "Tokenizer",
+    "is_ssml",
+    "normalise_basic",
+    "normalise_english",
+    "normalise_upstream",
+    "nothing_to_say_error",
+    "read_lexicon",
+    "read_passages",
+    "shorten",
+    "split",
+    "without_markdown",
 ]
 
 
@@ -26,13 +39,19 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
         UserError: A pause in it is faulty.
     """
     if markdown or (markdown is None and has_marks(text)):
-        read_pauses(text)               # refuses a faulty one with its line
+        read_pauses(text)  # refuses a faulty one with its line
         return plain_text(text)
     return text
 
 
-def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None, markdown: bool | None = None,
-                  voice: str = "", quotations: Sequence[Quotation] = ()) -> list[Passage]:
+def read_passages(
+    text: str,
+    lexicon: Lexicon | None = None,
+    ssml: bool | None = None,
+    markdown: bool | None = None,
+    voice: str = "",
+    quotations: Sequence[Quotation] = (),
+) -> list[Passage]:
     """Return the passages of a text, at least one, with the words of the lexicon respelled.
 
     Args:
@@ -51,7 +70,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
         passages = read_ssml(text)
     else:
         passages = read_pauses(without_markdown(text, markdown), voice=voice, quotations=quotations)
-    for index, passage in enumerate(passages):      # one without a word has the voice of the one beside it
+    for index, passage in enumerate(passages):  # one without a word has the voice of the one beside it
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)
     return [replace(passage, text=lexicon(passage.text)) for passage in passages] if lexicon else passages

@@ -23,7 +23,7 @@ from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, ru
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
-UNSURE_STATES = words("AL AR DE HI ID IN LA ME MS OK OR PA")       # words or languages, without a ZIP code
+UNSURE_STATES = words("AL AR DE HI ID IN LA ME MS OK OR PA")  # words or languages, without a ZIP code
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
 
 
@@ -60,14 +60,20 @@ def expand_state(match: re.Match) -> str:
 
 def spoken_code(code: str) -> str:
     """Read 2021-00123 as "two zero two one dash zero zero one two three"; letters stay."""
-    return " ".join(number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
-                    for part in re.findall(r"\d+|[A-Za-z]+|-", code))
+    return " ".join(
+        number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
+        for part in re.findall(r"\d+|[A-Za-z]+|-", code)
+    )
 
 
-CODE_BEFORE = re.compile(rf"\b(?i:{any_of(CODE_WORDS)})(?:\s(?:no\.|(?:code|number|id|is|was|of|ending in"
-                         r"|[a-z]+ing with)\b)|:)*\s(?:#|number )?\Z")
-ORDER_BEFORE = re.compile(r"\b(?i:order|invoice|ticket|case|part|ref|reference|item|flight)"
-                          r"(?P<number>\s(?:number|no\.))?:?\s\Z")
+CODE_BEFORE = re.compile(
+    rf"\b(?i:{any_of(CODE_WORDS)})(?:\s(?:no\.|(?:code|number|id|is|was|of|ending in"
+    r"|[a-z]+ing with)\b)|:)*\s(?:#|number )?\Z"
+)
+ORDER_BEFORE = re.compile(
+    r"\b(?i:order|invoice|ticket|case|part|ref|reference|item|flight)"
+    r"(?P<number>\s(?:number|no\.))?:?\s\Z"
+)
 
 
 def expand_code(match: re.Match) -> str:
@@ -81,31 +87,69 @@ def expand_code(match: re.Match) -> str:
     return spoken_code(code) if known or numbered or serial or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?", code) else code
 
 
-JOINING = words("to and or by in on of for per x vs") | {month[:3] for month in MONTHS}     # 10-to-15, 15-Jan-2020
+JOINING = words("to and or by in on of for per x vs") | {month[:3] for month in MONTHS}  # 10-to-15, 15-Jan-2020
 RULES: tuple[TextRule, ...] = (
-    rule("12 Oak Dr., 1211 E Arques Ave", rf"(?<![\w.,$£€#:-])(\d{{1,5}})([A-D]?)\s+(?:({DIRECTION})\.?\s+)?"
-         rf"((?:[A-Z][\w'-]+\.?|\d{{1,3}}(?:st|nd|rd|th))(?:\s+[A-Z][\w']+){{0,3}}?)\s+({STREET})\b(\.?)"
-         rf"(?:\s+({DIRECTION})\b)?", expand_address),
-    rule("E Arques Ave", rf"\b({DIRECTION})\.?\s+(?=(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+{STREET}\b)",
-         lambda match: f"{DIRECTIONS[match[1]]} "),
+    rule(
+        "12 Oak Dr., 1211 E Arques Ave",
+        rf"(?<![\w.,$£€#:-])(\d{{1,5}})([A-D]?)\s+(?:({DIRECTION})\.?\s+)?"
+        rf"((?:[A-Z][\w'-]+\.?|\d{{1,3}}(?:st|nd|rd|th))(?:\s+[A-Z][\w']+){{0,3}}?)\s+({STREET})\b(\.?)"
+        rf"(?:\s+({DIRECTION})\b)?",
+        expand_address,
+    ),
+    rule(
+        "E Arques Ave",
+        rf"\b({DIRECTION})\.?\s+(?=(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+{STREET}\b)",
+        lambda match: f"{DIRECTIONS[match[1]]} ",
+    ),
     rule("Main St.", r"\b(St)\b(\.?)", expand_street),
-    rule("1st st", r"(?<=\d(?:st|nd|rd|th) )st\b(\.?)",
-         lambda match: "street" + (period_after(match) if match[1] else "")),
+    rule(
+        "1st st",
+        r"(?<=\d(?:st|nd|rd|th) )st\b(\.?)",
+        lambda match: "street" + (period_after(match) if match[1] else ""),
+    ),
     rule("Oak Dr. with me", r"\b(Dr)(\.)(?=[,;)]|\s+(?!who\b)[a-z]|\s*(?:\n|\Z))", expand_street),
     rule("Fifth Ave", rf"\b({any_of(name.capitalize() for name in SURE_STREETS)})\b(\.?)", expand_street),
-    rule("Apt 4B, Hwy 101", rf"\b({any_of(name.capitalize() for name in WITHIN_ADDRESS)})\.?\s+(?=#?\w?\d)",
-         lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} "),
+    rule(
+        "Apt 4B, Hwy 101",
+        rf"\b({any_of(name.capitalize() for name in WITHIN_ADDRESS)})\.?\s+(?=#?\w?\d)",
+        lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} ",
+    ),
     rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
-    rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))",
-         lambda match: STATES[match[1]] if match[1] in STATES and match[1] not in UNSURE_STATES
-         and follows(match, PLACE_BEFORE) else match[0]),
+    rule(
+        "Austin, TX",
+        r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))",
+        lambda match: (
+            STATES[match[1]]
+            if match[1] in STATES and match[1] not in UNSURE_STATES and follows(match, PLACE_BEFORE)
+            else match[0]
+        ),
+    ),
     rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3})", "number "),
-    rule("zip code 90210, order 2021-00123, t2000", r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
-         r"(?![\w@-]|[.,:]\d|\.\w)", expand_code),
-    rule("10.0.0.1:8080", r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost):(\d{2,5})\b",
-         lambda match: f"{match[1]} port {number_words.digits(match[2])}"),
-    rule("401(k), 501(c)(3), 401k",
-         r"(?<![\w$£€.,])([45])0(\d)(?:\s?\(([a-z])\)(?:\((\d)\))?|(?:(?<=401)k|(?<=403)b)\b)",
-         lambda match: " ".join(filter(None, [number_words.digits(match[1]), "oh", *map(number_words.digits, match[2]),
-                                              match[3] or match[0][-1], number_words.digits(match[4] or "")]))),
+    rule(
+        "zip code 90210, order 2021-00123, t2000",
+        r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
+        r"(?![\w@-]|[.,:]\d|\.\w)",
+        expand_code,
+    ),
+    rule(
+        "10.0.0.1:8080",
+        r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost):(\d{2,5})\b",
+        lambda match: f"{match[1]} port {number_words.digits(match[2])}",
+    ),
+    rule(
+        "401(k), 501(c)(3), 401k",
+        r"(?<![\w$£€.,])([45])0(\d)(?:\s?\(([a-z])\)(?:\((\d)\))?|(?:(?<=401)k|(?<=403)b)\b)",
+        lambda match: " ".join(
+            filter(
+                None,
+                [
+                    number_words.digits(match[1]),
+                    "oh",
+                    *map(number_words.digits, match[2]),
+                    match[3] or match[0][-1],
+                    number_words.digits(match[4] or ""),
+                ],
+            )
+        ),
+    ),
 )

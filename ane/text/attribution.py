@@ -22,22 +22,26 @@ quipped rasped reasoned recited reflected reminded reported scoffed scolded sang
 spluttered squealed stated stuttered swore taunted teased thundered ventured volunteered vowed wailed wheezed whimpered
 whined yawned yelled yelped begged advised cautioned complained concluded cursed guessed hollered commanded"""
 PHRASES = "went on", "put in", "broke in", "chimed in", "piped up", "pointed out", "cut in", "burst out", "spoke up"
-TITLES = ("St|Ste|Saint|Prof|Rev|Hon|Fr|Gen|Col|Maj|Lt|Sgt|Capt|Cpl|Pvt|Cmdr|Adm|Gov|Sen|Pres|Supt|Insp|Mme|Mlle|"
-          "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle")
+TITLES = (
+    "St|Ste|Saint|Prof|Rev|Hon|Fr|Gen|Col|Maj|Lt|Sgt|Capt|Cpl|Pvt|Cmdr|Adm|Gov|Sen|Pres|Supt|Insp|Mme|Mlle|"
+    "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle"
+)
 PROPER = rf"(?:(?:{TITLES})\.?\s+|[A-Z]\.\s?){{0,3}}[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
 # a name is no pronoun, and no word that begins a sentence
-NAME = (r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
-        rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
-        rf"For|On|Well|Yes|No|Oh|Both|All|Nobody)\b)(?:(?:[Tt]he|[Aa]n?)\s+(?:{PROPER}|[a-z]+(?:\s+[a-z]+)?)|{PROPER}))")
+NAME = (
+    r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
+    rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
+    rf"For|On|Well|Yes|No|Oh|Both|All|Nobody)\b)(?:(?:[Tt]he|[Aa]n?)\s+(?:{PROPER}|[a-z]+(?:\s+[a-z]+)?)|{PROPER}))"
+)
 PRONOUN = r"(?P<pronoun>[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Hh]im|[Hh]er)"
-ROLE = (r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)")
+ROLE = r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)"
 TOLD = r"told (?:him|her|them|me|us|you|it|[Tt]he \w+|[A-Z]\w+)"
 VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES, TOLD])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
 ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)\s+){0,2}"
-LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"      # from the verb to the quotation
-BESIDE = r"(?:,[^,.;:!?]{1,60},)?"              # "Anna, smiling, said"
+LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"  # from the verb to the quotation
+BESIDE = r"(?:,[^,.;:!?]{1,60},)?"  # "Anna, smiling, said"
 END = r"(?![\w’'])"
-NEAR = 300      # characters beside a quotation that are looked at
+NEAR = 300  # characters beside a quotation that are looked at
 OPENING = re.compile(r"“|(?<!\w)\"|(?<![\w’])‘")
 CLOSING = {"“": re.compile("”|\\Z"), '"': re.compile(r"\"|\Z"), "‘": re.compile(r"(?P<speech>[,.?!…—])?’(?!\w)|\Z")}
 
@@ -83,8 +87,9 @@ class QuotedLine:
     doubtful: bool = True
 
 
-def attribute(paragraphs: Sequence[str], speaker_named: Callable[[str], str] = str,
-              lines: Mapping[str, str] | None = None) -> list[QuotedLine]:
+def attribute(
+    paragraphs: Sequence[str], speaker_named: Callable[[str], str] = str, lines: Mapping[str, str] | None = None
+) -> list[QuotedLine]:
     """The quotations of paragraphs, in order, each with its speaker.
 
     Args:
@@ -92,7 +97,7 @@ def attribute(paragraphs: Sequence[str], speaker_named: Callable[[str], str] = s
     """
     found: list[QuotedLine] = []
     prepared = CastLines(lines or {})
-    former: list[QuotedLine] = []       # the last lines of the two paragraphs before that have speech
+    former: list[QuotedLine] = []  # the last lines of the two paragraphs before that have speech
     for number, text in enumerate(paragraphs):
         own = [QuotedLine(number, start, end, text[start:end]) for start, end in quotations(text)]
         stated = [stated_speaker(text, own, index, speaker_named, prepared) for index in range(len(own))]
@@ -109,7 +114,7 @@ def quotations(text: str) -> Iterator[tuple[int, int]]:
         position = opening.end()
         if opening[0] != "‘":
             closing = CLOSING[opening[0]].search(text, position)
-        elif single is None or single.start() < position:       # searched once, however many openings share it
+        elif single is None or single.start() < position:  # searched once, however many openings share it
             closing = single = CLOSING["‘"].search(text, position)
         else:
             closing = single
@@ -129,31 +134,42 @@ class CastLines:
         self.lengths = sorted(set(map(len, self.speakers)))
 
 
-def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str],
-                   lines: "CastLines") -> QuotedLine:
+def stated_speaker(
+    text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str], lines: "CastLines"
+) -> QuotedLine:
     """A quotation with what the narration beside it states."""
     line = own[index]
     words = comparable(line.text)
     if named := [lines.speakers[words[:length]] for length in lines.lengths if words[:length] in lines.speakers]:
         return replace(line, speaker=min(named)[1], rule=OF_CAST, doubtful=False)
-    around = {"after": text[line.end:own[index + 1].start if index + 1 < len(own) else None][:NEAR],
-              "before": text[own[index - 1].end if index else 0:line.start][-NEAR:]}
+    around = {
+        "after": text[line.end : own[index + 1].start if index + 1 < len(own) else None][:NEAR],
+        "before": text[own[index - 1].end if index else 0 : line.start][-NEAR:],
+    }
     for rule in RULES:
         if match := (re.match if rule.side == "after" else re.search)(rule.pattern, around[rule.side]):
             groups = match.groupdict()
             name = groups.get("name") or groups.get("first") or ""
-            speaker = speaker_named(name) if name else ""           # a pronoun names nobody
-            return replace(line, speaker=speaker, rule=rule.name,
-                           doubtful=rule.doubtful and (speaker == name or rule.side == "before"))
-    inside = line.text.strip("“”\"‘’ ")
-    if around["before"].strip() and not re.search(r"[.,:;!?—…-]\Z", inside) and not re.search(
-            r"[,:.!?—]\s*\Z", around["before"]):
+            speaker = speaker_named(name) if name else ""  # a pronoun names nobody
+            return replace(
+                line,
+                speaker=speaker,
+                rule=rule.name,
+                doubtful=rule.doubtful and (speaker == name or rule.side == "before"),
+            )
+    inside = line.text.strip('“”"‘’ ')
+    if (
+        around["before"].strip()
+        and not re.search(r"[.,:;!?—…-]\Z", inside)
+        and not re.search(r"[,:.!?—]\s*\Z", around["before"])
+    ):
         return replace(line, rule=NO_SPEECH)
     return line
 
 
-def with_context(text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLine],
-                 speaker_named: Callable[[str], str]) -> list[QuotedLine]:
+def with_context(
+    text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLine], speaker_named: Callable[[str], str]
+) -> list[QuotedLine]:
     """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest.
 
     Args:
@@ -163,24 +179,32 @@ def with_context(text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLi
     likely = certain or [line for line in own if line.speaker and line.rule != OF_CAST]
     speakers = {line.speaker for line in likely}
     starts = [line.start for line in likely]
-    others: list[int] | None = None         # where sentences begin with another name
+    others: list[int] | None = None  # where sentences begin with another name
     result = []
     for line in own:
         if line.speaker or line.rule == NO_SPEECH:
             result.append(line)
         elif speakers:
             after = bisect_left(starts, line.start)
-            nearest = min(likely[max(0, after - 1):after + 1], key=lambda other: abs(other.start - line.start))
+            nearest = min(likely[max(0, after - 1) : after + 1], key=lambda other: abs(other.start - line.start))
             if others is None:
-                others = [match.start() for match in re.finditer(rf"[.!?;]\s+{NAME}", text)
-                          if speaker_named(match["name"]) not in speakers]
-            between = [bisect_left(others, position) for position in (
-                min(line.end, nearest.end), max(line.start, nearest.start))]
+                others = [
+                    match.start()
+                    for match in re.finditer(rf"[.!?;]\s+{NAME}", text)
+                    if speaker_named(match["name"]) not in speakers
+                ]
+            between = [
+                bisect_left(others, position)
+                for position in (min(line.end, nearest.end), max(line.start, nearest.start))
+            ]
             doubtful = not certain or len(speakers) > 1 or between[0] < between[1]
             result.append(replace(line, speaker=nearest.speaker, rule=SAME, doubtful=doubtful))
         elif former and goes_on(former[-1]) and former[-1].paragraph == line.paragraph - 1:
-            result.append(replace(former[-1], paragraph=line.paragraph, start=line.start, end=line.end, text=line.text,
-                                  rule=CONTINUED))
+            result.append(
+                replace(
+                    former[-1], paragraph=line.paragraph, start=line.start, end=line.end, text=line.text, rule=CONTINUED
+                )
+            )
         elif len(former) == 2 and line.paragraph - former[0].paragraph <= 4 and former[0].speaker:
             rule = ALTERNATING if line.rule == UNKNOWN else line.rule
             result.append(replace(line, speaker=former[0].speaker, rule=rule))

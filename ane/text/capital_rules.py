@@ -57,16 +57,26 @@ def expand_line_in_capitals(match: re.Match) -> str:
     words = [word for word in re.findall(r"[A-Z']+", match[0]) if len(word) > 1]
     if not any(word in SHORT_WORDS or (len(word) > 3 and not is_spelled(word)) for word in words):
         return match[0]
-    return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED or word[0] == "A"
-                  or is_initials(word[0]) or IT_OR_US.match(word.string, word.start()) else word[0].lower(),
-                  match[0])     # the article is an "a" already
+    return re.sub(
+        r"[A-Z']+",
+        lambda word: (
+            spell(word[0])
+            if word[0] in SPELLED or word[0] == "A" or is_initials(word[0]) or IT_OR_US.match(word.string, word.start())
+            else word[0].lower()
+        ),
+        match[0],
+    )  # the article is an "a" already
 
 
 def is_initials(word: str) -> bool:
     """Tell whether a word in a line of capitals has no vowel and is no title or sound: HR, but not MR and SHH."""
     short = word.lower()
-    return (len(word) > 1 and not re.search("[AEIOUY']", word) and not re.search(r"(.)\1\1", word)
-            and short not in (*BARE_TITLES, *ENDINGS, *INTERJECTIONS))
+    return (
+        len(word) > 1
+        and not re.search("[AEIOUY']", word)
+        and not re.search(r"(.)\1\1", word)
+        and short not in (*BARE_TITLES, *ENDINGS, *INTERJECTIONS)
+    )
 
 
 # the initials, not the pronouns
@@ -76,8 +86,11 @@ WORDS: tuple[TextRule, ...] = (
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),
     rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "W H O"),
-    rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])",
-         expand_line_in_capitals),
+    rule(
+        "STOP THAT NOW",
+        r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])",
+        expand_line_in_capitals,
+    ),
 )
 RULES: tuple[TextRule, ...] = (*WORDS, rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b", expand_capitals))
 
@@ -86,14 +99,16 @@ END = r"(?<=[IVXLCDM])\b"
 ONES = "(?:IX|IV|V?I{0,3})"
 TENS = rf"(?:X[CL]|L?X{{0,3}}){ONES}"
 # 1 to 3999, but no lone L, C, D or M, and no initials such as CD and MD
-NUMERAL = (rf"(?=[IVXLCDM]+\b)(?![LCDM]\b|[DM][A-Z]\b|[A-Z][DM]\b)M{{0,3}}(?:CM|CD|D?C{{0,3}}){TENS}{END}")
-SMALL = r"(?:(?=[ivxl]+\b)(?!l\b)(?:x[cl]|l?x{0,3})(?:ix|iv|v?i{0,3})(?<=[ivxl])\b)"      # i to lxxxix
+NUMERAL = rf"(?=[IVXLCDM]+\b)(?![LCDM]\b|[DM][A-Z]\b|[A-Z][DM]\b)M{{0,3}}(?:CM|CD|D?C{{0,3}}){TENS}{END}"
+SMALL = r"(?:(?=[ivxl]+\b)(?!l\b)(?:x[cl]|l?x{0,3})(?:ix|iv|v?i{0,3})(?<=[ivxl])\b)"  # i to lxxxix
 # Alone and without context; IV, VI, XX and XXX are left out, since alone they also mean a drip, an editor and kisses.
 # Above 89 it has four letters or more: "CD" and "MIX" are none.
-BARE = (rf"(?:(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
-        rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}|(?=[IVXLCDM]{{4,}}\b){NUMERAL})")
+BARE = (
+    rf"(?:(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
+    rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}|(?=[IVXLCDM]{{4,}}\b){NUMERAL})"
+)
 JOINED = r"\s?[-–]\s?|\s+(?:and|AND|to|TO|or|OR|through|THROUGH|&)\s+|,\s+"
-MORE = rf"(?:(?:{JOINED})(?!I\b){NUMERAL})*"        # Parts I–III, Acts II and IV
+MORE = rf"(?:(?:{JOINED})(?!I\b){NUMERAL})*"  # Parts I–III, Acts II and IV
 MORE_SMALL = rf"(?:(?:{JOINED})(?!i\b){SMALL})*"
 
 
@@ -103,8 +118,10 @@ def forms(words: frozenset[str], *changes: str) -> str:
 
 
 # What comes before a numeral, and after it.
-HEADING = re.compile(rf"(?P<sure>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+"
-                     rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z")
+HEADING = re.compile(
+    rf"(?P<sure>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+"
+    rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z"
+)
 SMALL_HEADING = re.compile(rf"\b(?i:{any_of(SMALL_NUMERAL_AFTER)}s?\s+|{any_of(NUMERAL_ABBREVIATIONS)}\.\s?)\Z")
 RULER = re.compile(rf"\b{forms(RULERS, 'capitalize', 'upper')}\s+\Z")
 CENTURY = re.compile(r"\s+(?i:century|centuries)\b")
@@ -113,17 +130,20 @@ AT_END_OF_CLAUSE = re.compile(r"[.;:)]|\s*\Z|\s+of\b")
 AT_END_OF_SMALL_CLAUSE = re.compile(r"[,.;:)]|\s*\Z|\s+(?:of|and|to|scene)\b")
 REIGN = re.compile(rf"\s+(?:{any_of(AFTER_RULER)})\b|[,.;:)]|'s\b")
 DEED = re.compile(rf"\s+(?!{any_of(FEELINGS)}\b)(?:[a-z]{{2,}}ed|{any_of(DEEDS)})\b")
-SUBJECT = re.compile(r"(?:(?:\A|[.!?]['\")]*\s|\n)['\"(]*"
-                     r"|\b(?:King|Queen|Emperor|Pope|Tsar|Czar|Kaiser|Prince)\s)\w+\s+\Z")
+SUBJECT = re.compile(
+    r"(?:(?:\A|[.!?]['\")]*\s|\n)['\"(]*"
+    r"|\b(?:King|Queen|Emperor|Pope|Tsar|Czar|Kaiser|Prince)\s)\w+\s+\Z"
+)
 INITIAL = re.compile(r"[VX]\.\s+[A-Z]")
 FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
 
 
 def cardinals(numerals: str) -> str:
-    """"I–III" → "one to three", "II and IV" → "two and four"."""
+    """ "I–III" → "one to three", "II and IV" → "two and four"."""
     numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
-    return re.sub(rf"\b(?:{NUMERAL}|{SMALL})",
-                  lambda match: number_words.cardinal(number_words.roman(match[0])), numerals)
+    return re.sub(
+        rf"\b(?:{NUMERAL}|{SMALL})", lambda match: number_words.cardinal(number_words.roman(match[0])), numerals
+    )
 
 
 def expand_numerals(match: re.Match) -> str:
@@ -133,8 +153,9 @@ def expand_numerals(match: re.Match) -> str:
     """
     numerals, text, end = match[0], match.string, match.end()
     lone, heading = numerals == "I", follows(match, HEADING)
-    pronoun = lone and heading and (PRONOUN.match(text, end) if heading["sure"]
-                                    else not AT_END_OF_CLAUSE.match(text, end))
+    pronoun = (
+        lone and heading and (PRONOUN.match(text, end) if heading["sure"] else not AT_END_OF_CLAUSE.match(text, end))
+    )
     if heading and not pronoun:
         if heading[0].rstrip().endswith("."):
             return re.sub(r"[A-Z]+", lambda numeral: str(number_words.roman(numeral[0])), numerals)
@@ -142,7 +163,7 @@ def expand_numerals(match: re.Match) -> str:
         return words.upper() if heading[0].isupper() else words
     ruler = follows(match, RULER)
     if ruler and (is_first(match) if lone else not INITIAL.match(text, match.start())):
-        first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()       # type: ignore[union-attr]
+        first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()  # type: ignore[union-attr]
         ordinal = f"the {number_words.ordinal(number_words.roman(first))}"
         return (ordinal.upper() if ruler[0].isupper() else ordinal) + cardinals(rest)
     if lone:
@@ -178,32 +199,42 @@ def expand_heading(match: re.Match) -> str:
     mark, numeral, after = match["mark"], match["numeral"], match["after"]
     text, marked = match.string, mark.lstrip(" \t*_")[:1] in ("#", "<")
     if len(numeral) == 1:
-        whole = not text[:match.start()].strip() and not text[match.end():].strip() and not after
-        alone = after is not None and text[max(0, match.start() - 2):match.start()].strip(" ") in ("", "\n\n")
+        whole = not text[: match.start()].strip() and not text[match.end() :].strip() and not after
+        alone = after is not None and text[max(0, match.start() - 2) : match.start()].strip(" ") in ("", "\n\n")
         if not marked and not whole and not (alone and LINE_ALONE.match(text, match.end())):
             return match[0]
-    elif not marked and numeral in ("CC", "CI", "CL", "CV", "MIX", "XL") and not text[match.end():].strip():
+    elif not marked and numeral in ("CC", "CI", "CL", "CV", "MIX", "XL") and not text[match.end() :].strip():
         return match[0]
     ends = "." if not after and text.startswith("<b", match.end()) else after or ""
     return f"{mark}{number_or_year(number_words.roman(numeral))}{ends}"
 
 
 TITLE_WORD = r"(?: (?:[A-Z][\w'-]*|of|the|and|a|an|in|to|on|for|at|by|with|from|or|as)(?![\w'-]))"
-LINE_ALONE = re.compile(r"[.:]?[ \t*_]*(?:</h\d>|<br ?/?>|\n[ \t]*\n)|[.:]?[^\n.!?]{1,80}\n[ \t]*\n"
-                        rf"|[.:]?{TITLE_WORD}{{1,12}}[.:]\n[ \t]*\n|[.:]?{TITLE_WORD}{{2,12}}[.:]?\s*\Z")
+LINE_ALONE = re.compile(
+    r"[.:]?[ \t*_]*(?:</h\d>|<br ?/?>|\n[ \t]*\n)|[.:]?[^\n.!?]{1,80}\n[ \t]*\n"
+    rf"|[.:]?{TITLE_WORD}{{1,12}}[.:]\n[ \t]*\n|[.:]?{TITLE_WORD}{{2,12}}[.:]?\s*\Z"
+)
 HEADINGS: tuple[TextRule, ...] = (
-    rule("IV. Title",
-         rf"(?m)^(?P<mark>[ \t]*(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?[ \t*_]*)(?P<numeral>{NUMERAL})"
-         r"(?:(?P<after>[.:]?)(?=[ \t*_]*(?:</?[hb][^>\n]{1,80}>|$)|[.:)] +[\"'(]?[A-Z])|(?<=[ #>*_]..)(?= +[A-Z]))",
-         expand_heading),
-    rule("WWII", r"\bWW(?:(I{1,3})\b|([123])\b)", lambda match: "World War "
-         + number_words.cardinal(len(match[1]) if match[1] else int(match[2]))),
+    rule(
+        "IV. Title",
+        rf"(?m)^(?P<mark>[ \t]*(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?[ \t*_]*)(?P<numeral>{NUMERAL})"
+        r"(?:(?P<after>[.:]?)(?=[ \t*_]*(?:</?[hb][^>\n]{1,80}>|$)|[.:)] +[\"'(]?[A-Z])|(?<=[ #>*_]..)(?= +[A-Z]))",
+        expand_heading,
+    ),
+    rule(
+        "WWII",
+        r"\bWW(?:(I{1,3})\b|([123])\b)",
+        lambda match: "World War " + number_words.cardinal(len(match[1]) if match[1] else int(match[2])),
+    ),
 )
 NUMERALS: tuple[TextRule, ...] = (
     rule("Chapter IV, Henry VIII, XII", rf"\b(?=[IVXLCDM])(?:I\b|{NUMERAL}){MORE}", expand_numerals),
     rule("page iv, pp. xii-xiv", rf"(?<![\w'.-])(?=[ivxl]+\b){SMALL}{MORE_SMALL}", expand_small_numerals),
     rule("(iii)", rf"(?<=\()(?![vx]\)){SMALL}(?=\))", lambda match: cardinals(match[0])),
-    rule("(v) after (iv)", r"(?<=\()[vx](?=\))",
-         lambda match: cardinals(match[0]) if follows(match, FOURTH_OR_NINTH, 2000) else match[0]),
+    rule(
+        "(v) after (iv)",
+        r"(?<=\()[vx](?=\))",
+        lambda match: cardinals(match[0]) if follows(match, FOURTH_OR_NINTH, 2000) else match[0],
+    ),
     rule("ii. in a list", rf"(?m)^[ \t]*(?![vx][.)]){SMALL}(?=[.)][ \t])", lambda match: cardinals(match[0])),
 )

@@ -15,8 +15,8 @@ from ane.system.file_gate import read_regular
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, Quotation, is_voice
 
-MAX_CAST = 4 << 20          # bytes
-QUOTATION = "quotation"     # who speaks what nobody in the cast does
+MAX_CAST = 4 << 20  # bytes
+QUOTATION = "quotation"  # who speaks what nobody in the cast does
 ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
 TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
 NAME = re.compile(r"[^\[\]\n]{1,80}")
@@ -26,29 +26,34 @@ NAME = re.compile(r"[^\[\]\n]{1,80}")
 class Cast:
     """Who speaks with which voice. Voices are named as in a request."""
 
-    narrator: str = ""          # "": the voice of the request
-    quotations: str = ""        # of those whose speaker is not known, or has no voice here; "": the narrator's
-    speakers: Mapping[str, str] = field(default_factory=dict)   # their voices; [voice:NAME] in a text may name them too
-    aliases: Mapping[str, str] = field(default_factory=dict)    # names as the text has them ("his wife"): who it is
-    lines: Mapping[str, str] = field(default_factory=dict)      # beginnings of quotations: who speaks them in any case
-    attributed: bool = True     # whether quotations get their voices by rule; otherwise only marks in the text do
+    narrator: str = ""  # "": the voice of the request
+    quotations: str = ""  # of those whose speaker is not known, or has no voice here; "": the narrator's
+    speakers: Mapping[str, str] = field(default_factory=dict)  # their voices; [voice:NAME] in a text may name them too
+    aliases: Mapping[str, str] = field(default_factory=dict)  # names as the text has them ("his wife"): who it is
+    lines: Mapping[str, str] = field(default_factory=dict)  # beginnings of quotations: who speaks them in any case
+    attributed: bool = True  # whether quotations get their voices by rule; otherwise only marks in the text do
 
     def __post_init__(self) -> None:
         for name in self.speakers:
             if not NAME.fullmatch(name) or name != name.strip():
-                raise UserError(f"speakers must have names of 1 to 80 characters without brackets, got {name!r}",
-                                "speakers")
+                raise UserError(
+                    f"speakers must have names of 1 to 80 characters without brackets, got {name!r}", "speakers"
+                )
         everybody, known = self._everybody, dict[str, str]()
         for name, speaker in everybody.items():
             other = known.setdefault(plain_name(name), name)
             if everybody[other] != speaker:
-                raise UserError(f"speakers has {other!r} and {name!r}, which are one name in a text: rename one",
-                                "speakers")
+                raise UserError(
+                    f"speakers has {other!r} and {name!r}, which are one name in a text: rename one", "speakers"
+                )
         for part in ("aliases", "lines"):
             for key, speaker in getattr(self, part).items():
                 if not key.strip() or speaker not in self.speakers:
-                    raise UserError(f"{part} has {speaker!r} for {key!r}, who is none of the speakers "
-                                    f"{', '.join(self.speakers) or '(there are none)'}", part)
+                    raise UserError(
+                        f"{part} has {speaker!r} for {key!r}, who is none of the speakers "
+                        f"{', '.join(self.speakers) or '(there are none)'}",
+                        part,
+                    )
 
     @property
     def voices(self) -> dict[str, str]:
@@ -65,8 +70,11 @@ class Cast:
         plain, (whole, by_last_word) = plain_name(name), self._names
         if plain in whole:
             return whole[plain]
-        last = {who for one, who in by_last_word.get(plain.split()[-1], ()) if
-                len({title(one), title(name)} - {""}) < 2} if plain else set()
+        last = (
+            {who for one, who in by_last_word.get(plain.split()[-1], ()) if len({title(one), title(name)} - {""}) < 2}
+            if plain
+            else set()
+        )
         return last.pop() if len(last) == 1 else name
 
     @cached_property
@@ -90,15 +98,21 @@ class Cast:
             speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
             if speaker and line.rule != NO_SPEECH:
                 found[line.paragraph].append((line.start, line.end, speaker))
-        return [[] if quotations and any(map(is_voice, COMMAND.finditer(text))) else quotations
-                for text, quotations in zip(paragraphs, found, strict=True)]
+        return [
+            [] if quotations and any(map(is_voice, COMMAND.finditer(text))) else quotations
+            for text, quotations in zip(paragraphs, found, strict=True)
+        ]
 
     def quotations_in(self, text: str) -> list[Quotation]:
         """Return the quotations with a voice in a text whose paragraphs are divided by empty lines."""
         parts = re.split(r"(\n[^\S\n]*\n\s*)", text)
-        return [(start + begin, start + end, speaker) for start, quotations in zip(
-            [*accumulate(map(len, parts), initial=0)][:-1:2], self.quotations_of(parts[::2]), strict=True)
-            for begin, end, speaker in quotations]
+        return [
+            (start + begin, start + end, speaker)
+            for start, quotations in zip(
+                [*accumulate(map(len, parts), initial=0)][:-1:2], self.quotations_of(parts[::2]), strict=True
+            )
+            for begin, end, speaker in quotations
+        ]
 
 
 def plain_name(name: str) -> str:
@@ -118,7 +132,7 @@ def read_cast(path: Path | str) -> Cast:
     except (OSError, RuntimeError) as error:
         missing = NotFoundError if isinstance(error, FileNotFoundError) else UserError
         raise missing(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
-    except ValueError as error:         # also tomllib's own, and a number of thousands of digits
+    except ValueError as error:  # also tomllib's own, and a number of thousands of digits
         raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
     try:
         if "attributed" in content:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from ane.text.english import normalise_english
 from ane.text.splitter import COMMA, ENUMERATOR, SENTENCE, UNCERTAIN, WORD, break_cost
 
-SHORTEST = 20           # characters of a piece: a shorter one is spoken badly
-LONG_SENTENCE = 120     # characters from which a sentence is divided into clauses
-MAX_QUOTED = 300        # characters that a quotation or a bracket without its end holds back
-MAX_MARKUP = 1200       # characters that a tag, a comment, a link or a command without its end holds back
-MAX_HELD = 2000         # characters without a clause, from which any word may end a piece
-MOST_HELD = 4000        # characters that are never exceeded, whatever is open
-LOOKAHEAD = 12          # words after a clause that are awaited until one of them is a plain word
-CONTEXT = 300           # characters before a cut that are read first to see whether the cut changes a word
-NEVER = float("inf")    # cost of a break at which no piece ends
+SHORTEST = 20  # characters of a piece: a shorter one is spoken badly
+LONG_SENTENCE = 120  # characters from which a sentence is divided into clauses
+MAX_QUOTED = 300  # characters that a quotation or a bracket without its end holds back
+MAX_MARKUP = 1200  # characters that a tag, a comment, a link or a command without its end holds back
+MAX_HELD = 2000  # characters without a clause, from which any word may end a piece
+MOST_HELD = 4000  # characters that are never exceeded, whatever is open
+LOOKAHEAD = 12  # words after a clause that are awaited until one of them is a plain word
+CONTEXT = 300  # characters before a cut that are read first to see whether the cut changes a word
+NEVER = float("inf")  # cost of a break at which no piece ends
 
 UNSPACED = re.compile(r"\S+")
 # A word in lower case, or with one capital: it ends a run of capitals, and belongs to no number, date or list.
@@ -44,10 +44,10 @@ class ClauseReader:
         self._normalise = normalise
         self._text = ""
         self._first = True
-        self._start = 0             # of the next piece
-        self._scanned = 0           # where the words end that were looked at
-        self._complete = 0          # after the last whitespace: the words before it are complete
-        self._words: list[WordEnd] = []         # from ``_start`` to ``_scanned``
+        self._start = 0  # of the next piece
+        self._scanned = 0  # where the words end that were looked at
+        self._complete = 0  # after the last whitespace: the words before it are complete
+        self._words: list[WordEnd] = []  # from ``_start`` to ``_scanned``
 
     def feed(self, text: str) -> list[str]:
         """Take the next characters; return the pieces that are now complete."""
@@ -61,7 +61,7 @@ class ClauseReader:
 
     def finish(self) -> list[str]:
         """Return the rest, after the last ``feed``."""
-        pieces = self.feed("\n")                # completes the last word
+        pieces = self.feed("\n")  # completes the last word
         rest = self._text[:-1]
         self._text, self._scanned, self._complete, self._words = "", 0, 0, []
         if pieces and not rest.strip():
@@ -76,12 +76,13 @@ class ClauseReader:
             return
         self._text = self._text[count:]
         self._start, self._scanned, self._complete = 0, self._scanned - count, max(0, self._complete - count)
-        self._words = [WordEnd(word.start - count, word.end - count, word.cost) for word in self._words
-                       if word.start >= count]
+        self._words = [
+            WordEnd(word.start - count, word.end - count, word.cost) for word in self._words if word.start >= count
+        ]
 
     def _pieces(self) -> Iterator[str]:
         while (end := self._next_end()) is not None:
-            yield self._text[self._start:end]
+            yield self._text[self._start : end]
             self._start = self._scanned = end
             self._words, self._first = [], False
 
@@ -104,13 +105,13 @@ class ClauseReader:
         """Take the next word, which decides the cost of a break before it."""
         if self._words:
             last = self._words[-1]
-            word, following = self._text[last.start:last.end], found[0]
-            before = self._text[self._words[-2].end:last.start] if len(self._words) > 1 else "\n"
-            last.cost = break_cost(word, self._text[last.end:found.start()], following)
+            word, following = self._text[last.start : last.end], found[0]
+            before = self._text[self._words[-2].end : last.start] if len(self._words) > 1 else "\n"
+            last.cost = break_cost(word, self._text[last.end : found.start()], following)
             if last.cost == SENTENCE and "\n" in before and ENUMERATOR.fullmatch(word):
                 last.cost = NEVER
             if last.cost == COMMA and following[0].isdigit():
-                last.cost = NEVER           # of a date
+                last.cost = NEVER  # of a date
         self._words.append(WordEnd(found.start(), found.end()))
         self._scanned = found.end()
 
@@ -118,10 +119,10 @@ class ClauseReader:
         """Whether a piece may end with word ``index``, now that the words after it are known."""
         end, cost = self._words[index].end, self._words[index].cost
         length = end - self._start
-        limit = (WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN)
+        limit = WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN
         if length < SHORTEST or cost > limit:
             return False
-        piece, rest = self._text[self._start:end], self._text[end:self._words[-1].end]
+        piece, rest = self._text[self._start : end], self._text[end : self._words[-1].end]
         near = piece[-CONTEXT:].partition(" ")[2] if length > 2 * CONTEXT else ""
         return not is_open(piece) and (not near or self._alike(near, rest)) and self._alike(piece, rest)
 
@@ -138,17 +139,19 @@ def is_open(text: str) -> bool:
     if in_markup(text[-MAX_MARKUP:]):
         return True
     if len(text) > MAX_HELD:
-        return False            # brackets and quotations began too long ago, all of them together
+        return False  # brackets and quotations began too long ago, all of them together
     near = text[-MAX_QUOTED:].rpartition("\n\n")[2]
     if len(text) > MAX_QUOTED and near.count('"') % 2:
-        near = ""               # it began too long ago, or ends here
+        near = ""  # it began too long ago, or ends here
     return near.count('"') % 2 == 1 or near.count("“") > near.count("”") or near.count("(") > near.count(")")
 
 
 def in_markup(text: str) -> bool:
     """Whether a comment, a tag, a link or a command has begun in ``text`` and not ended."""
     comment, tag, link, command = (text.rfind(sign) for sign in ("<!--", "<", "[", "[["))
-    return ((comment >= 0 and text.find("-->", comment + 4) < 0)
-            or (tag >= 0 and text.find(">", tag) < 0 and re.match("[A-Za-z/]", text[tag + 1:tag + 2]) is not None)
-            or (link >= 0 and text.find("]", link) < 0)
-            or (command >= 0 and text.find("]", command, len(text) - 1) < 0))
+    return (
+        (comment >= 0 and text.find("-->", comment + 4) < 0)
+        or (tag >= 0 and text.find(">", tag) < 0 and re.match("[A-Za-z/]", text[tag + 1 : tag + 2]) is not None)
+        or (link >= 0 and text.find("]", link) < 0)
+        or (command >= 0 and text.find("]", command, len(text) - 1) < 0)
+    )

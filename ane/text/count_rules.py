@@ -8,10 +8,14 @@ from ane.text.lexicon import MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import NUMBER, TextRule, any_of, follows, rule
 
-YEAR_CUE = re.compile(r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
-                      r"\s+\Z")
-NOT_PLURAL = (r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|minus|versus|equals|across|besides"
-              r"|towards)")
+YEAR_CUE = re.compile(
+    r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
+    r"\s+\Z"
+)
+NOT_PLURAL = (
+    r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|minus|versus|equals|across|besides"
+    r"|towards)"
+)
 
 
 def expand_ordinal(match: re.Match) -> str:
@@ -36,15 +40,20 @@ def is_score(match: re.Match) -> bool:
     n, total = int(match[2]), int(match[3])
     if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
         return False
-    return bool((total >= 15 and total % 5 == 0 and 3 < n < total) or follows(match, SCORED) or TEST.match(
-        match.string, match.end()))
+    return bool(
+        (total >= 15 and total % 5 == 0 and 3 < n < total)
+        or follows(match, SCORED)
+        or TEST.match(match.string, match.end())
+    )
 
 
 PART_OF = re.compile(r"-|\s(?:of\b|in\b(?!\s[a-z])|inch|[-+*=<>×÷])")
 OPERATOR = re.compile(r"[-+=*<>×÷] ?\Z")
 SCORED = re.compile(r"(?i)\b(?:(?:scor|grad|rat|mark)(?:e[ds]?|ing)|marks?|grades?)(?: (?:of|was|is|it|him|her))?:? \Z")
-TEST = re.compile(r" (?:on|in|for) (?:the|a|an|his|her|my|your|our|their|this|that|each|every) (?:[a-z]+ )?"
-                  r"(?:test|exam|quiz|paper|essay|assignment|homework|project|midterm|final)")
+TEST = re.compile(
+    r" (?:on|in|for) (?:the|a|an|his|her|my|your|our|their|this|that|each|every) (?:[a-z]+ )?"
+    r"(?:test|exam|quiz|paper|essay|assignment|homework|project|midterm|final)"
+)
 
 
 def expand_count(match: re.Match) -> str:
@@ -71,7 +80,7 @@ def expand_decade(match: re.Match) -> str:
 
 def expand_models(match: re.Match) -> str:
     """Read two F-16s as "two F sixteens", and Boeing 747s as "Boeing seven forty-sevens"."""
-    n, before = int(match[1]), match.string[match.start() - 1:match.start()]
+    n, before = int(match[1]), match.string[match.start() - 1 : match.start()]
     known = follows(match, MODEL_JOINED) or (n > 9 and follows(match, MODEL_BEFORE))
     if not known and (not re.fullmatch("7[0-8]7", match[1]) or re.match(r"[\w.,$£€-]", before)):
         return match[0]
@@ -82,20 +91,36 @@ def expand_models(match: re.Match) -> str:
 MODEL_JOINED = re.compile(r"(?:[A-Z]|\b[A-Z]\w*-)\Z")
 MODEL_BEFORE = re.compile(rf"(?:\b(?i:{any_of(MODELS)})|[a-z][A-Z]\w*) \Z")
 COUNT = r"(\d{1,3}(?:,\d{3}){1,2}|\d{1,6})"
-BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) "
-                            r"|(?i:mid|late|early|pre|post|non)-)\Z")
+BEFORE_DECADES = re.compile(
+    r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) "
+    r"|(?i:mid|late|early|pre|post|non)-)\Z"
+)
 
 FRACTION_RULES = (
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
-    rule("1/4th", r"(?<![\w.,/])(\d{1,3})/(\d{1,3})(?i:ths?|n?ds?|rds?|sts?)\b",
-         lambda match: number_words.fraction(int(match[1]), int(match[2]))),
-    rule("(3/5)", r"\((\d{1,3})/(\d{1,3})\)", lambda match: match[0] if int(match[1]) < int(match[2]) <= 4
-         else f"({match[1]} of {match[2]})"),
+    rule(
+        "1/4th",
+        r"(?<![\w.,/])(\d{1,3})/(\d{1,3})(?i:ths?|n?ds?|rds?|sts?)\b",
+        lambda match: number_words.fraction(int(match[1]), int(match[2])),
+    ),
+    rule(
+        "(3/5)",
+        r"\((\d{1,3})/(\d{1,3})\)",
+        lambda match: match[0] if int(match[1]) < int(match[2]) <= 4 else f"({match[1]} of {match[2]})",
+    ),
     rule("4.5/5", r"(?<![\w.,/])(\d+\.\d+)\s?/\s?(5|10|100)(?![\d/])", r"\1 out of \2"),
-    rule("3/48 files", rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:(?!of\b)[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
-         r"(?:[A-Za-z]+[a-rt-z]s|people|children|(?:wo)?men)\b)", expand_count),
-    rule("1 1/2", rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
-         rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])", expand_fraction),
+    rule(
+        "3/48 files",
+        rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:(?!of\b)[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
+        r"(?:[A-Za-z]+[a-rt-z]s|people|children|(?:wo)?men)\b)",
+        expand_count,
+    ),
+    rule(
+        "1 1/2",
+        rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
+        rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])",
+        expand_fraction,
+    ),
 )
 COUNT_RULES = (
     rule("21st", r"(?<![\w.])(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?i:st|nd|rd|th)\b", expand_ordinal),
@@ -104,14 +129,21 @@ COUNT_RULES = (
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
     rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
     rule("747s, F-16s, iPhone 15s", r"(\d{1,3})s\b(?!-)", expand_models),
-    rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
-         lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
+    rule(
+        "'99",
+        r"(?<!\w)'(\d\d)(?![\w'])",
+        lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1])),
+    ),
 )
 RULES: tuple[TextRule, ...] = (*FRACTION_RULES, *COUNT_RULES)
 # Applied after all other rules have expanded their digits.
 REMAINING_NUMBERS: tuple[TextRule, ...] = (
-    rule("1984", r"(?<![\w.,])(?P<n>1\d{3}|20\d\d)"
-         r"(?![\w%]|[.,]\d)"
-         rf"(?P<plural>(?=\s+(?!{NOT_PLURAL}\b)[a-z]+[a-rt-z]s\b))?", expand_year),
+    rule(
+        "1984",
+        r"(?<![\w.,])(?P<n>1\d{3}|20\d\d)"
+        r"(?![\w%]|[.,]\d)"
+        rf"(?P<plural>(?=\s+(?!{NOT_PLURAL}\b)[a-z]+[a-rt-z]s\b))?",
+        expand_year,
+    ),
     rule("1,234.5", NUMBER, lambda match: number_words.number(match[0])),
 )

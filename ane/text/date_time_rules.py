@@ -8,8 +8,10 @@ from ane.text.rule import TextRule, any_of, follows, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
 # "may" and "march" in lower case are verbs
-MONTH = (rf"(?=[JFMASONDjfmasond][aepucoAEPUCO])(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})"
-         rf"|May|MAY|March|MARCH|(?i:{any_of(SHORT_MONTHS.keys() - {'May'})})\b\.?)(?![A-Za-z])")
+MONTH = (
+    rf"(?=[JFMASONDjfmasond][aepucoAEPUCO])(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})"
+    rf"|May|MAY|March|MARCH|(?i:{any_of(SHORT_MONTHS.keys() - {'May'})})\b\.?)(?![A-Za-z])"
+)
 SHORT_DAY = any_of(day.capitalize() for day in DAYS)
 DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 ORDINAL = r"(?:st|nd|rd|th)?"
@@ -19,7 +21,7 @@ BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
 MONTH_AND_DAY = rf"(1[0-2]|0?[1-9])/(?!(?<=\b1/)[234]\b|(?<=\b[23]/)[34]\b)({DAY})(?![\d/]|\sof\b)"
 BEFORE_DATE = re.compile(rf"\b(?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s\Z")
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
-AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"           # am, PM, a.m.
+AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"  # am, PM, a.m.
 
 
 def month_name(text: str) -> str:
@@ -79,7 +81,7 @@ def expand_book(match: re.Match) -> str:
 
 def expand_am_pm(match: re.Match) -> str:
     end = period_after(match) if match["period"] else ""
-    return f" {match['am_pm'].lower()} m{end}" + " " * match.string[match.end():match.end() + 1].isalpha()
+    return f" {match['am_pm'].lower()} m{end}" + " " * match.string[match.end() : match.end() + 1].isalpha()
 
 
 def expand_minutes(match: re.Match) -> str:
@@ -88,59 +90,130 @@ def expand_minutes(match: re.Match) -> str:
 
 
 DATE_RULES = (
-    rule("Mon-Fri", rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b",
-         lambda match: f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}"),
-    rule("Mon., 5 May", rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})",
-         lambda match: DAYS[match[1].lower()] + match[2]),
-    rule("Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))",
-         r"\1 to "),
-    rule("2024-05-01", rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
-         lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else "")),
-    rule("12/05/2024", r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:19|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
-         expand_numeric_date),
-    rule("2024-05", r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
-         lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}"),
-    rule("1-May-2024, May-1-2024", rf"\b(?:(?P<day>{DAY})-(?P<month>{MONTH})|(?P<other>{MONTH})-(?P<number>{DAY}))"
-         rf"(?:-(?P<year>{YEAR}))?(?![\w-])",
-         lambda match: month_day_words(MONTHS.index(month_name(match["month"] or match["other"])) + 1,
-                                       match["day"] or match["number"], match["year"])),
-    rule("may 1, 2024", rf"\b(?P<month>ma(?:y|rch))\s+(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?,?\s+(?P<year>{YEAR})",
-         expand_month_day),
-    rule("1 may 2024", rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?\s+(?:of\s+)?"
-         rf"(?P<month>may|march),?\s+(?P<year>{YEAR})", expand_day_month),
-    rule("May 1st, 2024", rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
-         rf"(?:,?\s+(?P<year>{YEAR}))?", expand_month_day),
-    rule("1 May 2024", rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
-         rf"(?:,?\s+(?P<year>{YEAR}))?", expand_day_month),
-    rule("May 2024", rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
-         lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}"),
-    rule("on 2/14, Saturday 4/12", MONTH_AND_DAY,
-         lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0]),
-    rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
-         lambda match: month_name(match[1]) + period_after(match)),
-    rule("Tues.", rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",
-         lambda match: DAYS[match[1].lower()] + period_after(match)),
-    rule("2Q22, 1H24", r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
-         lambda match: f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
-         f"{number_words.year(2000 + int(match[4]))}"),
+    rule(
+        "Mon-Fri",
+        rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b",
+        lambda match: f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}",
+    ),
+    rule(
+        "Mon., 5 May",
+        rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})",
+        lambda match: DAYS[match[1].lower()] + match[2],
+    ),
+    rule(
+        "Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))", r"\1 to "
+    ),
+    rule(
+        "2024-05-01",
+        rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
+        lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else ""),
+    ),
+    rule(
+        "12/05/2024",
+        r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:19|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
+        expand_numeric_date,
+    ),
+    rule(
+        "2024-05",
+        r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
+        lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}",
+    ),
+    rule(
+        "1-May-2024, May-1-2024",
+        rf"\b(?:(?P<day>{DAY})-(?P<month>{MONTH})|(?P<other>{MONTH})-(?P<number>{DAY}))"
+        rf"(?:-(?P<year>{YEAR}))?(?![\w-])",
+        lambda match: month_day_words(
+            MONTHS.index(month_name(match["month"] or match["other"])) + 1,
+            match["day"] or match["number"],
+            match["year"],
+        ),
+    ),
+    rule(
+        "may 1, 2024",
+        rf"\b(?P<month>ma(?:y|rch))\s+(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?,?\s+(?P<year>{YEAR})",
+        expand_month_day,
+    ),
+    rule(
+        "1 may 2024",
+        rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?\s+(?:of\s+)?"
+        rf"(?P<month>may|march),?\s+(?P<year>{YEAR})",
+        expand_day_month,
+    ),
+    rule(
+        "May 1st, 2024",
+        rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
+        rf"(?:,?\s+(?P<year>{YEAR}))?",
+        expand_month_day,
+    ),
+    rule(
+        "1 May 2024",
+        rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
+        rf"(?:,?\s+(?P<year>{YEAR}))?",
+        expand_day_month,
+    ),
+    rule(
+        "May 2024",
+        rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
+        lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}",
+    ),
+    rule(
+        "on 2/14, Saturday 4/12",
+        MONTH_AND_DAY,
+        lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0],
+    ),
+    rule(
+        "Sept.",
+        r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
+        lambda match: month_name(match[1]) + period_after(match),
+    ),
+    rule(
+        "Tues.",
+        rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",
+        lambda match: DAYS[match[1].lower()] + period_after(match),
+    ),
+    rule(
+        "2Q22, 1H24",
+        r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
+        lambda match: (
+            f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
+            f"{number_words.year(2000 + int(match[4]))}"
+        ),
+    ),
     rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
-TIME_RULES = (      # the rules for ranges come first and replace the dash only
+TIME_RULES = (  # the rules for ranges come first and replace the dash only
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
-    rule("9am-5pm", r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?"
-         r"(?=\d|noon\b|midnight\b)",
-         " to "),
+    rule(
+        "9am-5pm",
+        r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?"
+        r"(?=\d|noon\b|midnight\b)",
+        " to ",
+    ),
     rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
-    rule("1 Cor. 13:4", rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
-         r"(?=\d{1,3}:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))", expand_book),
+    rule(
+        "1 Cor. 13:4",
+        rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
+        r"(?=\d{1,3}:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))",
+        expand_book,
+    ),
     rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
     rule("10:30-11:30", r"(?<=\d:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)", " to "),
-    rule("10:30 pm", rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"
-         rf"(?:{AM_PM}|(?P<utc>Z\b))?", expand_time),
-    rule("10.30pm", rf"(?<![\w:.])(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?{AM_PM}(?P<utc>(?!))?",
-         expand_time),
-    rule("5pm", rf"(?<![\w:.$£€])(?<!\d,)(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
-         lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match)),
+    rule(
+        "10:30 pm",
+        rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"
+        rf"(?:{AM_PM}|(?P<utc>Z\b))?",
+        expand_time,
+    ),
+    rule(
+        "10.30pm",
+        rf"(?<![\w:.])(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?{AM_PM}(?P<utc>(?!))?",
+        expand_time,
+    ),
+    rule(
+        "5pm",
+        rf"(?<![\w:.$£€])(?<!\d,)(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
+        lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match),
+    ),
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
     rule("2:1", r"(?<=\d):(?=\d)", " to "),
 )

@@ -35,17 +35,7 @@ from ane.text import (
     number_rules,
     unicode_to_ascii,
 )
-from ane.text.lexicon import (
-    BARE_TITLES,
-    CURRENCIES,
-    ENDINGS,
-    INTERJECTIONS,
-    LETTERED,
-    NUMBERED,
-    PHRASES,
-    TITLES,
-    UNITS,
-)
+from ane.text.lexicon import BARE_TITLES, CURRENCIES, ENDINGS, INTERJECTIONS, LETTERED, NUMBERED, PHRASES, TITLES, UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import TextRule, any_of, apply_rules, follows, period_after, rule
 
@@ -72,15 +62,16 @@ def normalise_cased(text: str) -> str:
 def expand_title(match: re.Match) -> str:
     """Gen. Lee → "general Lee". Only the commonest titles are some before a small letter: "Dr. who"."""
     key = match[1].lower()
-    known = key in TITLES and (match.string[match.end():match.end() + 1].isupper() or key in ALWAYS_TITLES)
+    known = key in TITLES and (match.string[match.end() : match.end() + 1].isupper() or key in ALWAYS_TITLES)
     return f"{TITLES[key]} " if known else match[0]
 
 
 def expand_numbered(match: re.Match) -> str:
     """Write No. 5 as "number 5". A capital letter, or one after a word such as "class", is that letter: Class D. 4"""
     word = match[1]
-    if len(word) == 1 and (follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(
-            match.string, match.end()))):
+    if len(word) == 1 and (
+        follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(match.string, match.end()))
+    ):
         return match[0]
     return f"{NUMBERED[word.lower()]} " if word.lower() in NUMBERED else match[0]
 
@@ -88,7 +79,7 @@ def expand_numbered(match: re.Match) -> str:
 def expand_abbreviation(match: re.Match) -> str:
     """E.g. → "for example", Inc. → "incorporated", and its period if it also ends the sentence."""
     key = match[1].lower()
-    if key in ENDINGS and not match.string[match.end():match.end() + 1].isalnum():
+    if key in ENDINGS and not match.string[match.end() : match.end() + 1].isalnum():
         return ENDINGS[key] + period_after(match)
     return PHRASES.get(key, match[0])
 
@@ -100,32 +91,57 @@ ABBREVIATION_RULES = (
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
     rule("Dr. who", r"\b([A-Za-z]{2,6})\.\s*(?=[A-Za-z&])", expand_title),
     rule("Dr Brown", rf"\b({any_of(title.capitalize() for title in BARE_TITLES)})\s+(?=[A-Z])", expand_title),
-    rule("No. 5", r"\b([A-Za-z]{2,4}|[bcdp]|(?<=\()P)\.\s?(?=\d|(?:(?<=[eE]q\. )|(?<=[eE]q[ns]\. ))\(\d)",
-         expand_numbered),
+    rule(
+        "No. 5",
+        r"\b([A-Za-z]{2,4}|[bcdp]|(?<=\()P)\.\s?(?=\d|(?:(?<=[eE]q\. )|(?<=[eE]q[ns]\. ))\(\d)",
+        expand_numbered,
+    ),
     rule("#5", r"#\s?(?=\d)", "number "),
     rule("Roe v. Wade", r"(?<=[a-z])\s+v\.?\s+(?=[A-Z])", " versus "),
     rule("vs", r"\b[vV]s\b\.?", "versus"),
-    rule("Smith & Co", r"\b(and|AND|&) (C[oO])\b(?![.-])",
-         lambda match: f"{match[1]} {'COMPANY' if match[2].isupper() else 'company'}"),
+    rule(
+        "Smith & Co",
+        r"\b(and|AND|&) (C[oO])\b(?![.-])",
+        lambda match: f"{match[1]} {'COMPANY' if match[2].isupper() else 'company'}",
+    ),
     rule("ca 1850", r"\bca (?=[1-9]\d{2,3}\b)", "circa "),
-    rule("DEPT", r"\b([dD]ept|DEPT|[gG]ovt|GOVT|[iI]ntl|INTL|[aA]ssn|ASSN)\b(?!\.)",
-         lambda match: ENDINGS[match[1].lower()].upper() if match[1].isupper() else ENDINGS[match[1].lower()]),
+    rule(
+        "DEPT",
+        r"\b([dD]ept|DEPT|[gG]ovt|GOVT|[iI]ntl|INTL|[aA]ssn|ASSN)\b(?!\.)",
+        lambda match: ENDINGS[match[1].lower()].upper() if match[1].isupper() else ENDINGS[match[1].lower()],
+    ),
     rule("e.g., etc.", r"\b([A-Za-z]{2,6}|[eia]\.[a-z](?:\.a)?|[EIA]\.[A-Za-z](?:\.[Aa])?)\.", expand_abbreviation),
     rule("b/c", r"(?<![\w/=+*-])(?<![=+*/-] )b/c(?= (?:[a-z]{2,}|I\b))(?! is\b)", "because"),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
-    rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",      # to single letters, which are no word
-         lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)),
+    rule(
+        "U.S.A.",
+        r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # to single letters, which are no word
+        lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match),
+    ),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),
 )
 
 # --- remaining signs -------------------------------------------------------------------------------------------------
 
 SIGN_WORDS = {
-    "%": "percent", "@": "at", "+": "plus", "±": "plus or minus", "×": "times", "÷": "divided by", "≈": "is about",
-    "≠": "is not equal to", "√": "the square root of", "∞": "infinity", "§": "section", "¶": "paragraph",
-    "©": "copyright", "°": "degrees", "µ": "micro", "‰": "per mille",
+    "%": "percent",
+    "@": "at",
+    "+": "plus",
+    "±": "plus or minus",
+    "×": "times",
+    "÷": "divided by",
+    "≈": "is about",
+    "≠": "is not equal to",
+    "√": "the square root of",
+    "∞": "infinity",
+    "§": "section",
+    "¶": "paragraph",
+    "©": "copyright",
+    "°": "degrees",
+    "µ": "micro",
+    "‰": "per mille",
     **{sign: names[1] for sign, names in CURRENCIES.items() if len(sign) == 1},
 }
 
@@ -172,6 +188,7 @@ def expand_consonants(match: re.Match) -> str:
         return "street" if word == "st" else TITLES.get(word) or ENDINGS[word]
     return plural(UNITS[word]) if word in UNITS else " ".join(word)
 
+
 def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
     """Rules for text whose words consist of ``letters``."""
     return (
@@ -207,14 +224,28 @@ CASED_RULES = (
     rule("ninety-nine", r"(?<=ty)-(?=(?:one|two|three|four|five|six|seven|eight|nine)\b)", " "),
     rule("F B I", r"(?<![\w'-])[A-Z](?: [A-Z])+(?![\w'-])", lambda match: match[0].replace(" ", ".")),
     # letters that were spelled are joined again, with periods: they are read as one word
-    rule("p m, h t m l", r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",
-         lambda match: match[0].upper().replace(" ", ".")),
+    rule(
+        "p m, h t m l",
+        r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",
+        lambda match: match[0].upper().replace(" ", "."),
+    ),
 )
 
 EXPANSIONS: tuple[TextRule, ...] = (
     rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
-    *unicode_to_ascii.RULES, *capital_rules.HEADINGS, *markup_rules.RULES, *address_rules.RULES, *date_time_rules.RULES,
-    *math_rules.RULES, *number_rules.RULES, *count_rules.RULES, *number_rules.UNIT_RULES,
-    *capital_rules.NUMERALS, *letter_rules.RULES, *ABBREVIATION_RULES, *SIGN_RULES)
+    *unicode_to_ascii.RULES,
+    *capital_rules.HEADINGS,
+    *markup_rules.RULES,
+    *address_rules.RULES,
+    *date_time_rules.RULES,
+    *math_rules.RULES,
+    *number_rules.RULES,
+    *count_rules.RULES,
+    *number_rules.UNIT_RULES,
+    *capital_rules.NUMERALS,
+    *letter_rules.RULES,
+    *ABBREVIATION_RULES,
+    *SIGN_RULES,
+)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *count_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *count_rules.REMAINING_NUMBERS, *CASED_RULES)

@@ -22,6 +22,7 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
     and capitals alone."""
     steps: list[ReadingStep] = []
     for text_rule in CASED if cased else RULES:
+
         def replaced(match: re.Match[str], used: TextRule = text_rule) -> str:
             new = used.replacement
             spoken = match.expand(new) if isinstance(new, str) else new(match)
@@ -35,5 +36,7 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
 
 def respelled(text: str, lexicon: Lexicon) -> list[ReadingStep]:
     """What a lexicon replaces in a text."""
-    return [ReadingStep(text[match.start:match.end], match.entry.respelling, f"lexicon: {match.entry.source}")
-            for match in lexicon.matches(text)]
+    return [
+        ReadingStep(text[match.start : match.end], match.entry.respelling, f"lexicon: {match.entry.source}")
+        for match in lexicon.matches(text)
+    ]

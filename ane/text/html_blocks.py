@@ -22,19 +22,22 @@ from ane.text.lexicon import words
 from ane.text.omissions import NOTE_MARK, NOTE_MARKS, TABLES, UNSPEAKABLE, Omission
 from ane.text.tags import MarkupToken, tokenize
 
-MAX_DEPTH = 500         # of elements in one another; real books stay below 30
+MAX_DEPTH = 500  # of elements in one another; real books stay below 30
 HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 KINDS = {**dict.fromkeys(HEADINGS, HEADING), "li": ITEM, "dt": ITEM, "dd": ITEM, "blockquote": QUOTATION}
 BOUNDARIES = frozenset(KINDS) | words(
     "p div section article aside header footer main body ol ul dl table tr caption figure figcaption address pre "
-    "details summary fieldset hr nav menu")
+    "details summary fieldset hr nav menu"
+)
 VOID = words("area base br col embed hr img input link meta param source track wbr")
-NEVER_SPOKEN = words("script style head title svg math rt rp template noscript iframe object audio video canvas form "
-                     "select textarea button")
+NEVER_SPOKEN = words(
+    "script style head title svg math rt rp template noscript iframe object audio video canvas form "
+    "select textarea button"
+)
 CELLS = frozenset(("td", "th"))
 SPACES = re.compile(r"\s+")
 POWER = re.compile(r"[-−]?\d{1,3}|n")
-POWER_BASE = re.compile(r"[\d)]$|(?<![A-Za-z])[A-Za-z]{1,3}$")         # a number, a unit or a variable
+POWER_BASE = re.compile(r"[\d)]$|(?<![A-Za-z])[A-Za-z]{1,3}$")  # a number, a unit or a variable
 SUPERSCRIPTS = str.maketrans("0123456789-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻ⁿ")
 
 
@@ -51,7 +54,7 @@ class OpenElement:
 
     name: str
     skipped: bool
-    named: bool             # whether it begins what ``left_out`` names
+    named: bool  # whether it begins what ``left_out`` names
     language: str
     kind: str
     level: int
@@ -69,11 +72,11 @@ class BlockReader:
     items: list[TextBlock | AnchorMark] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _skipped: str = ""          # the first words of front matter within the text
-    _skipped_length: int = 0    # its length in words
+    _skipped: str = ""  # the first words of front matter within the text
+    _skipped_length: int = 0  # its length in words
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
-    _names: Counter[str] = field(default_factory=Counter)       # of the open elements
+    _names: Counter[str] = field(default_factory=Counter)  # of the open elements
 
     def read(self, markup: str) -> list[TextBlock | AnchorMark]:
         for token in tokenize(markup):
@@ -82,7 +85,7 @@ class BlockReader:
                     self._text.append(SPACES.sub(" ", token.value))
                 else:
                     self._skipped_length += len(token.value.split())
-                    self._skipped += token.value[:2 * FIRST_WORDS] if len(self._skipped) < FIRST_WORDS else ""
+                    self._skipped += token.value[: 2 * FIRST_WORDS] if len(self._skipped) < FIRST_WORDS else ""
             elif token.kind == "start":
                 self._start(token)
             else:
@@ -96,11 +99,11 @@ class BlockReader:
         if name in BOUNDARIES:
             self._flush()
             if self._open and self._open[-1].name in ("p", "li" if name == "li" else "p"):
-                self._close(len(self._open) - 1)                # HTML: a block ends an open paragraph, an item another
+                self._close(len(self._open) - 1)  # HTML: a block ends an open paragraph, an item another
         parent = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
         identifier = attributes.get("id", "")
         if identifier and identifier in self.anchors:
-            if name in BOUNDARIES or parent.kind != HEADING:        # a heading belongs to what begins within it
+            if name in BOUNDARIES or parent.kind != HEADING:  # a heading belongs to what begins within it
                 self._flush()
             self.items.append(AnchorMark(identifier))
         omission = None if parent.skipped else self._omission(name, attributes)
@@ -118,15 +121,25 @@ class BlockReader:
         named = omission == "front-matter"
         if named:
             self._skipped, self._skipped_length = "", 0
-        self._open.append(OpenElement(name, skipped, named, language[:35], KINDS.get(name, parent.kind),
-                                      int(name[1]) if name in HEADINGS else parent.level, len(self._text), note_link))
+        self._open.append(
+            OpenElement(
+                name,
+                skipped,
+                named,
+                language[:35],
+                KINDS.get(name, parent.kind),
+                int(name[1]) if name in HEADINGS else parent.level,
+                len(self._text),
+                note_link,
+            )
+        )
         self._names[name] += 1
 
     def _void(self, name: str) -> None:
         if name == "hr":
             self.items.append(TextBlock(SCENE_BREAK))
         elif name == "br":
-            if "".join(self._text[-2:]).rstrip(" ").endswith("\n"):        # an empty line
+            if "".join(self._text[-2:]).rstrip(" ").endswith("\n"):  # an empty line
                 self._flush()
             else:
                 self._text.append("\n")
@@ -142,22 +155,25 @@ class BlockReader:
             self._text.append(", ")
         elif name == "sup" and not element.skipped and not any(one.note_link for one in self._open[-9:]):
             self._raise(element.text_at)
-        elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at:])):
-            del self._text[element.text_at:]
+        elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at :])):
+            del self._text[element.text_at :]
             self.omitted["marks"] += 1
         self._close(depth)
 
     def _raise(self, start: int) -> None:
         """Write the text from a piece on as the power that it is: 10<sup>6</sup> → 10⁶."""
         raised = "".join(self._text[start:]).strip()
-        if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3):start])[-5:]):
+        if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3) : start])[-5:]):
             self._text[start:] = [raised.translate(SUPERSCRIPTS)]
 
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])
         if any(element.named for element in self._open[depth:]):
-            self.left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock("", self._skipped)]),
-                                             length=self._skipped_length))
+            self.left_out.append(
+                LeftOutPart(
+                    "front-matter", words=first_words([TextBlock("", self._skipped)]), length=self._skipped_length
+                )
+            )
         del self._open[depth:]
 
     def _flush(self) -> None:
@@ -181,8 +197,10 @@ class BlockReader:
             return ""
         if re.search(r"(?i)display\s{0,9}:\s{0,9}none", attributes.get("style", "")[:1000]):
             return ""
-        types = {*attributes.get("epub:type", "").lower().split(),
-                 *(role.removeprefix("doc-") for role in attributes.get("role", "").lower().split())}
+        types = {
+            *attributes.get("epub:type", "").lower().split(),
+            *(role.removeprefix("doc-") for role in attributes.get("role", "").lower().split()),
+        }
         classes = set(attributes.get("class", "").lower().split())
         for rule_name, rule in self.rules.items():
             if name in rule.elements or types & rule.types or classes & rule.classes:

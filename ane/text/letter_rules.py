@@ -18,12 +18,12 @@ NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
 def letter_or_article(match: re.Match) -> str:
     """Keep the A of "Plan A failed", and write that of "A plan" as "a"."""
     text, end = match.string, match.end()
-    gap, word, more = NEXT.match(text, end).groups()        # type: ignore[union-attr]
-    after = text[end + len(gap) + len(word):][:1]
+    gap, word, more = NEXT.match(text, end).groups()  # type: ignore[union-attr]
+    after = text[end + len(gap) + len(word) :][:1]
     if text.startswith(("...", " ...", "—"), end):
         letter = False
     elif not word:
-        letter = not gap or not after.isdigit()             # A4, A/B, Answer: A; but "A 5-year-old"
+        letter = not gap or not after.isdigit()  # A4, A/B, Answer: A; but "A 5-year-old"
     elif not gap or follows(match, LETTERED_BEFORE):
         letter = True
     elif follows(match, FIRST):
@@ -39,9 +39,13 @@ def letter_after_word(match: re.Match) -> str:
     return "A" if sure or (follows(match, LETTERED_BEFORE) and not match.string.startswith("...", match.end())) else "a"
 
 
-RULES: tuple[TextRule, ...] = (     # each begins with its letter: a search for a character is fast
+RULES: tuple[TextRule, ...] = (  # each begins with its letter: a search for a character is fast
     rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
-    rule("Fig. 2a, (a), vitamin a.", r"a(?:(?P<sure>(?<=\da)(?=[\s,;:)]|\.\s|\.?\Z)(?! ?m\b)|(?<=b/a)\b|(?<=[=+*] a)\b"
-         r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b"
-         r"| (?:squared|cubed|to the power)\b))|(?<= a)(?=[.,;:)]|\Z))", letter_after_word),
+    rule(
+        "Fig. 2a, (a), vitamin a.",
+        r"a(?:(?P<sure>(?<=\da)(?=[\s,;:)]|\.\s|\.?\Z)(?! ?m\b)|(?<=b/a)\b|(?<=[=+*] a)\b"
+        r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b"
+        r"| (?:squared|cubed|to the power)\b))|(?<= a)(?=[.,;:)]|\Z))",
+        letter_after_word,
+    ),
 )

@@ -1,5 +1,8 @@
 """Word lists and tables of abbreviations, units, currencies, magnitudes and acronyms. Extend them here."""
 
+# Tables, a subject a line:
+# fmt: off
+
 
 def words(text: str) -> frozenset[str]:
     return frozenset(text.split())

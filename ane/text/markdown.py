@@ -26,26 +26,41 @@ FENCE = r"^[ ]{0,3}(?:`{3,}|~{3,})"
 DELIMITER = r"[ \t]*:?-+:?[ \t]*"
 DELIMITERS = rf"^[ \t]*\|?{DELIMITER}(?:\|{DELIMITER})+\|?[ \t]*$|^[ \t]*\|{DELIMITER}\|[ \t]*$"
 # an expression between dollar signs, which begins with no digit, as prices do, unless it has a sign of mathematics
-INLINE_MATH = (r"(?<![\w$\\])\$(?=[A-Za-z\\(|-]|\d[^$\s]{0,200}[\^_=+*/\\])"
-               r"(?P<inner>(?:[^$\n\\]|\\.){0,200}?[^\s$\\])\$(?![\w$])"
-               r"|\\\((?P<bracketed>[^\n]{1,300}?)\\\)")
+INLINE_MATH = (
+    r"(?<![\w$\\])\$(?=[A-Za-z\\(|-]|\d[^$\s]{0,200}[\^_=+*/\\])"
+    r"(?P<inner>(?:[^$\n\\]|\\.){0,200}?[^\s$\\])\$(?![\w$])"
+    r"|\\\((?P<bracketed>[^\n]{1,300}?)\\\)"
+)
 DISPLAYED_MATH = r"\$\$[^$]{1,2000}\$\$|\\\[[^\[\]]{1,2000}?\\\]"
-MARKS = re.compile("(?m)" + "|".join((
-    FENCE, DELIMITERS, INLINE_MATH.replace("?P<inner>", "?:").replace("?P<bracketed>", "?:"), DISPLAYED_MATH,
-    r"^[ ]{0,3}\#{1,6}[ \t]+\S",                                    # a heading
-    # an image, or a link to another place than the addresses that rules for words know
-    r"(?:!\[[^\[\]\n]{0,300}\]\(|\[[^\[\]\n]{0,300}\]\((?!https?:|/|\#|www\.))[^()\n]{1,500}\)",
-    r"^[ ]{0,3}\[[^\[\]\n]{1,100}\]:[ \t]*\S",                      # where a link leads, a note
-    r"^[ \t]*[-*+][ \t]+\[[ xX]\][ \t]",                            # a task
-    r"\[\^[^\]\s]{1,50}\]", r"~~\S[^~\n]{0,300}~~", r"\*\*\S[^*\n]{0,300}\*\*",
-    rf"(?i:</?(?:{BLOCK_TAGS})(?:\s[^<>]{{0,300}})?/?>)")))
-MATH = re.compile(rf"(?m)(?P<listing>{FENCE}(?s:.*?)(?:{FENCE}|\Z))|(?P<code>`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
-                  rf"|{INLINE_MATH}")
+MARKS = re.compile(
+    "(?m)"
+    + "|".join(
+        (
+            FENCE,
+            DELIMITERS,
+            INLINE_MATH.replace("?P<inner>", "?:").replace("?P<bracketed>", "?:"),
+            DISPLAYED_MATH,
+            r"^[ ]{0,3}\#{1,6}[ \t]+\S",  # a heading
+            # an image, or a link to another place than the addresses that rules for words know
+            r"(?:!\[[^\[\]\n]{0,300}\]\(|\[[^\[\]\n]{0,300}\]\((?!https?:|/|\#|www\.))[^()\n]{1,500}\)",
+            r"^[ ]{0,3}\[[^\[\]\n]{1,100}\]:[ \t]*\S",  # where a link leads, a note
+            r"^[ \t]*[-*+][ \t]+\[[ xX]\][ \t]",  # a task
+            r"\[\^[^\]\s]{1,50}\]",
+            r"~~\S[^~\n]{0,300}~~",
+            r"\*\*\S[^*\n]{0,300}\*\*",
+            rf"(?i:</?(?:{BLOCK_TAGS})(?:\s[^<>]{{0,300}})?/?>)",
+        )
+    )
+)
+MATH = re.compile(
+    rf"(?m)(?P<listing>{FENCE}(?s:.*?)(?:{FENCE}|\Z))|(?P<code>`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
+    rf"|{INLINE_MATH}"
+)
 TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
 NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
 NOTE_REFERENCE = re.compile(r"\[\^[^\]\s]{1,50}\]")
-FORMULA = "<math></math>"       # is left out, and counted
-PROTECTED = str.maketrans("[]", "\ue000\ue001")         # of [pause:1s] and [voice:NAME], which are no links
+FORMULA = "<math></math>"  # is left out, and counted
+PROTECTED = str.maketrans("[]", "\ue000\ue001")  # of [pause:1s] and [voice:NAME], which are no links
 RESTORED = str.maketrans("\ue000\ue001", "[]")
 ELEMENT = re.compile(r"</?([A-Za-z][\w-]*)|<[!?]")
 
@@ -68,7 +83,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
     text = MATH.sub(partial(without_dollars, message=message), NOTE_REFERENCE.sub("", text))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     if message:
-        parser.disable("code")          # in a message, an indented line is no listing
+        parser.disable("code")  # in a message, an indented line is no listing
     for kind in ("html_inline", "html_block"):
         parser.add_render_rule(kind, known_html)
     tokens = parser.parse(text)
@@ -117,8 +132,9 @@ def plain_text(text: str) -> str:
     protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
     reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
     blocks = reader.read(markdown_html(protected, reader.rules, message=True)[0])
-    return "\n\n".join(spoken_block(block) for block in blocks if isinstance(block, TextBlock) and block.text
-                       ).translate(RESTORED)
+    return "\n\n".join(
+        spoken_block(block) for block in blocks if isinstance(block, TextBlock) and block.text
+    ).translate(RESTORED)
 
 
 def spoken_block(block: TextBlock) -> str:
@@ -140,13 +156,13 @@ class MarkdownFeed:
     except for the beginning of a line that may open a listing or a table.
     """
 
-    LONGEST_TABLE = 4000        # characters
+    LONGEST_TABLE = 4000  # characters
 
     def __init__(self) -> None:
-        self._line = ""         # the last line, if it is held
+        self._line = ""  # the last line, if it is held
         self._table = ""
-        self._fence = ""        # the sign that ends the listing
-        self._flows = False     # whether the last line is passed on as it arrives
+        self._fence = ""  # the sign that ends the listing
+        self._flows = False  # whether the last line is passed on as it arrives
 
     def feed(self, text: str) -> str:
         """Take the next characters; return the text that is ready to be spoken."""
@@ -165,7 +181,7 @@ class MarkdownFeed:
         if line.endswith("\n"):
             return self._whole(line)
         if self._fence:
-            self._line = line[:200]                     # enough to see its end
+            self._line = line[:200]  # enough to see its end
         elif line.lstrip()[:1] in ("", "|", "`", "~"):
             self._line = line
             if len(line) > self.LONGEST_TABLE:
@@ -184,7 +200,7 @@ class MarkdownFeed:
                 self._fence = ""
                 return "\n\n"
             return ""
-        if fence and "`" not in line[fence.end():]:
+        if fence and "`" not in line[fence.end() :]:
             self._fence = fence[1]
             return self._table_text()
         if line.lstrip().startswith("|"):

@@ -6,16 +6,31 @@ from ane.text import number_words
 from ane.text.lexicon import DOMAINS, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
 from ane.text.rule import TextRule, any_of, follows, rule
 
-ADDRESS_SIGNS = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", "+": " plus ",
-                 ":": " colon ", "~": " tilde ", "%": " percent ", "&": " and ", "=": " equals "}
+ADDRESS_SIGNS = {
+    ".": " dot ",
+    "/": " slash ",
+    "-": " dash ",
+    "_": " underscore ",
+    "@": " at ",
+    "+": " plus ",
+    ":": " colon ",
+    "~": " tilde ",
+    "%": " percent ",
+    "&": " and ",
+    "=": " equals ",
+}
 
 
 # A tag of a real HTML element. An attribute without a value must be one that HTML has: "a <b and c> d" is no tag.
-ATTRIBUTE = (r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{0,300}'|[^\s\"'<>=]{1,300})"
-             rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))")
-HTML_TAG = (rf"<(?i:/?{any_of(HTML_ELEMENTS)})(?:\s{{1,20}}{ATTRIBUTE}){{0,20}}\s{{0,20}}/?>"
-            r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>")
-BLOCKS = "p|li|h[1-6]|div|dd|dt|tr|blockquote|figcaption|caption"         # elements that end a sentence
+ATTRIBUTE = (
+    r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{0,300}'|[^\s\"'<>=]{1,300})"
+    rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))"
+)
+HTML_TAG = (
+    rf"<(?i:/?{any_of(HTML_ELEMENTS)})(?:\s{{1,20}}{ATTRIBUTE}){{0,20}}\s{{0,20}}/?>"
+    r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>"
+)
+BLOCKS = "p|li|h[1-6]|div|dd|dt|tr|blockquote|figcaption|caption"  # elements that end a sentence
 # <name> and <your name>, but not the two comparisons of "a <b and c> d"
 PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w)) ?/?>"
 
@@ -25,8 +40,9 @@ def expand_address(address: str) -> str:
 
     It reads digits one by one, and spells every country except .co and .me.
     """
-    address = re.sub(r"\.(?!(?:co|me)\b)([a-zA-Z]{2})(?![\w.@-])", lambda country: f".{' '.join(country[1].upper())}",
-                     address)
+    address = re.sub(
+        r"\.(?!(?:co|me)\b)([a-zA-Z]{2})(?![\w.@-])", lambda country: f".{' '.join(country[1].upper())}", address
+    )
     address = re.sub(r"\d+", lambda number: f" {number_words.digits(number[0])} ", address)
     return re.sub(r"[./_@+:~%&=-]", lambda sign: ADDRESS_SIGNS[sign[0]], address)
 
@@ -34,7 +50,7 @@ def expand_address(address: str) -> str:
 def expand_url(match: re.Match) -> str:
     """Host and path in words. Scheme, "www.", query and fragment are left out."""
     address = match["address"].rstrip(".,;:!?)'\"")
-    closing = match["address"][len(address):]
+    closing = match["address"][len(address) :]
     return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
 
 
@@ -45,23 +61,37 @@ WEB_RULES = (
     rule("</p>", rf"(?<=[\w)\"'%])\s{{0,9}}</(?i:{BLOCKS})>(?=\s{{0,9}}(?:<|\S))", ". "),
     rule("HTML tag", HTML_TAG, " "),
     rule("<name>", PLACEHOLDER, r" \1 "),
-    rule("e-mail",
-         r"(?<![\w+-])(?<!\w\.)(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",
-         lambda match: expand_address(match[1])),
+    rule(
+        "e-mail",
+        r"(?<![\w+-])(?<!\w\.)(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",
+        lambda match: expand_address(match[1]),
+    ),
     rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.|\bfile:/{2,3})(?P<address>[^\s<>\"]+)", expand_url),
-    rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
-         r"(?:/[^\s<>\"]*)?)", expand_url),
-    rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
-         lambda match: f"{match[1]} dot {' '.join(match[2].lower())}"),
+    rule(
+        "example.com",
+        rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
+        r"(?:/[^\s<>\"]*)?)",
+        expand_url,
+    ),
+    rule(
+        "file.txt",
+        rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
+        lambda match: f"{match[1]} dot {' '.join(match[2].lower())}",
+    ),
     rule("@name", r"(?<!\w)@(?=\w)", "at "),
     rule("#A-1029", r"(?<![\w&])#(?=[A-Z]{1,4}-\d)", "number "),
-    rule("#word", r"(?<![\w&])#([A-Za-z]\w*)",
-         lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])),
+    rule(
+        "#word",
+        r"(?<![\w&])#([A-Za-z]\w*)",
+        lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1]),
+    ),
 )
 
-SURE_ESCAPE = re.compile(r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])"
-                         # no word but npm, tmp and a command of TeX begins like "nnext" and "tb"
-                         r"|(?<=\w)\\n(?!pm\b)[b-df-hj-np-tv-xz]|(?<=\w)\\t(?!mp\b|frac|binom)(?:[b-dfgj-npqtvxz]|wor)")
+SURE_ESCAPE = re.compile(
+    r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])"
+    # no word but npm, tmp and a command of TeX begins like "nnext" and "tb"
+    r"|(?<=\w)\\n(?!pm\b)[b-df-hj-np-tv-xz]|(?<=\w)\\t(?!mp\b|frac|binom)(?:[b-dfgj-npqtvxz]|wor)"
+)
 IN_A_PATH = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]:|\\)\\\S*\Z")
 AFTER_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\Z")
 
@@ -69,7 +99,7 @@ AFTER_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\Z")
 def expand_escape(match: re.Match) -> str:
     r"""Make \n of a program a break. In C:\new, or where no place near is sure to be one, the letter stays."""
     text, start = match.string, match.start()
-    after = text[match.end():match.end() + 1]
+    after = text[match.end() : match.end() + 1]
     path = follows(match, IN_A_PATH, 60) or (after.islower() and follows(match, AFTER_DRIVE))
     if path or not SURE_ESCAPE.search(text, max(0, start - 500), match.end() + 500):
         return match[0]

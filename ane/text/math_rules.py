@@ -7,16 +7,25 @@ from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, NONMETALS, 
 from ane.text.number_rules import UNIT_AFTER, expand_unit
 from ane.text.rule import TextRule, any_of, follows, rule
 
-COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
-               "≥": "at least", "≈": "about"}
-OPERAND = r"\d+(?:\.\d+)?(?![-\w]|\.\w)"       # a number, which may end a sentence
+COMPARISONS = {
+    "<": "less than",
+    ">": "greater than",
+    "<=": "at most",
+    "≤": "at most",
+    ">=": "at least",
+    "≥": "at least",
+    "≈": "about",
+}
+OPERAND = r"\d+(?:\.\d+)?(?![-\w]|\.\w)"  # a number, which may end a sentence
 IN_CLAUSE = rf"(?:(?!\b(?i:{any_of(CLAUSE_STARTERS)})\b)[^.,;:!?()<>=≤≥≈\n])*"
 PLURAL = r"[a-z][b-hj-rtv-z]s ?"
 CONDITION = re.compile(rf"\b(?i:if|when|while|where|unless|until) [a-z]{{0,20}}{PLURAL}\Z")
 # "values ≥ 3", "scored ≥ 90", "should be ≤ 40" and "use g ≈ 9.81" have their verb, or need none
-HAS_VERB = re.compile(rf"{PLURAL}\Z|[a-z][a-df-z]ed ?\Z|\b(?i:{any_of(CLAUSE_STARTERS)}) ?\Z"
-                      rf"|\b(?:(?i:{any_of(VERBS_OF_AMOUNTS)})\b|(?:I|[Ww]e|[Yy]ou|[Tt]hey|[Ss]?[Hh]e) (?=[a-z]))"
-                      rf"{IN_CLAUSE}\Z")
+HAS_VERB = re.compile(
+    rf"{PLURAL}\Z|[a-z][a-df-z]ed ?\Z|\b(?i:{any_of(CLAUSE_STARTERS)}) ?\Z"
+    rf"|\b(?:(?i:{any_of(VERBS_OF_AMOUNTS)})\b|(?:I|[Ww]e|[Yy]ou|[Tt]hey|[Ss]?[Hh]e) (?=[a-z]))"
+    rf"{IN_CLAUSE}\Z"
+)
 
 
 def expand_comparison(match: re.Match) -> str:
@@ -27,10 +36,10 @@ def expand_comparison(match: re.Match) -> str:
 
 def expand_power(match: re.Match) -> str:
     """x^2 → "x squared", 10^-6 → "10 to the power of minus six", 10^8 m/s → "10 to the power of eight meters ..."."""
-    exponent, end = match[1].lstrip("-"), " " * match.string[match.end():match.end() + 1].isalpha()
+    exponent, end = match[1].lstrip("-"), " " * match.string[match.end() : match.end() + 1].isalpha()
     if match["unit"]:
         known = match.string.endswith("10", 0, match.start())
-        end = f" {expand_unit(match)}" if known else f" {match.string[match.end(1):match.end()].strip()}"
+        end = f" {expand_unit(match)}" if known else f" {match.string[match.end(1) : match.end()].strip()}"
     if exponent == "n":
         return f" to the power of {match[1].replace('-', 'minus ')}{end}"
     if match[1] in ("2", "3"):
@@ -49,7 +58,8 @@ def expand_tex(match: re.Match) -> str:
     """$\\frac{a}{b} \\le x_1$ → " a over b ≤ x 1". Dollars around what is no formula stay: "$5 or US$"."""
     formula = match[1] or match[2]
     if re.fullmatch("[A-Za-z]{3,}", formula) or (
-            formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)):
+        formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)
+    ):
         return match[0]
     return f" {plain_formula(formula)} "
 
@@ -58,11 +68,11 @@ def plain_formula(formula: str) -> str:
     """Return a formula of TeX without commands and braces: x_{1}^{2} \\le \\frac{a}{b} → "x 1^2 ≤ a over b"."""
     formula = re.sub(r"\\([%$#])", r"\1", re.sub(r"\^\s*\{?\\circ\}?", "°", formula))
     formula = re.sub(r"\\(sum|prod|int)\s*_\s*(\{[^{}]*\}|\w)\s*\^\s*(\{[^{}]*\}|\\?\w+)", expand_bounds, formula)
-    formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)         # 3x is no "three times"
+    formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)  # 3x is no "three times"
     formula = re.sub(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[^A-Za-z]|&", " ", formula)
     formula = re.sub(r"([_^])\s*\{(-?(?:\d+|[a-z]))\}", r"\1\2", formula)
     formula = re.sub(r"\^\s*\{([^{}]*)\}", r" to the power of \1 ", formula).replace("_", " ")
-    for _ in range(3):          # one may be within another
+    for _ in range(3):  # one may be within another
         formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1 over \2 ", formula)
         formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r" √ \1 ", formula)
     formula = re.sub(r"\\([A-Za-z]+)", lambda name: f" {TEX.get(name[1], name[1])} ", formula)
@@ -83,8 +93,11 @@ def expand_formula(match: re.Match) -> str:
     word = formula in NO_FORMULAS or (formula.isalpha() and len(parts) > 1 and parts[-1][0] not in NONMETALS)
     if word or not all(element in ELEMENTS for element, _ in parts):
         return match[0]
-    spelt = re.sub(r"(?<=[A-Z])(?=[A-Z])", ".", "".join(f"{element.upper()} {count} " if count else element.upper()
-                                                        for element, count in parts)).strip()
+    spelt = re.sub(
+        r"(?<=[A-Z])(?=[A-Z])",
+        ".",
+        "".join(f"{element.upper()} {count} " if count else element.upper() for element, count in parts),
+    ).strip()
     return spelt if formula == match[0] else f"{spelt} {charge} {'plus' if positive else 'minus'}"
 
 
@@ -92,18 +105,37 @@ RULES: tuple[TextRule, ...] = (
     rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
     rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
-    rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
-        number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
-    rule("n!, 5! = 120", r"!(?:(?<=(?<![\w'.])[b-hj-z]!)(?=\s?[+*/^=<>≤≥)]|-)|(?<=[+*/=(][b-hj-z]!)|(?<=(?<![\w'.])n!)"
-         r"|(?<=\d!)(?=\s?[+*/^=<>≤≥]))(?![!=?])", " factorial"),
-    rule("(n-1)!", r"(\((?=[^()]{0,60}[a-z])(?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])",
-         r"\1 factorial"),
+    rule(
+        "0x1F",
+        r"\b0[xX]([0-9a-fA-F]{1,16})\b",
+        lambda match: (
+            "hex " + " ".join(number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])
+        ),
+    ),
+    rule(
+        "n!, 5! = 120",
+        r"!(?:(?<=(?<![\w'.])[b-hj-z]!)(?=\s?[+*/^=<>≤≥)]|-)|(?<=[+*/=(][b-hj-z]!)|(?<=(?<![\w'.])n!)"
+        r"|(?<=\d!)(?=\s?[+*/^=<>≤≥]))(?![!=?])",
+        " factorial",
+    ),
+    rule(
+        "(n-1)!",
+        r"(\((?=[^()]{0,60}[a-z])(?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])",
+        r"\1 factorial",
+    ),
     rule("n!/k!", r"(?<= factorial) ?/ ?", " over "),
     rule("x−1", r" ?− ?", " minus "),
-    rule("CO2, H2SO4, NaCl", r"[A-Z](?<!\w[A-Z])(?=[A-Za-z]{0,9}\d|[A-Z]{0,2}[a-z][A-Z]|(?<=[HK])(?:Cl|Br)\b)"
-         r"[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){1,7}(?![\w+^])", expand_formula),
-    rule("Ca2+, SO4^2-", r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+-]|\+)(?![\w+])",
-         expand_formula),
+    rule(
+        "CO2, H2SO4, NaCl",
+        r"[A-Z](?<!\w[A-Z])(?=[A-Za-z]{0,9}\d|[A-Z]{0,2}[a-z][A-Z]|(?<=[HK])(?:Cl|Br)\b)"
+        r"[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){1,7}(?![\w+^])",
+        expand_formula,
+    ),
+    rule(
+        "Ca2+, SO4^2-",
+        r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+-]|\+)(?![\w+])",
+        expand_formula,
+    ),
     rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?= [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])", r"\1 \2"),
     rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),

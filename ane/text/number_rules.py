@@ -18,23 +18,41 @@ from ane.text.lexicon import (
 from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
 
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
-COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 €: decimal comma
+COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"  # 1.299,50 €: decimal comma
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
-CURRENCY_NAME = any_of({"franc", "francs", "mark", "marks", "kronar", "krone", "kroner", "lire", "lira", "yen",
-                        "pesetas", "zloty", "crowns", *(name for row in CURRENCIES.values() if row[0] != row[1]
-                                                        for name in row[:2])})
-MAGNITUDE = (rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
-             r"|(?P<letter>[kKmMbBtT]))\b(?!'|-[A-Za-z]))?")
+CURRENCY_NAME = any_of(
+    {
+        "franc",
+        "francs",
+        "mark",
+        "marks",
+        "kronar",
+        "krone",
+        "kroner",
+        "lire",
+        "lira",
+        "yen",
+        "pesetas",
+        "zloty",
+        "crowns",
+        *(name for row in CURRENCIES.values() if row[0] != row[1] for name in row[:2]),
+    }
+)
+MAGNITUDE = (
+    rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
+    r"|(?P<letter>[kKmMbBtT]))\b(?!'|-[A-Za-z]))?"
+)
 LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
 UNIT_POWER = r"(?P<power>[²³]|(?<=m)[23])?"
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
 # of a number in powers of ten: 3×10^8 m/s
-UNIT_AFTER = (rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?")
+UNIT_AFTER = rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?"
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
-ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")      # "a $5 note" is a "five dollar note"
+ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")  # "a $5 note" is a "five dollar note"
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
+
 
 def expand_digit_groups(match: re.Match) -> str:
     """+44 20 7946 → "plus four four, two zero, seven nine four six"."""
@@ -51,7 +69,7 @@ def expand_lettered_number(match: re.Match) -> str:
 def expand_version(match: re.Match) -> str:
     """2.0.1 → "two point zero point one". Four groups are an IP address, read digit by digit."""
     parts = match[0].split(".")
-    if re.fullmatch(r"\d{1,3}(\.\d{3}){2}", match[0]):      # 1.234.567: points as thousands separators
+    if re.fullmatch(r"\d{1,3}(\.\d{3}){2}", match[0]):  # 1.234.567: points as thousands separators
         return number_words.number(match[0].replace(".", ""))
     if len(parts) == 4:
         return " dot ".join(map(number_words.digits, parts))
@@ -59,6 +77,7 @@ def expand_version(match: re.Match) -> str:
 
 
 # --- money -----------------------------------------------------------------------------------------------------------
+
 
 def expand_money(match: re.Match) -> str:
     """£1.50 → "one pound and fifty pence", €3 million → "three million euros", $2/h → "two dollars per hour"."""
@@ -73,7 +92,7 @@ def expand_money(match: re.Match) -> str:
         many = one
     if magnitude:
         words = f"{number_words.number(amount)} {magnitude} {many}"
-    elif hundredth and re.fullmatch(r"\d\d?|\d\d0+", decimals):       # "$20.5" and "$0.010" are cents as well
+    elif hundredth and re.fullmatch(r"\d\d?|\d\d0+", decimals):  # "$20.5" and "$0.010" are cents as well
         words = amount_with_cents(whole, decimals[:2].ljust(2, "0"), (one, many, hundredth, hundredths))
     else:
         words = f"{number_words.number(amount)} {one if whole == '1' and not decimals else many}"
@@ -81,7 +100,7 @@ def expand_money(match: re.Match) -> str:
 
 
 def expand_per_unit(groups: dict[str, str | None]) -> str:
-    """"/km" → " per kilometer", "/s²" → " per second squared", "/cm³" → " per cubic centimeter"."""
+    """ "/km" → " per kilometer", "/s²" → " per second squared", "/cm³" → " per cubic centimeter"."""
     per = groups.get("per")
     if not per:
         return ""
@@ -105,7 +124,7 @@ def expand_range_of_money(match: re.Match) -> str:
 
 
 def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, str]) -> str:
-    """"1", "50" and the pound's row of ``CURRENCIES`` → "one pound and fifty pence"."""
+    """ "1", "50" and the pound's row of ``CURRENCIES`` → "one pound and fifty pence"."""
     one, many, hundredth, hundredths = currency
     amounts = []
     if whole.strip("0"):
@@ -117,8 +136,9 @@ def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, 
 
 # --- quantities with a unit ------------------------------------------------------------------------------------------
 
+
 def plural(unit: str) -> str:
-    """"mile per hour" → "miles per hour", "square foot" → "square feet", "degree celsius" → "degrees celsius"."""
+    """ "mile per hour" → "miles per hour", "square foot" → "square feet", "degree celsius" → "degrees celsius"."""
     head, rest = re.fullmatch(r"(.*?)( per .*| of .*| celsius| fahrenheit|)", unit).groups()
     for one, many in IRREGULAR_PLURALS.items():
         if head.endswith(one):
@@ -174,32 +194,50 @@ def expand_millions(match: re.Match) -> str:
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
 
 
-LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
-                      r"|part|type)\.?\s+\Z")
+LABELLED = re.compile(
+    r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
+    r"|part|type)\.?\s+\Z"
+)
 PHONE_RULES = (
-    rule("call 911", r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
-         lambda match: match[0][:-3] + number_words.digits(match[3])),
-    rule("+1 (555) 123-4567", r"(?<![\w+])\+(?=(?:[\s().-]{0,3}\d){7,15}(?!\d))\d{1,3}(?:[\s.-]?\(?\d{1,4}\)?){2,6}"
-         r"(?!\d)", expand_digit_groups),
-    rule("555-123-4567", r"(?<![\w.-])(?:1[-.\s])?(?:\(\d{3}\)[-.\s]?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
-         expand_digit_groups),
+    rule(
+        "call 911",
+        r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
+        lambda match: match[0][:-3] + number_words.digits(match[3]),
+    ),
+    rule(
+        "+1 (555) 123-4567",
+        r"(?<![\w+])\+(?=(?:[\s().-]{0,3}\d){7,15}(?!\d))\d{1,3}(?:[\s.-]?\(?\d{1,4}\)?){2,6}"
+        r"(?!\d)",
+        expand_digit_groups,
+    ),
+    rule(
+        "555-123-4567",
+        r"(?<![\w.-])(?:1[-.\s])?(?:\(\d{3}\)[-.\s]?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
+        expand_digit_groups,
+    ),
     rule("1-800-FLOWERS", r"(?<![\w-])((?:1-)?8\d\d-)([A-Z][A-Z\d]*(?:-[A-Z\d]+)*)", expand_lettered_number),
     rule("555-1234", r"(?<![\w.-])\d{3}-\d{4}(?![\w-])", expand_digit_groups),
-    rule("(020) 7946 0958", r"(?<![\w.-])\(?0\d{2,4}\)?[\s-]\d{3,4}[\s-]?\d{3,4}(?![\w-])",
-         expand_digit_groups),
+    rule("(020) 7946 0958", r"(?<![\w.-])\(?0\d{2,4}\)?[\s-]\d{3,4}[\s-]?\d{3,4}(?![\w-])", expand_digit_groups),
     rule("06 12 34 56 78", r"(?<![\w.-])0\d(?:[ .]\d\d){4}(?!\w)", expand_digit_groups),
     rule("4111 1111 1111 1111", r"(?<![\w.-])\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\w)", expand_digit_groups),
     rule("978-3-16-148410-0", r"(?<![\w.-])(?=(?:\d-?){9,20}(?![\w-]))\d+-\d+-\d[\d-]*", expand_digit_groups),
     rule("v2.0", r"\b[vV](?:er)?\.?\s?(?=\d+\.\d)", "version "),
     rule("2.0.1 and 192.168.0.1", r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)", expand_version),
 )
-SIGN_RULES = (      # these expand signs between and before numbers; later rules expand the numbers
-    rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])",
-         lambda match: match[0].replace(" ", "")),
-    rule("49° 17' N", r"(?<![\w.,])(\d{1,3}(?:\.\d+)?)°\s?(?:(\d{1,2}(?:\.\d+)?)'\s?)?"
-         r"(?:(\d{1,2}(?:\.\d+)?)(?:\"|'')\s?)?(?:([NSEW])\b|(?<=['\"]))", expand_position),
-    rule("24/7, 60/40 split", r"(?<![\w/])(?:24/7|9/11|\d\d/\d\d(?=[ -](?:split|mix|blend|rule)\b)"
-         r"|20/\d{2,3}(?= vision))(?![\w/])", lambda match: match[0].replace("/", " ")),
+SIGN_RULES = (  # these expand signs between and before numbers; later rules expand the numbers
+    rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])", lambda match: match[0].replace(" ", "")),
+    rule(
+        "49° 17' N",
+        r"(?<![\w.,])(\d{1,3}(?:\.\d+)?)°\s?(?:(\d{1,2}(?:\.\d+)?)'\s?)?"
+        r"(?:(\d{1,2}(?:\.\d+)?)(?:\"|'')\s?)?(?:([NSEW])\b|(?<=['\"]))",
+        expand_position,
+    ),
+    rule(
+        "24/7, 60/40 split",
+        r"(?<![\w/])(?:24/7|9/11|\d\d/\d\d(?=[ -](?:split|mix|blend|rule)\b)"
+        r"|20/\d{2,3}(?= vision))(?![\w/])",
+        lambda match: match[0].replace("/", " "),
+    ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
     rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),
@@ -207,18 +245,31 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
     rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?(\1)?(?=\.?\d)(?!\d+-\d)", expand_range_of_money),
-    rule("1234-2000 kg", rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
-         lambda match: f"{number_words.number(match[1])} to "),
+    rule(
+        "1234-2000 kg",
+        rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
+        lambda match: f"{number_words.number(match[1])} to ",
+    ),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
-    rule("6 ft. tall", r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
-         r"(?=\s+[a-z\d(]|[,;])", r"\1"),
-    rule("8 fl. oz.", r"(?<=\d)\s?fl\.\s?oz\b\.?",
-         lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else "")),
+    rule(
+        "6 ft. tall",
+        r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
+        r"(?=\s+[a-z\d(]|[,;])",
+        r"\1",
+    ),
+    rule(
+        "8 fl. oz.",
+        r"(?<=\d)\s?fl\.\s?oz\b\.?",
+        lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else ""),
+    ),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
-    rule("6' tall", r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)",        # a later rule expands the unit
-         lambda match: "ft" if match[1] == "'" else "in"),
+    rule(
+        "6' tall",
+        r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)",  # a later rule expands the unit
+        lambda match: "ft" if match[1] == "'" else "in",
+    ),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )
@@ -226,35 +277,62 @@ MONEY_RULES = (
     rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
     rule("Rs. 500", r"\bRs\.\s?(?=\d)", "Rs "),
-    rule("84,50 francs", r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+|\d{1,4}),(\d{1,2})"
-         rf"(?=\s(?:[mb]illion\s)?{CURRENCY_NAME}\b|\s?(?:{LONG_UNIT})(?!\w))",
-         lambda match: f"{match[1].replace('.', '')}.{match[2]}"),
+    rule(
+        "84,50 francs",
+        r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+|\d{1,4}),(\d{1,2})"
+        rf"(?=\s(?:[mb]illion\s)?{CURRENCY_NAME}\b|\s?(?:{LONG_UNIT})(?!\w))",
+        lambda match: f"{match[1].replace('.', '')}.{match[2]}",
+    ),
     rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
-    rule("$5", rf"(?P<sign>{SIGN})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}"
-         rf"(?:\s{CODE}\b(?!\.?\s?\d))?{PER_UNIT}",
-         expand_money),
-    rule("5 €", rf"(?<![\w.,])(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}\s?"
-         rf"(?P<sign>(?!\$){SIGN}|¢|{CODE}\b(?!\.?\s?\d))(?!\d){PER_UNIT}", expand_money),
+    rule(
+        "$5",
+        rf"(?P<sign>{SIGN})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}"
+        rf"(?:\s{CODE}\b(?!\.?\s?\d))?{PER_UNIT}",
+        expand_money,
+    ),
+    rule(
+        "5 €",
+        rf"(?<![\w.,])(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}\s?"
+        rf"(?P<sign>(?!\$){SIGN}|¢|{CODE}\b(?!\.?\s?\d))(?!\d){PER_UNIT}",
+        expand_money,
+    ),
     rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}{PER_UNIT}", expand_money),
-    rule("50p", r"(?<![\w.,])(\d{1,2})p\b",
-         lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
+    rule("50p", r"(?<![\w.,])(\d{1,2})p\b", lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
     rule("5M", rf"(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
 )
 UNIT_RULES = (
-    rule("4x4", r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
-         r"(?!\d+\s*=|10 (?:squared|cubed|to the power))", r"\1 by "),
+    rule(
+        "4x4",
+        r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
+        r"(?!\d+\s*=|10 (?:squared|cubed|to the power))",
+        r"\1 by ",
+    ),
     rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
     rule("10x", r"(?<=\d)[xX]\b", " times"),
-    rule("1080p", r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",
-         lambda match: f"{number_words.year(int(match[1]))} {match[2]}"),
+    rule(
+        "1080p",
+        r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",
+        lambda match: f"{number_words.year(int(match[1]))} {match[2]}",
+    ),
     rule("2h30", r"(?<![\w.,])(\d{1,2})h([0-5]\d)(?!\w)", r"\1h \2min"),
-    rule("1m23s, 2h 5min", r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
-         r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])", expand_duration),
+    rule(
+        "1m23s, 2h 5min",
+        r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
+        r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])",
+        expand_duration,
+    ),
     rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
-    rule("5 km", rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
-         rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
+    rule(
+        "5 km",
+        rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
+        rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])",
+        expand_quantity,
+    ),
     rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|hr?|day|m|km|W)\b)", " kelvin"),
-    rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
-         lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
+    rule(
+        "12/kg, 3 requests/s",
+        PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
+        lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0],
+    ),
 )
-RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)      # then those of counts, and of units
+RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)  # then those of counts, and of units

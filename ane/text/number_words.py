@@ -8,7 +8,7 @@ from functools import cache
 
 from unicode_rbnf import RbnfEngine
 
-LONGEST = 15       # digits; longer numbers are read digit by digit
+LONGEST = 15  # digits; longer numbers are read digit by digit
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

@@ -13,14 +13,22 @@ from ane.text.number_words import LONGEST, spelling
 from ane.text.upstream import normalise_basic
 
 # what is said for the comma of a decimal fraction; CLDR's Polish reads the digits after it as zeros
-COMMA = {"de": "komma", "es": "coma", "fr": "virgule", "it": "virgola", "nl": "komma", "pl": "przecinek",
-         "pt": "vírgula"}
+COMMA = {
+    "de": "komma",
+    "es": "coma",
+    "fr": "virgule",
+    "it": "virgola",
+    "nl": "komma",
+    "pl": "przecinek",
+    "pt": "vírgula",
+}
 NUMBER = re.compile(r"(\d{1,3}(?:[.\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:,(\d+))?")
-BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")         # between a letter and a digit
+BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")  # between a letter and a digit
 
 
 def normalise_language(text: str, language: str) -> str:
     """Lower case, single spaces, numbers in words of ``language``, a key of ``COMMA``."""
+
     def spelt(found: re.Match[str]) -> str:
         whole, fraction = _whole(re.sub(r"\D", "", found[1]), language), found[2]
         return whole if fraction is None else f"{whole} {COMMA[language]} {_digits(fraction, language)}"
@@ -41,18 +49,26 @@ def _digits(digits: str, language: str) -> str:
 LANGUAGES: dict[str, Callable[[str], str]] = {name: partial(normalise_language, language=name) for name in COMMA}
 
 
-LEAST, SHARE = 4, 0.2       # words of a language that a text must have, and of all its words
-ENGLISH = frozenset(re.findall(
-    r"\w+", "the and of to a in is it i that was he she you for not with as his her on be at by we they this had have "
-            "but from are or said my me so if what all there were"))
-COMMON = {name: frozenset(words.split()) - ENGLISH for name, words in {     # without those that are English as well
-    "German": "der das und ich nicht ist ein eine auf zu dem den wir sie es für von sich mit im bin möchte nach",
-    "French": "le la les et je ne pas est un une des du dans que qui vous nous pour sur elle il au très",
-    "Spanish": "el la los las y es un una de que en con por para se del lo yo muy está",
-    "Italian": "il lo la gli e non è un una di che con per si della sono mi questo",
-    "Portuguese": "os e não é um uma de que com por para se da em eu muito ao",
-    "Dutch": "de het een en ik niet met van op te dat voor zijn wij maar ook naar",
-    "Polish": "nie się jest w na z że jak ale był co tak po jestem"}.items()}
+LEAST, SHARE = 4, 0.2  # words of a language that a text must have, and of all its words
+ENGLISH = frozenset(
+    re.findall(
+        r"\w+",
+        "the and of to a in is it i that was he she you for not with as his her on be at by we they this had have "
+        "but from are or said my me so if what all there were",
+    )
+)
+COMMON = {
+    name: frozenset(words.split()) - ENGLISH
+    for name, words in {  # without those that are English as well
+        "German": "der das und ich nicht ist ein eine auf zu dem den wir sie es für von sich mit im bin möchte nach",
+        "French": "le la les et je ne pas est un une des du dans que qui vous nous pour sur elle il au très",
+        "Spanish": "el la los las y es un una de que en con por para se del lo yo muy está",
+        "Italian": "il lo la gli e non è un una di che con per si della sono mi questo",
+        "Portuguese": "os e não é um uma de que com por para se da em eu muito ao",
+        "Dutch": "de het een en ik niet met van op te dat voor zijn wij maar ook naar",
+        "Polish": "nie się jest w na z że jak ale był co tak po jestem",
+    }.items()
+}
 
 
 def foreign_language(text: str) -> str:

@@ -7,23 +7,28 @@ from dataclasses import dataclass
 
 from ane.system.errors import UserError
 
-MAX_PAUSE = 60.0        # seconds
-SPEEDS = (0.5, 2.0)     # of a passage, relative to the rest of the speech
-GAINS = (0.0, 2.0)      # 2: 6 dB louder
+MAX_PAUSE = 60.0  # seconds
+SPEEDS = (0.5, 2.0)  # of a passage, relative to the rest of the speech
+GAINS = (0.0, 2.0)  # 2: 6 dB louder
 
 # [voice:NAME] until [voice], [pause:1.5s], [pause:500ms], and the commands of macOS's say, [[slnc 500]], of which only
 # that one is known here
 COMMAND = re.compile(
     r"\[voice(?::(?P<voice>[^\[\]\n]{0,80}))?\]|\[pause\b(?P<pause>[^\]\n]{0,40})\]?"
     r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
-    r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
+    r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?"
+)
 MARKED = re.compile(r"\[voice:([^\[\]\n]{1,80})\](.*)\[voice\]", re.DOTALL)
 # a command of macOS's say that is not known → what does the same here
-INSTEAD = {"rate": "write SSML, where <prosody> has a rate, or change the speed of the whole text",
-           "volm": "write SSML, where <prosody> has a volume", "emph": "remove it, because no voice has an emphasis",
-           "char": "write SSML, where <say-as> spells out characters",
-           "nmbr": "write SSML, where <say-as> spells out digits", "inpt": "respell words with a lexicon"}
-Quotation = tuple[int, int, str]        # where it begins and ends in a text, and the name of the voice that speaks it
+INSTEAD = {
+    "rate": "write SSML, where <prosody> has a rate, or change the speed of the whole text",
+    "volm": "write SSML, where <prosody> has a volume",
+    "emph": "remove it, because no voice has an emphasis",
+    "char": "write SSML, where <say-as> spells out characters",
+    "nmbr": "write SSML, where <say-as> spells out digits",
+    "inpt": "respell words with a lexicon",
+}
+Quotation = tuple[int, int, str]  # where it begins and ends in a text, and the name of the voice that speaks it
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
 
@@ -46,8 +51,9 @@ class Passage:
     voice: str = ""
 
 
-def read_pauses(text: str, first_line: int = 1, strict: bool = True, voice: str = "",
-                quotations: Sequence[Quotation] = ()) -> list[Passage]:
+def read_pauses(
+    text: str, first_line: int = 1, strict: bool = True, voice: str = "", quotations: Sequence[Quotation] = ()
+) -> list[Passage]:
     """Return the passages between the pauses of a text, and between its changes of voice.
 
     Args:
@@ -106,8 +112,10 @@ def without_words(text: str) -> str:
     """The last mark of a voice in a text, and pauses of the same length in all as the text has."""
     voices = [match[0] for match in COMMAND.finditer(text) if is_voice(match)][-1:]
     silence = sum(passage.silence for passage in read_pauses(text))
-    pauses = [f"[pause:{min(MAX_PAUSE, silence - MAX_PAUSE * number):.3f}s]"
-              for number in range(math.ceil(silence / MAX_PAUSE))]
+    pauses = [
+        f"[pause:{min(MAX_PAUSE, silence - MAX_PAUSE * number):.3f}s]"
+        for number in range(math.ceil(silence / MAX_PAUSE))
+    ]
     return "".join([*voices, *pauses])
 
 
@@ -120,8 +128,10 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
     """Seconds of a match of ``COMMAND``. Raises UserError when it is no pause."""
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
-        raise UserError(f"{where}: {command} is a command of macOS that is not known here; only [[slnc 500]], a pause "
-                        f"in milliseconds, is: {INSTEAD.get(name, 'remove it')}")
+        raise UserError(
+            f"{where}: {command} is a command of macOS that is not known here; only [[slnc 500]], a pause "
+            f"in milliseconds, is: {INSTEAD.get(name, 'remove it')}"
+        )
     if name:
         duration = f"{match['value'].strip()}ms" if command.endswith("]]") else ""
     else:
@@ -131,7 +141,7 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
 
 
 def duration_seconds(duration: str, where: str, example: str) -> float:
-    """"1.5s" → 1.5, "500ms" → 0.5. Raises UserError when it is no duration, or longer than ``MAX_PAUSE``."""
+    """ "1.5s" → 1.5, "500ms" → 0.5. Raises UserError when it is no duration, or longer than ``MAX_PAUSE``."""
     found = DURATION.fullmatch(duration)
     if not found:
         raise UserError(f"{where} is not a pause: write {example}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ane.text.lexicon import SENTENCE_STARTERS
 
-INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"                # 1,234,567, 12,34,567 or plain digits
+INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"  # 1,234,567, 12,34,567 or plain digits
 NUMBER = rf"(?:{INTEGER}(?:\.\d+)?|(?<![\w.])\.\d+)"
 
 NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][a-z']*)")
@@ -49,11 +49,11 @@ def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match
 
     A rule whose context is long to write begins with its rare part and asks this, so that it stays fast.
     """
-    return pattern.search(match.string[max(0, match.start() - longest):match.start()])
+    return pattern.search(match.string[max(0, match.start() - longest) : match.start()])
 
 
 def period_after(match: re.Match) -> str:
-    """"." if the abbreviation at the end of ``match`` also ends its sentence, else ""."""
+    """ "." if the abbreviation at the end of ``match`` also ends its sentence, else ""."""
     if LINE_END.match(match.string, match.end()):
         return "."
     following = NEXT_WORD.match(match.string, match.end())

@@ -9,10 +9,27 @@ from ane.text.english import SIGN_WORDS
 from ane.text.markup_rules import ADDRESS_SIGNS
 from ane.text.rule import TextRule, apply_rules
 
-SIGN_NAMES = {sign: words.strip() for sign, words in ADDRESS_SIGNS.items()} | SIGN_WORDS | {
-    "#": "hash", "*": "star", "&": "ampersand", "!": "exclamation mark", "?": "question mark", ",": "comma",
-    ";": "semicolon", "'": "apostrophe", '"': "quotation mark", "(": "left parenthesis", ")": "right parenthesis",
-    "<": "less than", ">": "greater than", "\\": "backslash", "|": "bar"}
+SIGN_NAMES = (
+    {sign: words.strip() for sign, words in ADDRESS_SIGNS.items()}
+    | SIGN_WORDS
+    | {
+        "#": "hash",
+        "*": "star",
+        "&": "ampersand",
+        "!": "exclamation mark",
+        "?": "question mark",
+        ",": "comma",
+        ";": "semicolon",
+        "'": "apostrophe",
+        '"': "quotation mark",
+        "(": "left parenthesis",
+        ")": "right parenthesis",
+        "<": "less than",
+        ">": "greater than",
+        "\\": "backslash",
+        "|": "bar",
+    }
+)
 TIME = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?(?:\s?[aApP]\.?[mM]\.?)?|\d{1,2}\s?[aApP]\.?[mM]\.?")
 DATE_FORMATS = ("mdy", "dmy", "ymd", "md", "dm", "ym", "my", "y", "m", "d")
 
@@ -31,7 +48,7 @@ def say_as(text: str, kind: str, form: str = "") -> str:
 
 
 def characters(text: str, _: str) -> str:
-    """"A-1" → "A, dash, one"; letters keep their case, in which the normaliser reads them by name."""
+    """ "A-1" → "A, dash, one"; letters keep their case, in which the normaliser reads them by name."""
     names = [character_name(character) for character in text if not character.isspace()]
     return ", ".join(names)
 
@@ -71,7 +88,7 @@ def date(text: str, form: str) -> str:
     """With a format its parts are in that order; without one, what the normaliser reads as a date."""
     if not form:
         return by_rules(text, RULES, "a date: add a format such as mdy")
-    form = re.sub(r"(.)\1+", r"\1", form)             # "yyyymmdd", as Polly and Google write it
+    form = re.sub(r"(.)\1+", r"\1", form)  # "yyyymmdd", as Polly and Google write it
     if form not in DATE_FORMATS:
         raise ValueError(f"format {form!r} is not supported: use one of {', '.join(DATE_FORMATS)}")
     parts = re.findall(r"\d+|[^\W\d_]+", re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1 \2 \3", text))
@@ -84,8 +101,11 @@ def date(text: str, form: str) -> str:
         number = next((i for i, name in enumerate(MONTHS, 1) if len(month) > 2 and name.startswith(month.lower())), 0)
     else:
         number = int(month or 1)
-    if not (1 <= number <= 12 and (not day or (day.isdigit() and 1 <= int(day) <= 31))
-            and (not year or re.fullmatch(r"[12]\d{3}", year))):
+    if not (
+        1 <= number <= 12
+        and (not day or (day.isdigit() and 1 <= int(day) <= 31))
+        and (not year or re.fullmatch(r"[12]\d{3}", year))
+    ):
         raise fault
     if month and day:
         return month_day_words(number, day, year or None)
@@ -98,8 +118,9 @@ def time(text: str, form: str) -> str:
         raise ValueError(f"format {form!r} is not supported: use hms12 or hms24")
     if duration := re.fullmatch(r"(\d{1,2})'(?:(\d{1,2})(?:\"|''))?", text):
         parts = ((duration[1], "minute"), (duration[2], "second"))
-        return " ".join(f"{number_words.number(count)} {unit}{'s' * (int(count) != 1)}"
-                        for count, unit in parts if count)
+        return " ".join(
+            f"{number_words.number(count)} {unit}{'s' * (int(count) != 1)}" for count, unit in parts if count
+        )
     if TIME.fullmatch(text):
         return by_rules(text, TIME_RULES, "a time: write it as 14:30 or 2:30 pm")
     raise ValueError(f"{text!r} is not a time: write it as 14:30 or 2:30 pm")
@@ -112,7 +133,7 @@ def digits(text: str, _: str) -> str:
 
 
 def fraction(text: str, _: str) -> str:
-    """"2/9" → "two ninths", "3+1/2" → "three and one half"."""
+    """ "2/9" → "two ninths", "3+1/2" → "three and one half"."""
     found = re.fullmatch(r"(?:(\d{1,9})(?:\s*\+\s*|\s+))?(\d{1,9})\s*/\s*(\d{1,9})", text)
     if not found or int(found[3]) < 2:
         raise ValueError(f"{text!r} is not a fraction: write it as 2/9 or 3+1/2")
@@ -134,6 +155,19 @@ def by_rules(text: str, rules: tuple[TextRule, ...], wanted: str) -> str:
     return words
 
 
-KINDS = {"characters": characters, "spell-out": characters, "cardinal": cardinal, "number": cardinal,
-         "ordinal": ordinal, "date": date, "time": time, "telephone": telephone, "verbatim": characters,
-         "digits": digits, "fraction": fraction, "unit": as_written, "currency": as_written, "address": as_written}
+KINDS = {
+    "characters": characters,
+    "spell-out": characters,
+    "cardinal": cardinal,
+    "number": cardinal,
+    "ordinal": ordinal,
+    "date": date,
+    "time": time,
+    "telephone": telephone,
+    "verbatim": characters,
+    "digits": digits,
+    "fraction": fraction,
+    "unit": as_written,
+    "currency": as_written,
+    "address": as_written,
+}

@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING
 
 from ane.system.errors import UserError
 from ane.text.date_time_rules import SHORT_MONTHS
-from ane.text.lexicon import (
-    ENDINGS,
-    MAGNITUDES,
-    NUMBERED,
-    PER_WORDS,
-    PHRASES,
-    SENTENCE_STARTERS,
-    TITLES,
-    UNITS,
-)
+from ane.text.lexicon import ENDINGS, MAGNITUDES, NUMBERED, PER_WORDS, PHRASES, SENTENCE_STARTERS, TITLES, UNITS
 
 if TYPE_CHECKING:
     import numpy as np
 
-DESIRED = 200       # characters, as upstream
+DESIRED = 200  # characters, as upstream
 MAXIMUM = 300
 HARD_BREAK = "|"
 
@@ -40,8 +31,10 @@ def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str
         UserError: not ``1 <= desired <= maximum``.
     """
     if not 1 <= desired <= maximum:
-        raise UserError(f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
-                        "1 and at most maximum")
+        raise UserError(
+            f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
+            "1 and at most maximum"
+        )
     chunks = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
     return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
 
@@ -50,23 +43,23 @@ def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str
 # resort; but a very short chunk sounds worse than any break.
 PARAGRAPH = 0.0
 SENTENCE = 0.05
-QUOTED = 0.3            # between sentences of one quotation
-UNCERTAIN = 0.5         # after a period, before a word in lower case
-LINE = 6.0              # at a line break within a sentence
-CLAUSE = 8.0            # after ";", ":", ")" or a dash
+QUOTED = 0.3  # between sentences of one quotation
+UNCERTAIN = 0.5  # after a period, before a word in lower case
+LINE = 6.0  # at a line break within a sentence
+CLAUSE = 8.0  # after ";", ":", ")" or a dash
 COMMA = 10.0
 WORD = 40.0
-GLUED = 1000.0          # between a number and its unit or next group, an abbreviation and its name or number
-SHORT_CHUNK = 50.0      # cost of a chunk of less than a fifth of the desired length
-CHUNK = 0.05            # cost of every chunk: two must be better than one
+GLUED = 1000.0  # between a number and its unit or next group, an abbreviation and its name or number
+SHORT_CHUNK = 50.0  # cost of a chunk of less than a fifth of the desired length
+CHUNK = 0.05  # cost of every chunk: two must be better than one
 
 CLOSING = "\"'”’»)]}*_"
 OPENING = "\"'“‘«([{*_¿¡"
 MARKS = re.compile(r"[.!?…。！？]$")
 ENUMERATOR = re.compile(r"\(?\d{1,3}[.)]")
 NUMBER = re.compile(r"[$€£¥]?\d[\d.,]*")
-DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")       # of a telephone number
-WORD_TEXT = re.compile(r"(?:\{[^{}]{0,200}\}|\S)+")    # phonemes in braces are one word
+DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")  # of a telephone number
+WORD_TEXT = re.compile(r"(?:\{[^{}]{0,200}\}|\S)+")  # phonemes in braces are one word
 QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.values()) for plural in ("", "s"))
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
@@ -95,7 +88,7 @@ def words(text: str) -> list[TextPiece]:
     for span, following in pairwise([*spans, None]):
         word, gap_before = " ".join(span[0].split()), gap
         quoted ^= sum(map(word.count, '"“”')) % 2 == 1
-        gap = text[span.end():following.start()] if following else "\n\n"
+        gap = text[span.end() : following.start()] if following else "\n\n"
         cost = break_cost(word, gap, following[0] if following else "")
         if cost == PARAGRAPH:
             quoted = False
@@ -112,7 +105,7 @@ def break_cost(word: str, gap: str, following: str) -> float:
     if gap.count("\n") > 1:
         return PARAGRAPH
     if not any(map(str.isalnum, following)):
-        return WORD                     # ". . ." and "—" stay with the word before
+        return WORD  # ". . ." and "—" stay with the word before
     core = word.rstrip(CLOSING)
     abbreviation = is_abbreviation(core, following)
     if MARKS.search(core) and not abbreviation:
@@ -136,7 +129,7 @@ def is_abbreviation(word: str, following: str) -> bool:
     if stem in TITLES or stem in PHRASES:
         return True
     if len(stem) == 1 and word[-2].isupper() and following[:1].isdigit():
-        return False                    # Class D. 4 went
+        return False  # Class D. 4 went
     if stem in NUMBERED or stem.capitalize() in SHORT_MONTHS:
         return following[:1].isdigit()
     if stem not in ENDINGS and not INITIALS.fullmatch(stem):
@@ -201,16 +194,16 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
         return found
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
-    ends = [0]                                  # ends[j]: length of the first j pieces, each with a space after it
+    ends = [0]  # ends[j]: length of the first j pieces, each with a space after it
     for piece in found:
         ends.append(ends[-1] + len(piece) + 1)
     length_costs = costs_of_lengths(desired, maximum, weight)
-    positions, best = np.array(ends), np.zeros(len(ends))       # best[j]: lowest cost of the first j pieces
-    start, first = [0], 0                                       # start[j]: of the last chunk of the first j pieces
+    positions, best = np.array(ends), np.zeros(len(ends))  # best[j]: lowest cost of the first j pieces
+    start, first = [0], 0  # start[j]: of the last chunk of the first j pieces
     for j in range(1, len(ends)):
         while first < j - 1 and ends[j] - ends[first] - 1 > maximum:
             first += 1
-        if ends[j] - ends[first] - 1 > maximum:         # a single word
+        if ends[j] - ends[first] - 1 > maximum:  # a single word
             options = best[first:j] + CHUNK + ((ends[j] - ends[first] - 1) / desired - 1) ** 2 + costs[j - 1]
         else:
             length = ends[j] - positions[first:j] - 1
@@ -220,6 +213,6 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
         start.append(first + i)
     chunks, j = [], len(found)
     while j:
-        chunks.append(join(found[start[j]:j]))
+        chunks.append(join(found[start[j] : j]))
         j = start[j]
     return chunks[::-1]

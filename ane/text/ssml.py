@@ -13,30 +13,45 @@ from ane.system.errors import UserError
 from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds
 from ane.text.say_as import say_as
 
-BLEEPED = ("expletive", "bleep")        # a pause stands for the word, as a beep does elsewhere
-BLEEP = 0.4                             # seconds
+BLEEPED = ("expletive", "bleep")  # a pause stands for the word, as a beep does elsewhere
+BLEEP = 0.4  # seconds
 
 
-MAX_DEPTH = 100         # of elements in one another
-MAX_FAULTS = 20         # that a message names
+MAX_DEPTH = 100  # of elements in one another
+MAX_FAULTS = 20  # that a message names
 # Elements, with the attributes that have an effect.
 ELEMENTS = {
-    "speak": ("xml:lang",), "p": ("xml:lang",), "s": ("xml:lang",), "break": ("time", "strength"), "sub": ("alias",),
-    "say-as": ("interpret-as", "format", "detail", "language"), "prosody": ("rate", "volume"), "voice": ("name",),
-    "lang": ("xml:lang",)}
+    "speak": ("xml:lang",),
+    "p": ("xml:lang",),
+    "s": ("xml:lang",),
+    "break": ("time", "strength"),
+    "sub": ("alias",),
+    "say-as": ("interpret-as", "format", "detail", "language"),
+    "prosody": ("rate", "volume"),
+    "voice": ("name",),
+    "lang": ("xml:lang",),
+}
 # Elements without effect on the words, with what to do about them. So is every element with a prefix, as amazon:effect.
 WITHOUT_EFFECT = {
-    "emphasis": "", "mark": "", "w": "", "token": "", "meta": "", "metadata": "",
-    "phoneme": ": respell the word with <sub> or a lexicon", "lexicon": ": give a lexicon beside the text",
-    "audio": ": the text in it is spoken, and its sound is not played", "desc": ""}
-SILENT = ("meta", "metadata", "lexicon", "desc")        # whose text is not spoken
+    "emphasis": "",
+    "mark": "",
+    "w": "",
+    "token": "",
+    "meta": "",
+    "metadata": "",
+    "phoneme": ": respell the word with <sub> or a lexicon",
+    "lexicon": ": give a lexicon beside the text",
+    "audio": ": the text in it is spoken, and its sound is not played",
+    "desc": "",
+}
+SILENT = ("meta", "metadata", "lexicon", "desc")  # whose text is not spoken
 HARMLESS = ("xmlns", "version", "id", "xml:id", "xml:base", "xsi:schemaLocation", "onlangfailure")
 REQUIRED = {"sub": "alias", "say-as": "interpret-as"}
-STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}     # seconds
+STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}  # seconds
 RATES = {"x-slow": 0.5, "slow": 0.8, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.6}
 VOLUMES = {"silent": 0.0, "x-soft": 0.25, "soft": 0.5, "medium": 1.0, "default": 1.0, "loud": 1.41, "x-loud": 2.0}
-PROSODY = {"rate": (RATES, SPEEDS, '"120%"'), "volume": (VOLUMES, GAINS, '"-6dB"')}      # names, limits, an example
-TEXT_ONLY = ("sub", "say-as")       # elements that hold text and no elements
+PROSODY = {"rate": (RATES, SPEEDS, '"120%"'), "volume": (VOLUMES, GAINS, '"-6dB"')}  # names, limits, an example
+TEXT_ONLY = ("sub", "say-as")  # elements that hold text and no elements
 
 
 def read_ssml(document: str) -> list[Passage]:
@@ -60,7 +75,7 @@ class SsmlElement:
     speed: float
     gain: float
     voice: str = ""
-    first: int = 0      # index of the first passage within it
+    first: int = 0  # index of the first passage within it
 
 
 class SsmlReader:
@@ -69,10 +84,10 @@ class SsmlReader:
     def __init__(self) -> None:
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
-        self._text = ""             # of an element of TEXT_ONLY
-        self._given = False         # whether the last text was that of such an element
-        self.faults: list[str] = []                 # each with its line
-        self.notes: dict[str, set[int]] = {}        # what has no effect, with the lines
+        self._text = ""  # of an element of TEXT_ONLY
+        self._given = False  # whether the last text was that of such an element
+        self.faults: list[str] = []  # each with its line
+        self.notes: dict[str, set[int]] = {}  # what has no effect, with the lines
 
     def read(self, document: str) -> list[Passage]:
         # the text is decoded: an encoding that it declares is out of date
@@ -90,8 +105,11 @@ class SsmlReader:
             self.fault(f"not well-formed XML ({expat.ErrorString(error.code)}): correct it", error.lineno)
         if self.faults:
             more = len(self.faults) - MAX_FAULTS
-            raise UserError("SSML, " + "; ".join(self.faults[:MAX_FAULTS])
-                            + (f"; and {more} more fault{'s' * (more > 1)}" if more > 0 else ""))
+            raise UserError(
+                "SSML, "
+                + "; ".join(self.faults[:MAX_FAULTS])
+                + (f"; and {more} more fault{'s' * (more > 1)}" if more > 0 else "")
+            )
         return self.passages
 
     def fault(self, text: str, line: int = 0) -> None:
@@ -138,8 +156,10 @@ class SsmlReader:
             if name == "prosody" and not attributes:
                 self.note("<prosody> without rate or volume has no effect")
         if parent and parent.name in (*TEXT_ONLY, "break"):
-            self.fault(f"<{parent.name}> holds an element: it must hold "
-                       + ("nothing" if parent.name == "break" else "text only"))
+            self.fault(
+                f"<{parent.name}> holds an element: it must hold "
+                + ("nothing" if parent.name == "break" else "text only")
+            )
         if not (language := attributes.get("xml:lang", "en")).lower().startswith("en"):
             self.note(f"xml:lang is {language!r}: all text is read as English")
         required = REQUIRED.get(name) or ("name" if name == "voice" and not attributes.keys() - {"name"} else "")
@@ -153,8 +173,9 @@ class SsmlReader:
         if element.name in TEXT_ONLY:
             self._text += text
         elif element.name == "break" and text.strip():
-            self.fault("<break> holds text: it must hold nothing",
-                       max(1, self._parser.CurrentLineNumber - text.count("\n")))
+            self.fault(
+                "<break> holds text: it must hold nothing", max(1, self._parser.CurrentLineNumber - text.count("\n"))
+            )
         else:
             self._add(text, element)
 
@@ -172,9 +193,9 @@ class SsmlReader:
             try:
                 self._add(say_as(self._text, kind, form), element)
             except ValueError as error:
-                if kind:                # what is missing is a fault already
+                if kind:  # what is missing is a fault already
                     self.fault(str(error))
-        elif name == "audio" and not any(passage.text.strip() for passage in self.passages[element.first:]):
+        elif name == "audio" and not any(passage.text.strip() for passage in self.passages[element.first :]):
             self.fault("<audio> has no text to speak in place of its sound: write one in it, or remove it")
         elif name in ("p", "s"):
             self._end_sentence()
@@ -203,8 +224,9 @@ class SsmlReader:
         """Return the seconds of a break, 0 after a fault."""
         if "time" in attributes:
             try:
-                return duration_seconds(attributes["time"].strip(), f"break {attributes['time']!r}",
-                                        'time="500ms" or time="1.5s"')
+                return duration_seconds(
+                    attributes["time"].strip(), f"break {attributes['time']!r}", 'time="500ms" or time="1.5s"'
+                )
             except UserError as error:
                 self.fault(str(error))
                 return 0.0
@@ -219,18 +241,21 @@ class SsmlReader:
         text = attributes.get(name, "medium").strip()
         value = named[text] if text in named else prosody_factor(name, text)
         if value is None:
-            self.fault(f"{name} of <prosody> is {text!r}: write one of {', '.join(named)}, or a value such as "
-                       f"{example}")
+            self.fault(
+                f"{name} of <prosody> is {text!r}: write one of {', '.join(named)}, or a value such as {example}"
+            )
             return around
         result = min(max(around * value, least), most)
         if result != around * value:
-            self.note(f"{name} of <prosody> is {around * value:g} times the normal one, with those around it, and is "
-                      f"spoken at {result:g}")
+            self.note(
+                f"{name} of <prosody> is {around * value:g} times the normal one, with those around it, and is "
+                f"spoken at {result:g}"
+            )
         return result
 
 
 def prosody_factor(name: str, text: str) -> float | None:
-    """"120%", "+20%" and "1.2" → 1.2 as a rate, "-6dB" → 0.501 as a volume; None: it is no value."""
+    """ "120%", "+20%" and "1.2" → 1.2 as a rate, "-6dB" → 0.501 as a volume; None: it is no value."""
     if name == "volume":
         found = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
         return round(10 ** (float(found[1]) / 20), 3) if found else None
@@ -244,8 +269,9 @@ def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
     """Neighbours that sound alike and have no silence between them as one passage; empty ones are left out."""
     held: Passage | None = None
     for passage in passages:
-        alike = held and not held.silence and replace(held, text="", silence=0.0) == replace(passage, text="",
-                                                                                             silence=0.0)
+        alike = (
+            held and not held.silence and replace(held, text="", silence=0.0) == replace(passage, text="", silence=0.0)
+        )
         if held and alike:
             held = replace(passage, text=held.text + passage.text)
         elif held and not passage.text.strip():

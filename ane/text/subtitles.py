@@ -4,13 +4,15 @@ import html
 from collections.abc import Iterable
 
 WEBVTT = "WEBVTT\n"
-Cue = tuple[float, float, str]      # seconds from and to which a text is shown
+Cue = tuple[float, float, str]  # seconds from and to which a text is shown
 
 
 def srt(cues: Iterable[Cue]) -> str:
     """Return numbered subtitles, with times as 00:00:00,000."""
-    return "\n".join(f"{number}\n{clock(start, ',')} --> {clock(end, ',')}\n{text}\n"
-                     for number, (start, end, text) in enumerate(cues, 1))
+    return "\n".join(
+        f"{number}\n{clock(start, ',')} --> {clock(end, ',')}\n{text}\n"
+        for number, (start, end, text) in enumerate(cues, 1)
+    )
 
 
 def vtt(cues: Iterable[Cue]) -> str:

@@ -18,17 +18,17 @@ from typing import NamedTuple
 TAG = re.compile(r"""<(/?)([A-Za-z_][\w:.-]{0,100})((?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+)>""")
 BROKEN_TAG = re.compile(r"</?[A-Za-z_][^<>]*+>")
 ATTRIBUTE = re.compile(r"""([\w:.-]{1,100})(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?""")
-DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)      # a document type with declarations of its own
-OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))        # tried in this order
-RAW_TEXT = ("script", "style")      # their content is no markup, and is left out
+DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)  # a document type with declarations of its own
+OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))  # tried in this order
+RAW_TEXT = ("script", "style")  # their content is no markup, and is left out
 
 
 class MarkupToken(NamedTuple):
     """A start tag, an end tag or text."""
 
-    kind: str           # "start", "end" or "text"
-    value: str          # the name of the element without its prefix, in lower case; or the text
-    attributes: Mapping[str, str] = MappingProxyType({})        # of a start tag; names in lower case, with their prefix
+    kind: str  # "start", "end" or "text"
+    value: str  # the name of the element without its prefix, in lower case; or the text
+    attributes: Mapping[str, str] = MappingProxyType({})  # of a start tag; names in lower case, with their prefix
 
 
 def tokenize(markup: str) -> Iterator[MarkupToken]:
@@ -56,7 +56,7 @@ def tokenize(markup: str) -> Iterator[MarkupToken]:
             if markup.startswith(start, position):
                 found = markup.find(close, position + len(start))
                 if start == "<![CDATA[":
-                    yield MarkupToken("text", markup[position + len(start):found if found >= 0 else end])
+                    yield MarkupToken("text", markup[position + len(start) : found if found >= 0 else end])
                 position = found + len(close) if found >= 0 else end
                 break
         else:
@@ -74,12 +74,14 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
     if tag[1]:
         yield MarkupToken("end", name)
         return tag.end()
-    attributes = {found[1].lower(): unescape(next((value for value in found.groups()[1:] if value is not None), ""))
-                  for found in ATTRIBUTE.finditer(tag[3])}
+    attributes = {
+        found[1].lower(): unescape(next((value for value in found.groups()[1:] if value is not None), ""))
+        for found in ATTRIBUTE.finditer(tag[3])
+    }
     yield MarkupToken("start", name, attributes)
     if tag[3].endswith("/"):
         yield MarkupToken("end", name)
-    elif tag[2].lower() in RAW_TEXT:        # not a <w:style> of Word
+    elif tag[2].lower() in RAW_TEXT:  # not a <w:style> of Word
         close = re.compile(f"</{name}", re.IGNORECASE).search(markup, tag.end())
         return close.start() if close else len(markup)
     return tag.end()

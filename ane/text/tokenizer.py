@@ -11,15 +11,15 @@ from ane.text.other_languages import LANGUAGES
 from ane.text.upstream import normalise_basic, normalise_upstream
 
 NORMALISERS: dict[str, Callable[[str], str]] = {
-    "english": normalise_english,       # expands money, dates, units, acronyms and the like
-    "upstream": normalise_upstream,     # upstream's default, quirks included
-    "basic": normalise_basic,           # upstream's use_basic_cleaners, for other languages and tokenizers
-    **LANGUAGES,                        # basic, with numbers in words of a language
+    "english": normalise_english,  # expands money, dates, units, acronyms and the like
+    "upstream": normalise_upstream,  # upstream's default, quirks included
+    "basic": normalise_basic,  # upstream's use_basic_cleaners, for other languages and tokenizers
+    **LANGUAGES,  # basic, with numbers in words of a language
 }
-ANY_SCRIPT = (normalise_basic, *LANGUAGES.values())      # their tokenizers may know any
+ANY_SCRIPT = (normalise_basic, *LANGUAGES.values())  # their tokenizers may know any
 SPACE, STOP, UNKNOWN = "[SPACE]", "[STOP]", "[UNK]"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-SHOWN = 60      # characters of the user's text in an error message
+SHOWN = 60  # characters of the user's text in an error message
 
 
 class Tokenizer:
@@ -35,13 +35,17 @@ class Tokenizer:
             raise UserError(f"there is no text normaliser {normaliser!r}; choose one of {', '.join(NORMALISERS)}")
         try:
             self._encoder = tokenizers.Tokenizer.from_str(json)
-        except Exception as error:      # the library raises nothing more specific
-            raise UserError(f"{source} is not a tokenizer ({error}); take the tokenizer.json that came with the model, "
-                            "or one saved by the tokenizers library") from error
+        except Exception as error:  # the library raises nothing more specific
+            raise UserError(
+                f"{source} is not a tokenizer ({error}); take the tokenizer.json that came with the model, "
+                "or one saved by the tokenizers library"
+            ) from error
         unknown = getattr(self._encoder.model, "unk_token", None)
         if unknown is not None and self._encoder.model.token_to_id(unknown) is None:
-            raise UserError(f"{source} has no token {unknown!r}, which it uses for unknown words; take the "
-                            "tokenizer.json that came with the model")
+            raise UserError(
+                f"{source} has no token {unknown!r}, which it uses for unknown words; take the "
+                "tokenizer.json that came with the model"
+            )
         self.normalise = NORMALISERS[normaliser]
         self.ids = self._encoder.get_vocab()
         self.size = len(self.ids)
@@ -86,11 +90,12 @@ class NothingToSayError(UserError):
 def nothing_to_say_error(text: str) -> NothingToSayError:
     if not text.strip():
         return NothingToSayError("there is nothing to say: the text is empty, or has marks alone")
-    return NothingToSayError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can "
-                             "speak; write it in words")
+    return NothingToSayError(
+        f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can speak; write it in words"
+    )
 
 
 def shorten(text: str) -> str:
     """``text`` on one line, cut to ``SHOWN`` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= SHOWN else text[:SHOWN - 1] + "…"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

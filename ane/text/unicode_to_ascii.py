@@ -16,28 +16,72 @@ from ane.text.number_words import roman
 from ane.text.rule import TextRule, any_of, follows, rule
 
 # signs for which the normaliser has rules
-KEPT = frozenset("°–—×÷±≈≠≤≥√∞§¶©µ→²³‰−").union(
-    sign for sign in CURRENCIES if len(sign) == 1 and not sign.isascii())
+KEPT = frozenset("°–—×÷±≈≠≤≥√∞§¶©µ→²³‰−").union(sign for sign in CURRENCIES if len(sign) == 1 and not sign.isascii())
 
 REPLACED = {
-    **dict.fromkeys("“”„‟«»″〝〞「」『』", '"'), **dict.fromkeys("‘’‚‛′‵ʼʻ‹›´", "'"),
-    **dict.fromkeys("‐‑⁃•‣", "-"), "‒": "–", "―": "—", "…": "...", "⋯": "...", "·": " ",
-    "º": "°", "˚": "°", "⁄": "/", "∕": "/", "∗": "*", "⋅": "×", "∼": "~", "≃": "≈", "≅": "≈", "⇒": "→", "⟶": "→",
-    "￡": "£", "￥": "¥", "℃": "°C", "℉": "°F", "№": "No. ", "℅": "care of ", "™": "", "®": "", "¡": "", "¿": "",
-    "†": "", "‡": "", "₨": "Rs ",
-    "\u2028": "\n", "\u2029": "\n\n", "\x85": "\n",
-    "、": ", ", "。": ". ", "，": ", ", "！": "! ", "？": "? ", "：": ": ", "；": "; ",
+    **dict.fromkeys("“”„‟«»″〝〞「」『』", '"'),
+    **dict.fromkeys("‘’‚‛′‵ʼʻ‹›´", "'"),
+    **dict.fromkeys("‐‑⁃•‣", "-"),
+    "‒": "–",
+    "―": "—",
+    "…": "...",
+    "⋯": "...",
+    "·": " ",
+    "º": "°",
+    "˚": "°",
+    "⁄": "/",
+    "∕": "/",
+    "∗": "*",
+    "⋅": "×",
+    "∼": "~",
+    "≃": "≈",
+    "≅": "≈",
+    "⇒": "→",
+    "⟶": "→",
+    "￡": "£",
+    "￥": "¥",
+    "℃": "°C",
+    "℉": "°F",
+    "№": "No. ",
+    "℅": "care of ",
+    "™": "",
+    "®": "",
+    "¡": "",
+    "¿": "",
+    "†": "",
+    "‡": "",
+    "₨": "Rs ",
+    "\u2028": "\n",
+    "\u2029": "\n\n",
+    "\x85": "\n",
+    "、": ", ",
+    "。": ". ",
+    "，": ", ",
+    "！": "! ",
+    "？": "? ",
+    "：": ": ",
+    "；": "; ",
 }
-SIGN_NAMES = {"∑": "the sum of", "∏": "the product of", "∫": "the integral of", "∂": "partial", "∈": "in",
-              "∝": "proportional to"}
+SIGN_NAMES = {
+    "∑": "the sum of",
+    "∏": "the product of",
+    "∫": "the integral of",
+    "∂": "partial",
+    "∈": "in",
+    "∝": "proportional to",
+}
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
-WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")     # with the marks on its letters
+WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")  # with the marks on its letters
 # Arrows, boxes, shapes, ornaments and emoji, which say nothing.
 PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
 # What is done with words in other scripts, and what a warning says of them.
-UNREADABLE = {"nearest": "read as the English ones nearest to them: the voice speaks English",
-              "spell": "spelt by name", "skip": "left out", "refuse": "refused"}
+UNREADABLE = {
+    "nearest": "read as the English ones nearest to them: the voice speaks English",
+    "spell": "spelt by name",
+    "skip": "left out",
+    "refuse": "refused",
+}
 GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ"
 SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS + "⁺", "0123456789-n+")
@@ -57,14 +101,14 @@ def ascii_character(character: str) -> str:
     romanised = anyascii(character)
     if category[0] in "LMN":
         if "/" in romanised:
-            return f" {romanised}"                                      # 2½ → 2 1/2
+            return f" {romanised}"  # 2½ → 2 1/2
         return f"{romanised} " if "一" <= character <= "\u9fff" else romanised
     if category[0] == "P":
         return romanised
     if category in ("Sc", "Sm"):
         return spoken_sign(character)
     plain = unicodedata.normalize("NFKC", character)
-    return "" if category[0] == "C" else plain if category == "So" and plain.isascii() else " "    # ㎏ → kg
+    return "" if category[0] == "C" else plain if category == "So" and plain.isascii() else " "  # ㎏ → kg
 
 
 def spoken_sign(character: str) -> str:
@@ -77,7 +121,7 @@ def spoken_sign(character: str) -> str:
 
 def script_of(word: str) -> str:
     """The script of a word without Latin letters, such as "Cyrillic"; "" where it is Latin all the same."""
-    if re.fullmatch(GREEK, word):       # a single letter is a symbol
+    if re.fullmatch(GREEK, word):  # a single letter is a symbol
         return ""
     name = unicodedata.name(word[0], "").partition(" ")[0]
     latin = name in ("LATIN", "MODIFIER") or unicodedata.normalize("NFKC", word[0])[0].isascii()
@@ -91,18 +135,31 @@ def foreign_scripts(text: str) -> list[str]:
 
 def unread_signs(text: str) -> list[str]:
     """Name the signs of ``text`` that nothing is spoken for, other than pictures, arrows and ornaments: "⌘"."""
-    return [] if text.isascii() else sorted(
-        character for character in set(text) if unicodedata.category(character) in ("Co", "Nl", "No", "Po", "So")
-        and character not in REPLACED and not PICTURE.match(character) and not ascii_character(character).strip())
+    return (
+        []
+        if text.isascii()
+        else sorted(
+            character
+            for character in set(text)
+            if unicodedata.category(character) in ("Co", "Nl", "No", "Po", "So")
+            and character not in REPLACED
+            and not PICTURE.match(character)
+            and not ascii_character(character).strip()
+        )
+    )
 
 
 def readable(text: str, unreadable: str) -> str:
     """``text`` with its words in other scripts than Latin as a key of ``UNREADABLE`` says. UserError: "refuse"."""
+
     def replaced(found: re.Match[str]) -> str:
         script = script_of(word := found[0])
         if script and unreadable == "refuse":
-            raise UserError(f"unreadable is refuse, and the text has {script} letters, {word[:40]!r}: write them in "
-                            "Latin ones, or choose another unreadable", "unreadable")
+            raise UserError(
+                f"unreadable is refuse, and the text has {script} letters, {word[:40]!r}: write them in "
+                "Latin ones, or choose another unreadable",
+                "unreadable",
+            )
         spelt = " ".join(filter(None, map(letter_name, word))) if unreadable == "spell" else ""
         return spelt if script else word
 
@@ -129,7 +186,7 @@ def expand_greek(match: re.Match) -> str:
 def expand_superscript(match: re.Match) -> str:
     """10⁶ → 10^6. x² and km³ are left to later rules, and footnote marks are dropped."""
     base, superscript = match[1], match[2]
-    if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):     # a word
+    if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):  # a word
         return base
     if base and superscript in ("²", "³"):
         return match[0]
@@ -140,7 +197,8 @@ def expand_mark(match: re.Match) -> str:
     """Name the ™ of "the ™ sign" and "write ™ after it". After a name and among pictures it is silent: "Coke ™"."""
     word = follows(match, WORD_BEFORE)
     named = SIGN_AFTER.match(match.string, match.end()) or (
-        word and (word[1].islower() or word[1].lower() in DETERMINERS))
+        word and (word[1].islower() or word[1].lower() in DETERMINERS)
+    )
     return MARKS[match[0]] if named else ""
 
 
@@ -161,11 +219,17 @@ RULES: tuple[TextRule, ...] = (
     rule("5 kΩ", r"(?<=\d)(\s?)([mkMG]?)[Ω\u2126]", r"\1\2ohm"),
     rule("μm: micro", r"[μµ](?=(?:[mgslLFHAVWJ]|mol)\b)", "µ"),
     rule("µ: mu", r"µ(?!(?:[mgslLFHAVWJ]|mol)\b)", "μ"),
-    rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
-    rule("¹⁴C", rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
-         lambda match: f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}"),
-    rule("Ca²⁺", rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",      # a later rule reads Ca^2+
-         lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}"),
+    rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),  # U+03A2 is unassigned
+    rule(
+        "¹⁴C",
+        rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
+        lambda match: f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}",
+    ),
+    rule(
+        "Ca²⁺",
+        rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",  # a later rule reads Ca^2+
+        lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}",
+    ),
     rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
     rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),

@@ -17,38 +17,172 @@ from anyascii import anyascii
 from ane.text import number_words
 from ane.text.rule import TextRule, apply_rules, rule
 
-LONGEST = 33        # digits of the longest number that upstream reads as one
-SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion", "sextillion", "septillion",
-          "octillion", "nonillion")
+LONGEST = 33  # digits of the longest number that upstream reads as one
+SCALES = (
+    "",
+    "thousand",
+    "million",
+    "billion",
+    "trillion",
+    "quadrillion",
+    "quintillion",
+    "sextillion",
+    "septillion",
+    "octillion",
+    "nonillion",
+)
 
 TRANSLITERATION = {
-    "¢": "C/", "£": "PS", "¤": "$?", "¥": "Y=", "₠": "ECU", "₡": "CL", "₣": "FF", "₥": "mil", "₪": "NS", "₴": "UAH",
-    "₵": "C|", "₶": "L", "₺": "L", "₼": "m", "₽": "R", "₾": "l", "⃀": "", "￠": "/C", "￡": "PS", "￥": "Y=",
-    "§": "SS", "·": "*", "×": "x", "ĸ": "k",
-    "\u200b": " ", "—": "--", "―": "--", "‚": ",", "„": ",,", "‣": "*>", "‧": ".", "\u2028": "\n", "\u2029": "\n\n",
-    "⁃": "--", "⁅": "-[", "⁆": "]-", "⁋": "PP", "⁌": "(]", "⁍": "[)", "⁒": "%", "℃": "degC", "℉": "degF", "№": "No. ",
-    "℠": "(sm)", "™": "(tm)", "℅": " c/o ", "←": "-", "→": "-", "↔": "-", "⇐": "=", "⇒": "=", "⇔": "=", "↑": "|",
-    "↓": "|", "、": ", ", "。": ". ", "」": "] ", "『": "{", "』": "} ", "〉": "> ", "》": ">> ", "】": ")] ",
-    "−": "-", "∕": "/", "∖": "\\", "∗": "*", "∣": "|", "∶": ":", "∼": "~", "≤": "<=", "≥": ">=", "♯": "#",
-    "♠": "spades", "♤": "spades", "♥": "hearts", "♡": "hearts", "♦": "diamonds", "♢": "diamonds", "♣": "clubs",
+    "¢": "C/",
+    "£": "PS",
+    "¤": "$?",
+    "¥": "Y=",
+    "₠": "ECU",
+    "₡": "CL",
+    "₣": "FF",
+    "₥": "mil",
+    "₪": "NS",
+    "₴": "UAH",
+    "₵": "C|",
+    "₶": "L",
+    "₺": "L",
+    "₼": "m",
+    "₽": "R",
+    "₾": "l",
+    "⃀": "",
+    "￠": "/C",
+    "￡": "PS",
+    "￥": "Y=",
+    "§": "SS",
+    "·": "*",
+    "×": "x",
+    "ĸ": "k",
+    "\u200b": " ",
+    "—": "--",
+    "―": "--",
+    "‚": ",",
+    "„": ",,",
+    "‣": "*>",
+    "‧": ".",
+    "\u2028": "\n",
+    "\u2029": "\n\n",
+    "⁃": "--",
+    "⁅": "-[",
+    "⁆": "]-",
+    "⁋": "PP",
+    "⁌": "(]",
+    "⁍": "[)",
+    "⁒": "%",
+    "℃": "degC",
+    "℉": "degF",
+    "№": "No. ",
+    "℠": "(sm)",
+    "™": "(tm)",
+    "℅": " c/o ",
+    "←": "-",
+    "→": "-",
+    "↔": "-",
+    "⇐": "=",
+    "⇒": "=",
+    "⇔": "=",
+    "↑": "|",
+    "↓": "|",
+    "、": ", ",
+    "。": ". ",
+    "」": "] ",
+    "『": "{",
+    "』": "} ",
+    "〉": "> ",
+    "》": ">> ",
+    "】": ")] ",
+    "−": "-",
+    "∕": "/",
+    "∖": "\\",
+    "∗": "*",
+    "∣": "|",
+    "∶": ":",
+    "∼": "~",
+    "≤": "<=",
+    "≥": ">=",
+    "♯": "#",
+    "♠": "spades",
+    "♤": "spades",
+    "♥": "hearts",
+    "♡": "hearts",
+    "♦": "diamonds",
+    "♢": "diamonds",
+    "♣": "clubs",
     "♧": "clubs",
-    "й": "i", "ю": "iu", "я": "ia", "ё": "io", "ї": "yi", "ґ": "g'", "ћ": "tsh",
-    "Й": "I", "Ю": "Iu", "Я": "Ia", "Ё": "Io", "Ї": "Yi", "Ґ": "G'", "Ћ": "Tsh", "Ξ": "Ks", "\u037e": "?",
+    "й": "i",
+    "ю": "iu",
+    "я": "ia",
+    "ё": "io",
+    "ї": "yi",
+    "ґ": "g'",
+    "ћ": "tsh",
+    "Й": "I",
+    "Ю": "Iu",
+    "Я": "Ia",
+    "Ё": "Io",
+    "Ї": "Yi",
+    "Ґ": "G'",
+    "Ћ": "Tsh",
+    "Ξ": "Ks",
+    "\u037e": "?",
 } | dict.fromkeys("⁏⁐⁑⁔⁕⁖⁘⁙⁚⁛⁜⁝⁞", "")
 
 # The classical transliteration of Greek; upstream drops accents and breathings.
 GREEK = {
-    "α": "a", "β": "b", "γ": "g", "δ": "d", "ε": "e", "ζ": "z", "η": "e", "θ": "th", "ι": "i", "κ": "k", "λ": "l",
-    "μ": "m", "ν": "n", "ξ": "x", "ο": "o", "π": "p", "ρ": "r", "σ": "s", "ς": "s", "τ": "t", "υ": "u", "φ": "ph",
-    "χ": "kh", "ψ": "ps", "ω": "o",
+    "α": "a",
+    "β": "b",
+    "γ": "g",
+    "δ": "d",
+    "ε": "e",
+    "ζ": "z",
+    "η": "e",
+    "θ": "th",
+    "ι": "i",
+    "κ": "k",
+    "λ": "l",
+    "μ": "m",
+    "ν": "n",
+    "ξ": "x",
+    "ο": "o",
+    "π": "p",
+    "ρ": "r",
+    "σ": "s",
+    "ς": "s",
+    "τ": "t",
+    "υ": "u",
+    "φ": "ph",
+    "χ": "kh",
+    "ψ": "ps",
+    "ω": "o",
 }
 
-ABBREVIATIONS = tuple(rule(short, rf"\b{short}\.", long) for short, long in {
-    "mrs": "misess",       # upstream's spelling
-    "mr": "mister", "dr": "doctor", "st": "saint", "co": "company", "jr": "junior", "maj": "major", "gen": "general",
-    "drs": "doctors", "rev": "reverend", "lt": "lieutenant", "hon": "honorable", "sgt": "sergeant", "capt": "captain",
-    "esq": "esquire", "ltd": "limited", "col": "colonel", "ft": "fort",
-}.items())
+ABBREVIATIONS = tuple(
+    rule(short, rf"\b{short}\.", long)
+    for short, long in {
+        "mrs": "misess",  # upstream's spelling
+        "mr": "mister",
+        "dr": "doctor",
+        "st": "saint",
+        "co": "company",
+        "jr": "junior",
+        "maj": "major",
+        "gen": "general",
+        "drs": "doctors",
+        "rev": "reverend",
+        "lt": "lieutenant",
+        "hon": "honorable",
+        "sgt": "sergeant",
+        "capt": "captain",
+        "esq": "esquire",
+        "ltd": "limited",
+        "col": "colonel",
+        "ft": "fort",
+    }.items()
+)
 
 
 def normalise_upstream(text: str) -> str:
@@ -76,7 +210,7 @@ def transliterate(character: str) -> str:
         ascii_letter = GREEK[letter.lower()]
         return ascii_letter if letter.islower() else ascii_letter.capitalize()
     if "∀" <= character <= "⋿" or "☀" <= character <= "➿" or "\U0001f200" <= character <= "\U0001faff":
-        return ""       # mathematical operators, dingbats, emoji: upstream drops them, anyascii spells them
+        return ""  # mathematical operators, dingbats, emoji: upstream drops them, anyascii spells them
     ascii_text = anyascii(character)
     if "一" <= character <= "\u9fff":
         return f"{ascii_text} "
@@ -116,9 +250,12 @@ def expand_ordinal(match: re.Match) -> str:
 def inflected(n: int, joint: str) -> str:
     """A number as the package inflect writes it, which upstream uses: a comma after each group of three digits, and
     ``joint`` before the last two digits."""
-    groups = [(n // 1000 ** power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
-    parts = [f"{number_words.cardinal(group).replace('hundred ', f'hundred{joint}')} {scale}".rstrip()
-             for group, scale in groups if group] or ["zero"]
+    groups = [(n // 1000**power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
+    parts = [
+        f"{number_words.cardinal(group).replace('hundred ', f'hundred{joint}')} {scale}".rstrip()
+        for group, scale in groups
+        if group
+    ] or ["zero"]
     last = [parts.pop()] if len(parts) > 1 and 0 < n % 1000 < 100 else []
     return joint.join([", ".join(parts), *last])
 

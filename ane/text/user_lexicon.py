@@ -16,7 +16,7 @@ from ane.text.unicode_to_ascii import UNREADABLE, readable
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
 CASES = ("", "any", "exact")
 CLASSES = {"noun": NOUN_AFTER, "verb": VERB_AFTER}
-MAX_LEXICON = 8 << 20       # bytes
+MAX_LEXICON = 8 << 20  # bytes
 COLUMNS = "WORD, a tab, RESPELLING, and optionally a tab and exact, a tab and noun or verb"
 
 
@@ -75,14 +75,19 @@ class Lexicon:
         self.entries, self.unreadable = tuple(entries), unreadable
         if unreadable not in UNREADABLE:
             raise UserError(f"unreadable must be one of {', '.join(UNREADABLE)}, got {unreadable!r}", "unreadable")
-        self._root: dict[Any, Any] = {}         # (space before, folded token) → node; None → entries that end here
+        self._root: dict[Any, Any] = {}  # (space before, folded token) → node; None → entries that end here
         seen: dict[tuple, LexiconEntry] = {}
         for entry in self.entries:
-            key = (tuple((token.folded, token.spaced) for token in tokens(entry.word)), entry.exact and entry.word,
-                   entry.word_class)
+            key = (
+                tuple((token.folded, token.spaced) for token in tokens(entry.word)),
+                entry.exact and entry.word,
+                entry.word_class,
+            )
             if key in seen:
-                raise UserError(f"{entry.source or 'lexicon'}: {entry.word!r} has an entry already"
-                                f"{f' ({seen[key].source})' if seen[key].source else ''}: leave one of them out")
+                raise UserError(
+                    f"{entry.source or 'lexicon'}: {entry.word!r} has an entry already"
+                    f"{f' ({seen[key].source})' if seen[key].source else ''}: leave one of them out"
+                )
             seen[key] = entry
             node = self._root
             for index, token in enumerate(tokens(entry.word)):
@@ -97,7 +102,7 @@ class Lexicon:
         """``text`` with the entries' respellings alone."""
         parts, end = [], 0
         for match in self.matches(text):
-            parts += [text[end:match.start], match.entry.respelling]
+            parts += [text[end : match.start], match.entry.respelling]
             end = match.end
         return "".join(parts) + text[end:]
 
@@ -167,26 +172,42 @@ def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
     except UnicodeDecodeError as error:
         raise UserError(f"the lexicon {path} is not text in UTF-8 (byte {error.start}): convert it first") from error
     lines = enumerate(content.splitlines(), 1)
-    return Lexicon((read_line(line, path, number) for number, line in lines
-                    if line.strip() and line.lstrip()[0] != "#"), unreadable)
+    return Lexicon(
+        (read_line(line, path, number) for number, line in lines if line.strip() and line.lstrip()[0] != "#"),
+        unreadable,
+    )
 
 
 def entry_fault(word: str, respelling: str) -> str:
     """Return why a word cannot have this respelling, or "" if it can."""
-    return next((f"the {name} {value!r} has no letter or digit"
-                 for name, value in (("word", word), ("respelling", respelling))
-                 if not (isinstance(value, str) and any(map(str.isalnum, value)))), "")
+    return next(
+        (
+            f"the {name} {value!r} has no letter or digit"
+            for name, value in (("word", word), ("respelling", respelling))
+            if not (isinstance(value, str) and any(map(str.isalnum, value)))
+        ),
+        "",
+    )
 
 
 def read_line(line: str, path: Path, number: int) -> LexiconEntry:
     """The entry of a line. Raises UserError when it has none."""
     columns = [column.strip() for column in line.split("\t")]
     word, respelling, case, word_class = [*columns, "", "", "", ""][:4]
-    fault = ("there is no tab" if len(columns) < 2 else
-             f"it has {len(columns)} columns" if len(columns) > 4 else
-             entry_fault(word, respelling) or
-             (f"the case {case!r} is unknown" if case not in CASES else
-             f"the word class {word_class!r} is unknown" if word_class and word_class not in CLASSES else ""))
+    fault = (
+        "there is no tab"
+        if len(columns) < 2
+        else f"it has {len(columns)} columns"
+        if len(columns) > 4
+        else entry_fault(word, respelling)
+        or (
+            f"the case {case!r} is unknown"
+            if case not in CASES
+            else f"the word class {word_class!r} is unknown"
+            if word_class and word_class not in CLASSES
+            else ""
+        )
+    )
     if fault:
         raise UserError(f"{path}, line {number}: {fault}; write {COLUMNS}")
     return LexiconEntry(word, respelling, case == "exact", word_class, f"{path.name}, line {number}")

@@ -15,5 +15,19 @@ from ane.voices.finding import (
 )
 from ane.voices.voice import Clips, Voice, load_voice, mix_voices, open_voice, parse_mix, save_voice
 
-__all__ = ["RANDOM", "Clips", "FoundVoice", "Voice", "check_named_voice", "check_voice_name", "find_voice",
-           "list_voices", "load_voice", "mix_voices", "open_voice", "parse_mix", "save_voice", "voice_names"]
+__all__ = [
+    "RANDOM",
+    "Clips",
+    "FoundVoice",
+    "Voice",
+    "check_named_voice",
+    "check_voice_name",
+    "find_voice",
+    "list_voices",
+    "load_voice",
+    "mix_voices",
+    "open_voice",
+    "parse_mix",
+    "save_voice",
+    "voice_names",
+]

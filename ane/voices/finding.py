@@ -13,9 +13,9 @@ from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
-RANDOM = "random"       # the name of a voice that is drawn at random
-MOST_BYTES = 200        # of a voice's name: file systems allow 255 with the suffix
-_MAX = 12               # names listed in an error message, at most
+RANDOM = "random"  # the name of a voice that is drawn at random
+MOST_BYTES = 200  # of a voice's name: file systems allow 255 with the suffix
+_MAX = 12  # names listed in an error message, at most
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,20 @@ def voice_names(model: Bundle) -> list[str]:
 def check_voice_name(name: str) -> None:
     """Raise UserError for a name under which no voice can be stored and found again."""
     if name in (RANDOM, "?") or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
-        raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and without . - ~ in front, "
-                        f"other than {RANDOM} and ?")
+        raise UserError(
+            f"{name!r} cannot name a voice: choose one without / \\ & : and without . - ~ in front, "
+            f"other than {RANDOM} and ?"
+        )
     if not name or name != name.strip() or not name.isprintable() or is_voice_file(Path(name)):
-        raise UserError(f"{name!r} cannot name a voice: choose printable characters, without spaces at the ends and "
-                        "without the suffix of a file")
+        raise UserError(
+            f"{name!r} cannot name a voice: choose printable characters, without spaces at the ends and "
+            "without the suffix of a file"
+        )
     if len(name.encode()) > MOST_BYTES:
-        raise UserError(f"{name!r} cannot name a voice: its {len(name.encode())} bytes in UTF-8 are more than "
-                        f"{MOST_BYTES}, choose a shorter one")
+        raise UserError(
+            f"{name!r} cannot name a voice: its {len(name.encode())} bytes in UTF-8 are more than "
+            f"{MOST_BYTES}, choose a shorter one"
+        )
 
 
 def check_named_voice(spec: str, names: Collection[str]) -> None:
@@ -99,8 +105,10 @@ def check_named_voice(spec: str, names: Collection[str]) -> None:
     unknown = [name for name in parse_mix(spec)[0] if name not in names or is_voice_path(name)]
     if unknown:
         known = f"the names are {', '.join(list(names)[:_MAX])}" if names else "there are no voices"
-        raise NotFoundError(f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can "
-                            "name files for the names that a text has")
+        raise NotFoundError(
+            f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can "
+            "name files for the names that a text has"
+        )
 
 
 def is_voice_path(name_or_path: str) -> bool:
@@ -132,16 +140,19 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
     if len(latents) == 1:
         return (latents[0],)
     if latents:
-        raise UserError(f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_MAX])})"
-                        "; name one of them")
-    raise UserError(f"{folder}: holds no clips ({', '.join(CLIP_SUFFIXES)}) and no latents "
-                    f"({', '.join(LATENT_SUFFIXES)})")
+        raise UserError(
+            f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_MAX])})"
+            "; name one of them"
+        )
+    raise UserError(
+        f"{folder}: holds no clips ({', '.join(CLIP_SUFFIXES)}) and no latents ({', '.join(LATENT_SUFFIXES)})"
+    )
 
 
 def _folder_name(folder: Path) -> str:
     try:
         return folder.resolve().name
-    except OSError:             # the working directory was deleted
+    except OSError:  # the working directory was deleted
         return folder.name
 
 

@@ -25,20 +25,20 @@ from ane.system.files import replacing
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _LATENT_KEYS = ("ar_latent", "diffusion_latent")
 _FORMAT = "tortoise-ane voice 1"
-_FROM_CLIPS = "from_clips", "clip_mels"         # where a voice was: a key of the metadata, in older files a tensor
-_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")     # ai-voice-cloning's files: with the decoder's MD5
+_FROM_CLIPS = "from_clips", "clip_mels"  # where a voice was: a key of the metadata, in older files a tensor
+_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")  # ai-voice-cloning's files: with the decoder's MD5
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
     """The pair of conditioning latents, and their origin."""
 
-    ar: np.ndarray                          # (1, D) float32, conditions the autoregressive model
-    diffusion: np.ndarray                   # (1, C) float32, conditions the diffusion model
+    ar: np.ndarray  # (1, D) float32, conditions the autoregressive model
+    diffusion: np.ndarray  # (1, C) float32, conditions the diffusion model
     name: str
-    source: str = ""                        # for display: the clips or the mix it was made from
-    from_clips: bool = False                # whether the latents, or some of a mix, were computed from clips
-    decoder: str = ""                       # MD5 of the decoder's file that made the latents, or how it begins
+    source: str = ""  # for display: the clips or the mix it was made from
+    from_clips: bool = False  # whether the latents, or some of a mix, were computed from clips
+    decoder: str = ""  # MD5 of the decoder's file that made the latents, or how it begins
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -53,9 +53,11 @@ class Voice:
     def check_widths(self, widths: tuple[int, int]) -> None:
         """Raise UserError unless the latents have the model's widths (D, C)."""
         if self.widths != widths and (self.has_diffusion or self.widths[0] != widths[0]):
-            raise UserError(f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
-                            f"takes {widths[0]} and {widths[1]}: it was made with another model; "
-                            "compute it again from its clips with `ane voices add`")
+            raise UserError(
+                f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
+                f"takes {widths[0]} and {widths[1]}: it was made with another model; "
+                "compute it again from its clips with `ane voices add`"
+            )
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,9 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
             none = np.zeros((1, 0), np.float32)
             return Voice(_latent(rows[0], path, "the latent"), none, name, path.name, decoder=decoder)
         if are_latents and len(rows) == 2:
-            return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name,
-                         decoder=decoder)
+            return Voice(
+                _latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name, decoder=decoder
+            )
     return Clips(name, files)
 
 
@@ -119,7 +122,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             tensors = {key: file.get_tensor(key) for key in set(file.keys()) & set(_LATENT_KEYS)}
             from_clips = not {*file.keys(), *metadata}.isdisjoint(_FROM_CLIPS)
         for tensor in tensors.values():
-            if tensor.dtype.kind == "V":        # bfloat16, which a library such as ml_dtypes adds to NumPy
+            if tensor.dtype.kind == "V":  # bfloat16, which a library such as ml_dtypes adds to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again") from error
@@ -127,8 +130,14 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     if missing:
         raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_LATENT_KEYS)}")
     ar, diffusion = (_latent(tensors[key], path, key) for key in _LATENT_KEYS)
-    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), from_clips,
-                 metadata.get("decoder", ""))
+    return Voice(
+        ar,
+        diffusion,
+        name or metadata.get("name") or path.stem,
+        metadata.get("source", ""),
+        from_clips,
+        metadata.get("decoder", ""),
+    )
 
 
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
@@ -150,11 +159,17 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
         torch.save(tuple(torch.from_numpy(latent.copy()) for latent in latents), buffer)
         content = buffer.getvalue()
     else:
-        content = safetensors.numpy.save(dict(zip(_LATENT_KEYS, latents, strict=True)), {
-            "format": _FORMAT, "name": voice.name, "source": voice.source,
-            **({_FROM_CLIPS[0]: "yes"} if voice.from_clips else {}),
-            **({"decoder": voice.decoder} if voice.decoder else {})})
-    with replacing(path, lasting=lasting) as target:    # from memory: each library reports a full disk in its own way
+        content = safetensors.numpy.save(
+            dict(zip(_LATENT_KEYS, latents, strict=True)),
+            {
+                "format": _FORMAT,
+                "name": voice.name,
+                "source": voice.source,
+                **({_FROM_CLIPS[0]: "yes"} if voice.from_clips else {}),
+                **({"decoder": voice.decoder} if voice.decoder else {}),
+            },
+        )
+    with replacing(path, lasting=lasting) as target:  # from memory: each library reports a full disk in its own way
         target.write_bytes(content)
 
 
@@ -171,26 +186,36 @@ def _tensors(path: Path) -> list[np.ndarray]:
     content = load_pickle(path)
     if isinstance(content, torch.Tensor):
         if "hifigan_cond_latents" not in path.name:
-            raise UserError(f"{path}: is not a voice but one tensor; a .pth voice is the pair of latents (1, 1024) and "
-                            "(1, 2048); a fork's latent for HiFi-GAN alone is named hifigan_cond_latents….pth")
+            raise UserError(
+                f"{path}: is not a voice but one tensor; a .pth voice is the pair of latents (1, 1024) and "
+                "(1, 2048); a fork's latent for HiFi-GAN alone is named hifigan_cond_latents….pth"
+            )
         content = [content]
     rows = list(content) if isinstance(content, (tuple, list)) else []
     if len(rows) == 4 and rows[3] is None and isinstance(rows[2], torch.Tensor) and rows[2].ndim == 4:
         rows = rows[:2]
-    if not rows or not all(isinstance(row, torch.Tensor) and row.is_floating_point() and row.ndim in (1, 2)
-                           and row.layout == torch.strided and row.device.type == "cpu"
-                           and row.numel() == row.shape[-1] > 0 for row in rows):
-        raise UserError(f"{path}: is not a voice; a .pth voice is the pair of latents (1, 1024) and (1, 2048), "
-                        "or a list of clips (1, samples)")
+    if not rows or not all(
+        isinstance(row, torch.Tensor)
+        and row.is_floating_point()
+        and row.ndim in (1, 2)
+        and row.layout == torch.strided
+        and row.device.type == "cpu"
+        and row.numel() == row.shape[-1] > 0
+        for row in rows
+    ):
+        raise UserError(
+            f"{path}: is not a voice; a .pth voice is the pair of latents (1, 1024) and (1, 2048), "
+            "or a list of clips (1, samples)"
+        )
     return [row.detach().reshape(1, -1).float().numpy() for row in rows]
 
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     """Return one latent as (1, width) float32. UserError when it is not a row of finite numbers."""
-    missing = array.size == 0 and key != _LATENT_KEYS[1]       # without the second, HiFi-GAN alone speaks
+    missing = array.size == 0 and key != _LATENT_KEYS[1]  # without the second, HiFi-GAN alone speaks
     if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
-    with np.errstate(over="ignore"):            # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
         latent = array.astype(np.float32)
     if not np.isfinite(latent).all():
         raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
@@ -226,32 +251,41 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
         UserError: the voices differ in their widths.
     """
     if len({voice.widths for voice in voices}) > 1:
-        raise UserError(f"voice {name}: some of its voices have the decoder's latent alone, and cannot be mixed with "
-                        "others")
+        raise UserError(
+            f"voice {name}: some of its voices have the decoder's latent alone, and cannot be mixed with others"
+        )
     shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
-    shares = shares / shares.max()          # first, so that the sum neither overflows nor underflows
+    shares = shares / shares.max()  # first, so that the sum neither overflows nor underflows
     shares = shares / shares.sum()
-    ar, diffusion = (np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
-                     for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices]))
+    ar, diffusion = (
+        np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
+        for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices])
+    )
     from_clips = any(voice.from_clips for share, voice in zip(shares, voices, strict=True) if share > 0)
     source = "mix of " + ", ".join(f"{share:.0%} {voice.name}" for share, voice in zip(shares, voices, strict=True))
     decoders = {voice.decoder for voice in voices}
-    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, from_clips,
-                 decoders.pop() if len(decoders) == 1 else "")
+    return Voice(
+        ar.astype(np.float32),
+        diffusion.astype(np.float32),
+        name or "mix",
+        source,
+        from_clips,
+        decoders.pop() if len(decoders) == 1 else "",
+    )
 
 
 def _name_and_weight(part: str) -> tuple[str, float | None]:
-    """"a:0.3" → ("a", 0.3); "a" → ("a", None)."""
+    """ "a:0.3" → ("a", 0.3); "a" → ("a", None)."""
     name, colon, tail = part.rpartition(":")
     if not colon:
         return part, None
     try:
         return name.strip(), float(tail)
     except ValueError:
-        return part, None           # the colon is part of a path
+        return part, None  # the colon is part of a path
 
 
-CACHE_VERSION = 1   # increase it when the same clips and model give other latents than before
+CACHE_VERSION = 1  # increase it when the same clips and model give other latents than before
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
@@ -272,12 +306,12 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
 
 def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
     """Return the voice stored under ``key`` if it is intact and of widths (D, C), else compute and store it."""
-    with contextlib.suppress(UserError):        # missing, damaged, of another model
+    with contextlib.suppress(UserError):  # missing, damaged, of another model
         voice = load_voice(_cache_path(key), name)
         voice.check_widths(widths)
         return voice
     voice = compute()
-    with contextlib.suppress(UserError):        # a cache that cannot be written costs time, not the result
+    with contextlib.suppress(UserError):  # a cache that cannot be written costs time, not the result
         save_voice(_cache_path(key), voice, lasting=False)
     return voice
 

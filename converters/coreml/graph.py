@@ -39,10 +39,10 @@ with quiet():
     from coremltools.converters.mil.mil import Function, Program, types
 
 PASSES = ["common::const_deduplication"]
-Var = Any                       # coremltools' type of a value in a graph under construction
-ArrayLike = Any                   # a torch tensor, an array or a number
+Var = Any  # coremltools' type of a value in a graph under construction
+ArrayLike = Any  # a torch tensor, an array or a number
 
-TARGET = ct.target.iOS18        # macOS 15: states, grouped palettes, several functions in one package
+TARGET = ct.target.iOS18  # macOS 15: states, grouped palettes, several functions in one package
 KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 
@@ -123,8 +123,14 @@ class CoreMLGraph:
         with quiet():
             # only the pass for equal weights changes these graphs; without the others this takes a sixth of the time.
             # FLOAT32: keep every dtype as written here
-            return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=TARGET, skip_model_load=True,
-                              compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline(PASSES))
+            return ct.convert(
+                program,
+                convert_to="mlprogram",
+                minimum_deployment_target=TARGET,
+                skip_model_load=True,
+                compute_precision=ct.precision.FLOAT32,
+                pass_pipeline=ct.PassPipeline(PASSES),
+            )
 
 
 def renamed(value: Var, name: str) -> Var:

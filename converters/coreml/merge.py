@@ -18,7 +18,7 @@ from ane.backends.mil.package import METADATA, model_messages
 
 ALIGNMENT = 64
 HEADER = np.dtype([("count", "<u4"), ("version", "<u4"), ("reserved", "<u8", (7,))])
-MODEL_FOLDER = Path("Data") / "com.apple.CoreML"           # in a package
+MODEL_FOLDER = Path("Data") / "com.apple.CoreML"  # in a package
 BLOB_FILE = "@model_path/weights/weight.bin"
 
 
@@ -63,7 +63,7 @@ class WeightBlobs:
 
     def __init__(self, file: BinaryIO):
         self.file = file
-        self.offsets: dict[tuple, int] = {}         # content → offset of its record
+        self.offsets: dict[tuple, int] = {}  # content → offset of its record
         file.write(bytes(HEADER.itemsize))
 
     def move(self, part, weights: Path) -> None:
@@ -82,8 +82,8 @@ class WeightBlobs:
         self.file.write(header.tobytes())
 
     def _add(self, data: np.ndarray, offset: int) -> int:
-        record = data[offset:offset + METADATA.itemsize].view(METADATA)[0]
-        content = data[int(record["offset"]):int(record["offset"]) + int(record["bytes"])]
+        record = data[offset : offset + METADATA.itemsize].view(METADATA)[0]
+        content = data[int(record["offset"]) : int(record["offset"]) + int(record["bytes"])]
         key = int(record["type"]), int(record["padding"]), len(content), hashlib.sha256(content).digest()
         if key not in self.offsets:
             self.file.write(bytes(-self.file.tell() % ALIGNMENT))
@@ -100,7 +100,13 @@ def blobs(model) -> Iterator:
     for function in model.mlProgram.functions.values():
         for block in function.block_specializations.values():
             for operation in block.operations:
-                values = [*operation.attributes.values(),
-                          *(binding.value for argument in operation.inputs.values() for binding in argument.arguments
-                            if binding.WhichOneof("binding") == "value")]
+                values = [
+                    *operation.attributes.values(),
+                    *(
+                        binding.value
+                        for argument in operation.inputs.values()
+                        for binding in argument.arguments
+                        if binding.WhichOneof("binding") == "value"
+                    ),
+                ]
                 yield from (value.blobFileValue for value in values if value.WhichOneof("value") == "blobFileValue")

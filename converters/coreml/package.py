@@ -44,7 +44,7 @@ from converters.neural_engine import MAX_AXIS
 from converters.proof.lint import REFUSED, STRICT, lint
 from converters.proof.parity import measure_parity
 
-ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine
+ON_GPU = frozenset({"univnet"})  # long rows and a kernel per frame are slow on the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
@@ -80,10 +80,15 @@ class CoreMLOptions:
         """The options that a package was made with. Raises UserError when its record does not state them."""
         stated = deepcopy(package.source.get("options"))
         # earlier versions also had another form of attention, and operations in float32 in fp16 graphs
-        if not isinstance(stated, dict) or stated.pop("heads", "matmul") != "matmul" or stated.pop("wide", []) or (
-                set(stated) != {item.name for item in fields(cls)}):
-            raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
-                            "model again")
+        if (
+            not isinstance(stated, dict)
+            or stated.pop("heads", "matmul") != "matmul"
+            or stated.pop("wide", [])
+            or (set(stated) != {item.name for item in fields(cls)})
+        ):
+            raise UserError(
+                f"{package.path}: bundle.json does not state the options it was made with: convert the model again"
+            )
         return read_record(cls, stated, package.path, ": convert the model again")
 
 
@@ -92,8 +97,9 @@ def compressed(model: Any, bits: int) -> Any:
     palettes need scikit-learn, which is not installed."""
     palette = bits < 8
     if palette and find_spec("sklearn") is None:
-        raise UserError(f"{bits}-bit palettes are made with scikit-learn: pip install '.[palettes]', or choose "
-                        "precision=8bit")
+        raise UserError(
+            f"{bits}-bit palettes are made with scikit-learn: pip install '.[palettes]', or choose precision=8bit"
+        )
     optimize = ct.optimize.coreml
     with quiet():
         if palette:
@@ -111,9 +117,14 @@ def load_reference(model: Bundle, network: str) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
-def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: Path,
-                  progress: Callable[[str], None] = lambda function: None,
-                  functions: Collection[str] | None = None) -> PackageRecord:
+def write_package(
+    model: Bundle,
+    network: str,
+    options: CoreMLOptions,
+    bundle: Path,
+    progress: Callable[[str], None] = lambda function: None,
+    functions: Collection[str] | None = None,
+) -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically; ``functions``: only these.
 
     Each function is built, compressed and saved alone, then added to the package, which stores shared weights once.
@@ -127,10 +138,16 @@ def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: P
     path = f"packages/{network}-{stored}.mlpackage"
     reference = load_reference(model, network)
     scale = scale_of(network, reference)
-    graphs = [graph for graph in coreml_graphs(network, options.request(reference, model, scale))
-              if functions is None or graph.name in functions]
-    with replacing(bundle / path, directory=True) as package, \
-            tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:
+    graphs = [
+        graph
+        for graph in coreml_graphs(network, options.request(reference, model, scale))
+        if functions is None or graph.name in functions
+    ]
+    with (
+        replacing(bundle / path, directory=True) as package,
+        tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder,
+    ):
+
         def saved() -> Iterator[tuple[str, Path]]:
             for graph in graphs:
                 progress(graph.name)
@@ -147,8 +164,16 @@ def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: P
             merge(saved(), package)
         _make_readable(package)
     records = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
-    return PackageRecord(network, stored, path, [], records, scale,
-                         "CPU_AND_GPU" if network in ON_GPU else "CPU_AND_NE", _origin(model, network, options))
+    return PackageRecord(
+        network,
+        stored,
+        path,
+        [],
+        records,
+        scale,
+        "CPU_AND_GPU" if network in ON_GPU else "CPU_AND_NE",
+        _origin(model, network, options),
+    )
 
 
 @contextmanager
@@ -160,17 +185,25 @@ def writing(bundle: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: "
-                        f"{error.strerror or error}") from error
+        raise UserError(
+            f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: {error.strerror or error}"
+        ) from error
     except RuntimeError as error:
-        if "FileWriter" not in str(error):      # coremltools' native library raises this when it cannot write
+        if "FileWriter" not in str(error):  # coremltools' native library raises this when it cannot write
             raise
-        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Free "
-                        "space, or set TMPDIR to another folder") from error
+        raise UserError(
+            f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Free "
+            "space, or set TMPDIR to another folder"
+        ) from error
 
 
-def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, FunctionRecord],
-                   warnings: list[dict[str, Any]], licence: str) -> PackageRecord:
+def finish_package(
+    bundle: Path,
+    package: PackageRecord,
+    functions: dict[str, FunctionRecord],
+    warnings: list[dict[str, Any]],
+    licence: str,
+) -> PackageRecord:
     """Write the measurements into the package's metadata; return the record with them and the files' hashes."""
     path = bundle / package.path
     model = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
@@ -181,9 +214,13 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     metadata.license, metadata.versionString = licence, version()
     metadata.author = package.source["created_by"]
     kinds = dict.fromkeys(function.kind for function in functions.values())
-    for key, value in {"layout": LAYOUT, "source": package.source, "scale": package.scale,
-                       "functions": {name: asdict(function) for name, function in functions.items()},
-                       **notes("coreml", package.network, kinds)}.items():
+    for key, value in {
+        "layout": LAYOUT,
+        "source": package.source,
+        "scale": package.scale,
+        "functions": {name: asdict(function) for name, function in functions.items()},
+        **notes("coreml", package.network, kinds),
+    }.items():
         metadata.userDefined[key] = value if isinstance(value, str) else json.dumps(value)
     for function in spec.description.functions:
         for value in (*function.input, *function.output, *function.state):
@@ -195,9 +232,15 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
 
 
 def _origin(model: Bundle, network: str, options: CoreMLOptions) -> dict[str, Any]:
-    return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
-            "layout": LAYOUT, "options": asdict(options), "created_by": f"tortoise-ane {version()}",
-            "coremltools": ct.__version__}
+    return {
+        "model": model.name,
+        "family": model.family.title,
+        "weights_sha256": weights_sha256(model, network),
+        "layout": LAYOUT,
+        "options": asdict(options),
+        "created_by": f"tortoise-ane {version()}",
+        "coremltools": ct.__version__,
+    }
 
 
 def _make_readable(package: Path) -> None:
@@ -209,8 +252,8 @@ def _make_readable(package: Path) -> None:
 
 
 STEP = "step"
-PLACES_AFTER = 32       # slots of a step that must be left after the longest prefix
-DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}    # option without effect without a decoder → its name for users
+PLACES_AFTER = 32  # slots of a step that must be left after the longest prefix
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}  # option without effect without a decoder → its name for users
 
 
 class CoreMLTarget:
@@ -227,13 +270,22 @@ class CoreMLTarget:
     def versions(self) -> tuple[str, ...]:
         return (ct.__version__,)
 
-    def package(self, model: Bundle, network: str, options: CoreMLOptions, work: Path,
-                progress: Callable[[str], None], licence: str) -> PackageRecord:
+    def package(
+        self,
+        model: Bundle,
+        network: str,
+        options: CoreMLOptions,
+        work: Path,
+        progress: Callable[[str], None],
+        licence: str,
+    ) -> PackageRecord:
         package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
         broken = lint(Package(work / package.path))
         if network in STRICT and broken and broken[0].rule.severity == REFUSED:
-            raise UserError(f"{package.path} contains what the Neural Engine refuses, {broken[0].rule.id}: "
-                            f"{broken[0].example}: it is not published")
+            raise UserError(
+                f"{package.path} contains what the Neural Engine refuses, {broken[0].rule.id}: "
+                f"{broken[0].example}: it is not published"
+            )
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 
@@ -244,8 +296,10 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
     buckets = convertible.buckets
     for kind, sizes in options.buckets.items():
         if kind not in buckets:
-            raise UserError(f"buckets={kind}: {model.name} is a {model.family.title} model, whose functions are "
-                            f"{', '.join(buckets)}")
+            raise UserError(
+                f"buckets={kind}: {model.name} is a {model.family.title} model, whose functions are "
+                f"{', '.join(buckets)}"
+            )
         bucket, where = buckets[kind], f"buckets={kind}={max(sizes)}"
         if min(sizes) < bucket.smallest:
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {bucket.smallest}")
@@ -261,8 +315,9 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
         return
     for option, name in DECODER_ONLY.items():
         if getattr(options, option) != getattr(CoreMLOptions, option):
-            raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder",
-                            name)
+            raise UserError(
+                f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder", name
+            )
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
@@ -270,16 +325,21 @@ def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
     sizes, prefill = options.buckets.get(STEP), options.buckets.get("prefill")
     most = max(sizes or default)
     if most > MAX_AXIS:
-        raise UserError(f"buckets={STEP}={most}: the Neural Engine takes no axis above {MAX_AXIS}; use fewer lanes or "
-                        "smaller buckets")
+        raise UserError(
+            f"buckets={STEP}={most}: the Neural Engine takes no axis above {MAX_AXIS}; use fewer lanes or "
+            "smaller buckets"
+        )
     if sizes and prefill and most < max(prefill) + PLACES_AFTER:
         raise UserError(f"buckets={STEP}={most}: a prefix of {max(prefill)} columns must fit, and codes after it")
     if "state" not in options.caches:
         return
     for slots in sizes or ():
         if slots % RECENT:
-            raise UserError(f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}; use "
-                            f"{-(-slots // RECENT) * RECENT}, or cache io only")
+            raise UserError(
+                f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}; use "
+                f"{-(-slots // RECENT) * RECENT}, or cache io only"
+            )
     if max(options.lanes) > RECENT:
-        raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only",
-                        "cache")
+        raise UserError(
+            f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only", "cache"
+        )

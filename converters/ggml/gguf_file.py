@@ -31,14 +31,20 @@ from converters.functions import pick_networks, weights_sha256
 
 Type = gguf.GGMLQuantizationType
 DECODER = "autoregressive"
-NAME_BYTES = 63             # GGML_MAX_NAME is 64 with its terminating zero
-SHORTER = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
-           (".conditioning_timestep_integrator.", ".timestep_integrator."),
-           ("_transformer.transformer.attn_layers.", "_transformer."))
+NAME_BYTES = 63  # GGML_MAX_NAME is 64 with its terminating zero
+SHORTER = (
+    (".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
+    (".conditioning_timestep_integrator.", ".timestep_integrator."),
+    ("_transformer.transformer.attn_layers.", "_transformer."),
+)
 # keys of the decoder → Hugging Face's keys of GPT-2, from which gguf derives those of llama.cpp
-GPT2_KEYS = (("gpt.", "transformer."), ("mel_embedding.", "transformer.wte."),
-             ("mel_pos_embedding.emb.", "transformer.wpe."), ("mel_head.", "lm_head."))
-POSITIONS = "position_embd.weight"      # llama.cpp adds it unquantised
+GPT2_KEYS = (
+    ("gpt.", "transformer."),
+    ("mel_embedding.", "transformer.wte."),
+    ("mel_pos_embedding.emb.", "transformer.wpe."),
+    ("mel_head.", "lm_head."),
+)
+POSITIONS = "position_embd.weight"  # llama.cpp adds it unquantised
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,21 @@ class GgufTensor:
         value is NaN, infinite, or beyond the range of fp16, which is also the type of the scales of blocks."""
         wide = convert_precision({self.name: self.values}, "fp32", frozenset(), where)[self.name]
         if self.type != Type.F32 and wide.abs().max() > FP16_MAX:
-            raise UserError(f"{where}: {self.name} has a value of {wide.abs().max():.4g}, beyond the range of fp16 "
-                            "(65504); use precision=fp32")
+            raise UserError(
+                f"{where}: {self.name} has a value of {wide.abs().max():.4g}, beyond the range of fp16 "
+                "(65504); use precision=fp32"
+            )
         return gguf.quantize(wide.numpy(), self.type)
 
 
-def write_gguf(model: Bundle, destination: Path, precision: str = "fp16", networks: Sequence[str] | None = None,
-               overwrite: bool = False, progress: Callable[[str], None] = lambda network: None) -> list[GgufTensor]:
+def write_gguf(
+    model: Bundle,
+    destination: Path,
+    precision: str = "fp16",
+    networks: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda network: None,
+) -> list[GgufTensor]:
     """Write a model to a file, which appears when it is complete.
 
     Besides the networks, the file has ``mel_norms`` (80,), and for each voice of the model that is stored as latents
@@ -106,15 +120,21 @@ def write_gguf(model: Bundle, destination: Path, precision: str = "fp16", networ
     planned = [*small, *(tensor for plan in plans.values() for tensor in plan)]
     for tensor in planned:
         if len(tensor.name.encode()) > NAME_BYTES:
-            raise UserError(f"the name {tensor.name} is longer than the {NAME_BYTES} bytes that ggml reads: rename "
-                            "the voice")
+            raise UserError(
+                f"the name {tensor.name} is longer than the {NAME_BYTES} bytes that ggml reads: rename the voice"
+            )
     with replacing(destination) as path:
         writer = gguf.GGUFWriter(path, "gpt2" if DECODER in chosen else "tortoise")
         try:
             _add_metadata(writer, model, chosen, precision)
             for tensor in planned:
-                writer.add_tensor_info(tensor.name, tensor.stored_shape, tensor.dtype,
-                                       math.prod(tensor.stored_shape) * tensor.dtype.itemsize, tensor.type)
+                writer.add_tensor_info(
+                    tensor.name,
+                    tensor.stored_shape,
+                    tensor.dtype,
+                    math.prod(tensor.stored_shape) * tensor.dtype.itemsize,
+                    tensor.type,
+                )
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
@@ -136,13 +156,16 @@ def _small_tensors(model: Bundle) -> dict[str, np.ndarray]:
         voice = open_voice(listed.name, listed.files)
         if isinstance(voice, Voice):
             voice.check_widths(model.widths)
-            found |= {f"voice.{listed.name}.{DECODER}": voice.ar[0],
-                      f"voice.{listed.name}.diffusion": voice.diffusion[0]}
+            found |= {
+                f"voice.{listed.name}.{DECODER}": voice.ar[0],
+                f"voice.{listed.name}.diffusion": voice.diffusion[0],
+            }
     return found
 
 
-def gguf_tensors(network: str, config: Any, precision: str,
-                 tensors: dict[str, torch.Tensor] | None = None) -> Iterator[GgufTensor]:
+def gguf_tensors(
+    network: str, config: Any, precision: str, tensors: dict[str, torch.Tensor] | None = None
+) -> Iterator[GgufTensor]:
     """Yield the tensors of a network in the order of its state dict.
 
     Args:
@@ -153,7 +176,7 @@ def gguf_tensors(network: str, config: Any, precision: str,
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, getattr(config, "layers", 0))
     for key, shape in layout(NETWORKS[network], config).shapes.items():
         values = tensors[key] if tensors else torch.empty(shape, device="meta")
-        while values.ndim > 1 and values.shape[-1] == 1:        # it would be ggml's row
+        while values.ndim > 1 and values.shape[-1] == 1:  # it would be ggml's row
             values = values[..., 0]
         values = values.T if key in transposed else values.reshape(values.shape or (1,))
         name = _name(network, key, names)
@@ -193,13 +216,18 @@ def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str
     if DECODER in networks:
         _add_decoder(writer, model.config(DECODER))
     writer.add_string(gguf.Keys.Tokenizer.HF_JSON, model.tokenizer)
-    own = {"created_by": f"tortoise-ane {version()}", "default_voice": model.default_voice, "networks": list(networks),
-           "source": json.dumps(manifest.source), "settings": json.dumps(dict(model.settings))}
+    own = {
+        "created_by": f"tortoise-ane {version()}",
+        "default_voice": model.default_voice,
+        "networks": list(networks),
+        "source": json.dumps(manifest.source),
+        "settings": json.dumps(dict(model.settings)),
+    }
     for network in networks:
         config = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
         own |= {f"{network}.{key}": value for key, value in config.items()}
     for key, value in own.items():
-        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)     # which GGUF has no type for
+        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)  # which GGUF has no type for
         value = json.dumps(value) if nested else list(value) if isinstance(value, tuple) else value
         if value != []:
             writer.add_key_value(f"tortoise.{key}", value, gguf.GGUFValueType.get_type(value))
@@ -211,7 +239,7 @@ def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_embedding_length(config.model_dim)
     writer.add_feed_forward_length(4 * config.model_dim)
     writer.add_head_count(config.heads)
-    writer.add_context_length(config.code_positions)        # the rows of POSITIONS
+    writer.add_context_length(config.code_positions)  # the rows of POSITIONS
     writer.add_vocab_size(config.number_mel_codes)
     writer.add_layer_norm_eps(1e-5)
     writer.add_tokenizer_model("none")

@@ -23,18 +23,30 @@ from ane.system.files import replacing
 from ane.voices import Voice
 from converters.functions import pick_networks
 
-MAGIC = 0x67676D6C          # "ggml"
-FLOAT32 = 0                 # of ggml's types
-FILES = {"autoregressive": "ggml-model.bin", "diffusion": "ggml-diffusion-model.bin",
-         "univnet": "ggml-vocoder-model.bin"}
+MAGIC = 0x67676D6C  # "ggml"
+FLOAT32 = 0  # of ggml's types
+FILES = {
+    "autoregressive": "ggml-model.bin",
+    "diffusion": "ggml-diffusion-model.bin",
+    "univnet": "ggml-vocoder-model.bin",
+}
 TOKENIZER, VOICE = "tokenizer.json", "voice.bin"
 LATENT = "diffusion_conditioning_latent"
-RENAMED = (("gpt.", "inference_model.transformer."), ("final_norm.", "inference_model.lm_head.0."),
-           ("mel_head.", "inference_model.lm_head.1."))
+RENAMED = (
+    ("gpt.", "inference_model.transformer."),
+    ("final_norm.", "inference_model.lm_head.0."),
+    ("mel_head.", "inference_model.lm_head.1."),
+)
 
 
-def write_ggml(model: Bundle, voice: Voice, destination: Path, networks: Sequence[str] | None = None,
-               overwrite: bool = False, progress: Callable[[str], None] = lambda network: None) -> list[Path]:
+def write_ggml(
+    model: Bundle,
+    voice: Voice,
+    destination: Path,
+    networks: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda network: None,
+) -> list[Path]:
     """Write the files into a directory: all or none. Other files of the directory are left alone.
 
     Args:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 # The first with an attention operator; later ones add nothing that the graphs use and need newer runtimes.
 OPSET = 23
-SCOPES = "pkg.torch.onnx.name_scopes"       # key under which the exporter states a node's modules, outermost first
-NETWORK_PREFIX = "network."     # of the paths of parameters and modules inside ``NetworkCall``
+SCOPES = "pkg.torch.onnx.name_scopes"  # key under which the exporter states a node's modules, outermost first
+NETWORK_PREFIX = "network."  # of the paths of parameters and modules inside ``NetworkCall``
 
-Axes = Mapping[int, str]        # index of a dynamic axis → its name
+Axes = Mapping[int, str]  # index of a dynamic axis → its name
 # name → an example value for tracing (or a list of values, one for each layer), and its dynamic axes
 Inputs = Mapping[str, tuple[Tensor | list[Tensor], Axes]]
 
@@ -49,15 +49,28 @@ class OnnxGraph:
     def export(self) -> "onnx_ir.Model":
         """The graph in ONNX. Its parameters share torch's memory and have their names in the state dict."""
         examples = tuple(example for example, _ in self.inputs.values())
-        shapes = tuple([dict(axes) for _ in example] if isinstance(example, list) else dict(axes)
-                       for example, axes in self.inputs.values())
-        names = [name for key, (example, _) in self.inputs.items() for name in (
-            [f"{key}_{index}" for index in range(len(example))] if isinstance(example, list) else [key])]
+        shapes = tuple(
+            [dict(axes) for _ in example] if isinstance(example, list) else dict(axes)
+            for example, axes in self.inputs.values()
+        )
+        names = [
+            name
+            for key, (example, _) in self.inputs.items()
+            for name in ([f"{key}_{index}" for index in range(len(example))] if isinstance(example, list) else [key])
+        ]
         with quiet(), torch.no_grad():
-            program = torch.onnx.export(self.module.eval(), examples, dynamo=True, opset_version=OPSET, verbose=False,
-                                        input_names=names, output_names=list(self.outputs), dynamic_shapes=(shapes,))
+            program = torch.onnx.export(
+                self.module.eval(),
+                examples,
+                dynamo=True,
+                opset_version=OPSET,
+                verbose=False,
+                input_names=names,
+                output_names=list(self.outputs),
+                dynamic_shapes=(shapes,),
+            )
         model = program.model
-        for node in model.graph.all_nodes():        # keep its modules, but no paths of source files
+        for node in model.graph.all_nodes():  # keep its modules, but no paths of source files
             for key in [key for key in node.metadata_props if key != SCOPES]:
                 del node.metadata_props[key]
         model.metadata_props.clear()
@@ -78,8 +91,9 @@ class NetworkCall(nn.Module):
         return self.call(self.network, *inputs)
 
 
-def traced(call: Callable[..., Any], outputs: Sequence[str],
-           inputs: Callable[[Any, torch.dtype], Inputs]) -> Callable[[nn.Module, torch.dtype], OnnxGraph]:
+def traced(
+    call: Callable[..., Any], outputs: Sequence[str], inputs: Callable[[Any, torch.dtype], Inputs]
+) -> Callable[[nn.Module, torch.dtype], OnnxGraph]:
     """Builds the graph of ``call(network, *inputs)`` for a network and its dtype."""
     return lambda network, dtype: OnnxGraph(NetworkCall(network, call), inputs(network, dtype), outputs)
 
@@ -109,7 +123,7 @@ def ids(count: int, *shape: int) -> Tensor:
 
 PREFILL_OUTPUTS = ("hidden", "logits", "keys", "values")
 STEP_OUTPUTS = ("hidden", "logits", "new_keys", "new_values")
-LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
+LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4  # sizes of the example inputs for tracing
 
 
 def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
@@ -127,8 +141,14 @@ def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor,
     return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
 
 
-def stepped(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
-            caches: Sequence[list[Tensor]], *cross: Any) -> tuple[Tensor, ...]:
+def stepped(
+    network: nn.Module,
+    columns: Tensor,
+    mask: Tensor,
+    prefix_index: Tensor | None,
+    caches: Sequence[list[Tensor]],
+    *cross: Any,
+) -> tuple[Tensor, ...]:
     """Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
     w).
 
@@ -136,22 +156,31 @@ def stepped(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Ten
     int64 selects each lane's among (prefixes, heads, P, w).
     """
     new: list[tuple[Tensor, Tensor]] = []
-    hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)],
-                     *cross)
-    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
+    hidden = network(
+        columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)], *cross
+    )
+    logits = network.logits(hidden[:, -1:])[:, 0]  # rank 3, so that the product can be quantised
     return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
-def attention(mask: Tensor, prefix_index: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,
-              prefix_keys: Tensor, prefix_values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def attention(
+    mask: Tensor,
+    prefix_index: Tensor | None,
+    new: list[tuple[Tensor, Tensor]],
+    keys: Tensor,
+    values: Tensor,
+    prefix_keys: Tensor,
+    prefix_values: Tensor,
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Attention of one layer to its cache; appends the new keys and values to ``new``."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
         q = q * q.shape[-1] ** -0.5
         scores = (to_prefix(q, prefix_keys, prefix_index), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
         weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
         P, L = prefix_keys.shape[-2], keys.shape[-2]
-        of_prefix, of_own, of_new = weight[..., :P], weight[..., P:P + L], weight[..., P + L:]
+        of_prefix, of_own, of_new = weight[..., :P], weight[..., P : P + L], weight[..., P + L :]
         return from_prefix(of_prefix, prefix_values, prefix_index) + of_own @ values + of_new @ v
 
     return attend
@@ -179,14 +208,16 @@ def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[s
     """Inputs of a step. ``shared``: all lanes have one prefix."""
     layers, heads, width = shape.layers, shape.heads, shape.head_width
 
-    def caches(*size: int) -> list[Tensor]:     # distinct tensors: the tracer merges inputs that share one
+    def caches(*size: int) -> list[Tensor]:  # distinct tensors: the tracer merges inputs that share one
         return [torch.zeros(size, dtype=dtype) for _ in range(layers)]
 
     before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
     of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
     prefix_index = {} if shared else {"prefix_index": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
-    return {"columns": (torch.zeros(LANES, COLUMNS, shape.width), {0: "lanes", 1: "columns"}),
-            "mask": (torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS),
-                     {0: "lanes", 1: "columns", 2: "seen"}), **prefix_index,
-            **{name: (caches(LANES, heads, LENGTH, width), of_own) for name in ("keys", "values")},
-            **{name: (caches(*before), of_prefix) for name in ("prefix_keys", "prefix_values")}}
+    return {
+        "columns": (torch.zeros(LANES, COLUMNS, shape.width), {0: "lanes", 1: "columns"}),
+        "mask": (torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS), {0: "lanes", 1: "columns", 2: "seen"}),
+        **prefix_index,
+        **{name: (caches(LANES, heads, LENGTH, width), of_own) for name in ("keys", "values")},
+        **{name: (caches(*before), of_prefix) for name in ("prefix_keys", "prefix_values")},
+    }

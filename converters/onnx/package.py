@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS_FILE = "weights.bin"
-ALIGNMENT = 4096        # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads others
-MIN_BYTES = 1024        # smaller tensors stay in the graph
-BLOCK = 32              # weights that share a scale in fewer than 8 bits
+ALIGNMENT = 4096  # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads others
+MIN_BYTES = 1024  # smaller tensors stay in the graph
+BLOCK = 32  # weights that share a scale in fewer than 8 bits
 QUANTISED = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
-BLOCKWISE = ("encoder", "decoder")      # Whisper's
+BLOCKWISE = ("encoder", "decoder")  # Whisper's
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,18 @@ class OnnxTarget:
 
         return torch.__version__, onnx.__version__, onnxruntime.__version__
 
-    def package(self, model: Bundle, network: str, options: OnnxOptions, work: Path,
-                progress: Callable[[str], None], licence: str) -> PackageRecord:
-        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"),
-                                licence)
+    def package(
+        self,
+        model: Bundle,
+        network: str,
+        options: OnnxOptions,
+        work: Path,
+        progress: Callable[[str], None],
+        licence: str,
+    ) -> PackageRecord:
+        package = write_package(
+            model, network, options, work, lambda function: progress(f"building {function}"), licence
+        )
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         return replace(package, functions=functions)
 
@@ -91,8 +99,14 @@ def require_libraries() -> None:
     del onnx, onnxruntime, onnxscript
 
 
-def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Path,
-                  progress: Callable[[str], None] = lambda function: None, licence: str = "") -> PackageRecord:
+def write_package(
+    model: Bundle,
+    network: str,
+    options: OnnxOptions,
+    bundle: Path,
+    progress: Callable[[str], None] = lambda function: None,
+    licence: str = "",
+) -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.onnx, atomically; each graph passes ONNX's checker.
 
     ``progress`` is called with each function's name. The record has no parity yet. Each graph states the ``licence``.
@@ -123,8 +137,15 @@ def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Pat
             _check(file, f"{network}, function {name}, in {precision}", infer_shapes=not bits)
             functions[name] = FunctionRecord(name, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
-    return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
-                         source=_origin(model, network, options), format="onnx")
+    return PackageRecord(
+        network,
+        precision,
+        path,
+        [record(bundle, file) for file in files],
+        functions,
+        source=_origin(model, network, options),
+        format="onnx",
+    )
 
 
 def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence: str) -> None:
@@ -143,8 +164,10 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
         onnx.checker.check_model(str(file), full_check=infer_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"{what}: ONNX's checker refuses the graph: {line[:300]}. It is not published: choose another "
-                        "--precision, or other versions of torch and onnx") from error
+        raise UserError(
+            f"{what}: ONNX's checker refuses the graph: {line[:300]}. It is not published: choose another "
+            "--precision, or other versions of torch and onnx"
+        ) from error
 
 
 def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
@@ -161,12 +184,20 @@ def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
 def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]:
     """What a package was made from, with which options and versions."""
     torch, onnx, onnxruntime = OnnxTarget().versions()
-    return {"model": model.name, "weights_sha256": weights_sha256(model, network), "opset": OPSET,
-            "options": asdict(options), "created_by": f"tortoise-ane {version()}", "torch": torch, "onnx": onnx,
-            "onnxruntime": onnxruntime}
+    return {
+        "model": model.name,
+        "weights_sha256": weights_sha256(model, network),
+        "opset": OPSET,
+        "options": asdict(options),
+        "created_by": f"tortoise-ane {version()}",
+        "torch": torch,
+        "onnx": onnx,
+        "onnxruntime": onnxruntime,
+    }
 
 
 # Weights
+
 
 class WeightFile:
     """Moves tensors of graphs to ``folder``/weights.bin and makes the graphs refer to them."""
@@ -183,8 +214,15 @@ class WeightFile:
             tensor = value.const_value
             if tensor is not None and tensor.nbytes >= MIN_BYTES:
                 offset = self._write(tensor)
-                value.const_value = ir.ExternalTensor(WEIGHTS_FILE, offset, tensor.nbytes, tensor.dtype,
-                                                      shape=tensor.shape, name=value.name, base_dir=self.folder)
+                value.const_value = ir.ExternalTensor(
+                    WEIGHTS_FILE,
+                    offset,
+                    tensor.nbytes,
+                    tensor.dtype,
+                    shape=tensor.shape,
+                    name=value.name,
+                    base_dir=self.folder,
+                )
 
     def _write(self, tensor: Any) -> int:
         data = tensor.tobytes()
@@ -200,6 +238,7 @@ class WeightFile:
 
 # Precision
 
+
 def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) -> "onnx_ir.Model":
     """The graph with its matrix products quantised to so many bits by ONNX Runtime's tools.
 
@@ -214,8 +253,10 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) ->
         proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), network, bits)
     done = sum(node.op_type in QUANTISED for node in proto.graph.node)
     if done != products:
-        raise UserError(f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
-                        "install the version of onnxruntime that pyproject.toml names")
+        raise UserError(
+            f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
+            "install the version of onnxruntime that pyproject.toml names"
+        )
     return ir.from_proto(proto)
 
 
@@ -223,8 +264,7 @@ def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
     if bits < 8 or network in BLOCKWISE:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-        quantizer = MatMulNBitsQuantizer(proto, bits=bits, block_size=BLOCK,
-                                         is_symmetric=True, accuracy_level=4)
+        quantizer = MatMulNBitsQuantizer(proto, bits=bits, block_size=BLOCK, is_symmetric=True, accuracy_level=4)
         quantizer.process()
         return quantizer.model.model
     import onnx
@@ -234,6 +274,12 @@ def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
     # with VNNI both take the same kernels
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
-        quantize_dynamic(proto, path, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QUInt8,
-                         use_external_data_format=True)
+        quantize_dynamic(
+            proto,
+            path,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            weight_type=QuantType.QUInt8,
+            use_external_data_format=True,
+        )
         return onnx.load(path)

@@ -25,9 +25,9 @@ from ane.system.decibels import snr_db
 from converters.functions import functions_of
 from converters.proof.elements import ALONE, LayerComparison
 
-MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
-HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
-MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
+MAX_DROP = 8.0  # dB below the lowest earlier value; a larger drop is drift
+HEADROOM = 10.0  # dB above the function's threshold: the level that the first value is compared with
+MAX_SNR = 200.0  # dB recorded for equal arrays; −200 for arrays that are not finite
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,15 @@ class ComparedValue:
     published: str = ""
 
 
-def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False,
-            layers: LayerComparison = ALONE, path: str = "") -> ComparedValue:
+def compare(
+    name: str,
+    op: str,
+    expected: np.ndarray,
+    actual: np.ndarray,
+    scaled: bool = False,
+    layers: LayerComparison = ALONE,
+    path: str = "",
+) -> ComparedValue:
     """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best. ``layers`` keeps
     both under ``path`` (default: ``name``)."""
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
@@ -73,8 +80,16 @@ def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled
     actual = factor * actual
     layers.keep(path or name, expected, actual)
     errors, snr = np.abs(expected - actual), float(np.clip(snr_db(expected, actual), -MAX_SNR, MAX_SNR))
-    return ComparedValue(name, op, float(errors.max(initial=0)), snr, factor, count=expected.size,
-                         outside=int((errors > layers.tolerance).sum()), identical=not errors.any())
+    return ComparedValue(
+        name,
+        op,
+        float(errors.max(initial=0)),
+        snr,
+        factor,
+        count=expected.size,
+        outside=int((errors > layers.tolerance).sum()),
+        identical=not errors.any(),
+    )
 
 
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
@@ -87,20 +102,20 @@ def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedVa
     return next((value for value in values if value.snr < threshold - MAX_DROP), None)
 
 
-ROUNDED = 73.0      # dB of numbers rounded to fp16 once
+ROUNDED = 73.0  # dB of numbers rounded to fp16 once
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
 # networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
 COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech", "encoder", "decoder"})
-LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}      # of decoders, which return every column
+LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}  # of decoders, which return every column
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-NETWORK = "(the network)"     # in place of the empty path
-DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
+NETWORK = "(the network)"  # in place of the empty path
+DIGITS = re.compile(r"var_(\d+)")  # coremltools' name for a value named by a number
 
-Activations = Iterator[tuple[str, str, np.ndarray]]     # (name, op type, float32 array), in program order
+Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 array), in program order
 
 
 @dataclass(frozen=True)
@@ -129,7 +144,8 @@ ActivationSource = Callable[[Path, str, FunctionCall], Activations]
 def interpreted(engine: Any) -> ActivationSource:
     """The values that functions of an engine return by themselves: the interpreter's, and Core AI's."""
     return lambda package, function, call: engine.load(package, function, "").activations(
-        call.inputs, call.state and call.state.copied())
+        call.inputs, call.state and call.state.copied()
+    )
 
 
 class CallRecorder(Runtime):
@@ -143,7 +159,7 @@ class CallRecorder(Runtime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
         self.on_state: dict[int, list[tuple[str, Mapping[str, np.ndarray]]]] = {}
-        self.states: list[Any] = []         # kept, so that no other state gets the id of one
+        self.states: list[Any] = []  # kept, so that no other state gets the id of one
 
     def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
         return RecordedFunction(self, self.engine.load(package, function, compute_units), function, compute_units)
@@ -162,7 +178,7 @@ class RecordedFunction:
         self.recorder, self.loaded, self.name, self.compute_units = recorder, loaded, name, compute_units
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
-        copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
+        copies = {key: np.array(array) for key, array in inputs.items()}  # the host writes to pools in place
         before = state.copied() if isinstance(state, ReadableState) else None
         self.recorder.calls[self.name] = FunctionCall(copies, before, self.compute_units)
         if state is not None:
@@ -176,15 +192,19 @@ class RecordedFunction:
 
 # Comparison with the reference's modules
 
+
 @contextmanager
 def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray], None]) -> Iterator[None]:
     """While the block lasts, call ``record`` with a module's path and (first) output after each of its calls."""
+
     def hook(path: str, output: Tensor | tuple) -> None:
         output = output[0] if isinstance(output, tuple) else output
         record(path, np.array(output.detach().float().cpu().numpy()))
 
-    handles = [module.register_forward_hook(lambda _, inputs, output, path=path: hook(path, output))
-               for path, module in modules.items()]
+    handles = [
+        module.register_forward_hook(lambda _, inputs, output, path=path: hook(path, output))
+        for path, module in modules.items()
+    ]
     try:
         yield
     finally:
@@ -217,20 +237,24 @@ class CapturedOutputs:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        with hooked(self._modules, lambda path, output: self._outputs.update(
-                {path: self._laid_out(self._modules[path], output)})):
+        with hooked(
+            self._modules,
+            lambda path, output: self._outputs.update({path: self._laid_out(self._modules[path], output)}),
+        ):
             yield
 
     def __contains__(self, name: str) -> bool:
         return self.paths.get(name) in self._outputs
 
-    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall,
-                layers: LayerComparison) -> ComparedValue | None:
+    def compare(
+        self, name: str, op: str, actual: np.ndarray, call: FunctionCall, layers: LayerComparison
+    ) -> ComparedValue | None:
         """A value of the package compared with its module's output; None where their columns do not correspond."""
         path = self.paths[name]
         pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
-        return pair and replace(compare(name, op, *pair, scaled=True, layers=layers, path=path or NETWORK),
-                                module=path or NETWORK)
+        return pair and replace(
+            compare(name, op, *pair, scaled=True, layers=layers, path=path or NETWORK), module=path or NETWORK
+        )
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
         """A module's output as (rows, channels, columns); the decoder's rows become columns."""
@@ -244,23 +268,24 @@ class CapturedOutputs:
             return output.reshape(*output.shape[:2], -1)
         return output.reshape(rows, -1, output.shape[-1]).swapaxes(1, 2)
 
-    def _cut(self, expected: np.ndarray, actual: np.ndarray,
-             call: FunctionCall) -> tuple[np.ndarray, np.ndarray] | None:
+    def _cut(
+        self, expected: np.ndarray, actual: np.ndarray, call: FunctionCall
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """The rows and columns that both arrays have."""
-        rows = min(len(expected), len(actual))      # a package computes once what rows of a batch share
+        rows = min(len(expected), len(actual))  # a package computes once what rows of a batch share
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
             # the recorded call may be only the end of the reference's; the reference returns only the last logits
             valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
-            actual = actual[..., actual.shape[2] - expected.shape[2]:]
+            actual = actual[..., actual.shape[2] - expected.shape[2] :]
         elif self.kind in VOCODERS and actual.shape[2] > 1:
             frames = self.bucket["frames"]
             rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"].shape[2])
             if rest or not rate:
-                return None                         # the module's output is cropped
+                return None  # the module's output is cropped
             margin = (actual.shape[2] // rate - frames) // 2 * rate
-            actual = actual[..., margin:margin + frames * rate]     # the recorded call is the first of its sound
+            actual = actual[..., margin : margin + frames * rate]  # the recorded call is the first of its sound
         width = min(expected.shape[2], actual.shape[2])
         return expected[..., :width], actual[..., :width]
 
@@ -270,8 +295,9 @@ def _columns(mask: np.ndarray) -> int:
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
-def compare_with_modules(captured: CapturedOutputs, activations: Activations, call: FunctionCall,
-                         layers: LayerComparison = ALONE) -> list[ComparedValue]:
+def compare_with_modules(
+    captured: CapturedOutputs, activations: Activations, call: FunctionCall, layers: LayerComparison = ALONE
+) -> list[ComparedValue]:
     """The values that have a module, in program order."""
     found = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
     return [value for value in found if value is not None]
@@ -279,9 +305,16 @@ def compare_with_modules(captured: CapturedOutputs, activations: Activations, ca
 
 # Comparison with another run
 
-def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
-                     package: Path, reference_package: Path | None = None,
-                     exact: float = ROUNDED) -> list[ComparedValue]:
+
+def compare_with_run(
+    program: Program,
+    call: FunctionCall,
+    reference: ActivationSource,
+    candidate: ActivationSource,
+    package: Path,
+    reference_package: Path | None = None,
+    exact: float = ROUNDED,
+) -> list[ComparedValue]:
     """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
     Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
@@ -291,8 +324,10 @@ def compare_with_run(program: Program, call: FunctionCall, reference: Activation
     call, length = _with_padding_filled(call), _length(call)
     producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
-    runs = (reference(reference_package or package, program.name, call),
-            (item for item in candidate(package, program.name, call) if item[0] in producers))
+    runs = (
+        reference(reference_package or package, program.name, call),
+        (item for item in candidate(package, program.name, call) if item[0] in producers),
+    )
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]
@@ -313,7 +348,7 @@ def _with_padding_filled(call: FunctionCall) -> FunctionCall:
     if mask is None:
         return call
     mask, columns = mask.copy(), _columns(mask)
-    mask[:, :, columns:] = mask[:, :, columns - 1:columns]
+    mask[:, :, columns:] = mask[:, :, columns - 1 : columns]
     return replace(call, inputs={**call.inputs, "mask": mask})
 
 

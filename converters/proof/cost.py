@@ -16,14 +16,16 @@ from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import DTYPES, Constant, Expression, Immediate, TensorType
 from converters.neural_engine import ON_CHIP, Chip
 
-DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
-CACHES = ("keys", "values", "recent_keys", "recent_values")     # inputs; states are counted where they are read
+DISPATCH = 0.23e-3  # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
+CACHES = ("keys", "values", "recent_keys", "recent_values")  # inputs; states are counted where they are read
 NEW = ("new_keys", "new_values")
-FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as "
-           "stored (a chip that expands compressed ones, as an M1 does int8, moves more) + cache read + cache "
-           "written + what is rewritten of a state, read again + 6 for each value of an fp16 input or output, which "
-           "coremltools hands over as float32 and Core ML converts + every value above 2 MB, written once and read "
-           "once; smaller values are assumed to stay on the chip")
+FORMULA = (
+    "seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as "
+    "stored (a chip that expands compressed ones, as an M1 does int8, moves more) + cache read + cache "
+    "written + what is rewritten of a state, read again + 6 for each value of an fp16 input or output, which "
+    "coremltools hands over as float32 and Core ML converts + every value above 2 MB, written once and read "
+    "once; smaller values are assumed to stay on the chip"
+)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,16 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
     """The cost of one call of a function. Raises UserError when the package has no such function."""
     program = package.function(function)
     types = values(program)
-    return FunctionCost(ops=len(program.ops), weights=sum(stored_bytes(constant) for _, constant in weights(program)),
-                        cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
-                        cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
-                        flops=sum(_flops(op, program, types, package) for op in program.ops),
-                        rewritten=_written(program)[1], converted=_converted(program), large=_large(program))
+    return FunctionCost(
+        ops=len(program.ops),
+        weights=sum(stored_bytes(constant) for _, constant in weights(program)),
+        cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
+        cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
+        flops=sum(_flops(op, program, types, package) for op in program.ops),
+        rewritten=_written(program)[1],
+        converted=_converted(program),
+        large=_large(program),
+    )
 
 
 class CostEstimate(NamedTuple):
@@ -83,6 +90,7 @@ def estimate(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH)
 
 # Bytes of a function
 
+
 def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
     return sum(nbytes(types[name]) for name in names if name in types)
 
@@ -94,10 +102,14 @@ def _state_read(function: ProgramFunction) -> int:
         if op.type == "read_state":
             users = [user for name in op.outputs for user in users_of.get(name, ())]
             whole = sum(nbytes(type) for type in op.outputs.values())
-            slices = sum(nbytes(type) for user in users if user.type == "slice_by_index"
-                         for type in user.outputs.values())
-            total += whole if any(user.type not in ("slice_by_index", "slice_update") for user in users) else min(
-                whole, slices)
+            slices = sum(
+                nbytes(type) for user in users if user.type == "slice_by_index" for type in user.outputs.values()
+            )
+            total += (
+                whole
+                if any(user.type not in ("slice_by_index", "slice_update") for user in users)
+                else min(whole, slices)
+            )
     return total
 
 
@@ -118,12 +130,27 @@ def _written(function: ProgramFunction) -> tuple[int, int]:
 def _converted(function: ProgramFunction) -> int:
     """Bytes moved by the conversion of fp16 inputs from float32, and of fp16 outputs to float32."""
     half, whole = (np.dtype(kind).itemsize for kind in (np.float16, np.float32))
-    return sum((half + whole) * type.size for type in (*function.inputs.values(), *function.outputs.values())
-               if type.dtype == "fp16")
+    return sum(
+        (half + whole) * type.size
+        for type in (*function.inputs.values(), *function.outputs.values())
+        if type.dtype == "fp16"
+    )
 
 
-VIEWS = frozenset(("coreml_update_state", "expand_dims", "identity", "read_state", "reshape", "slice_by_index",
-                   "slice_by_size", "split", "squeeze", "write_state"))
+VIEWS = frozenset(
+    (
+        "coreml_update_state",
+        "expand_dims",
+        "identity",
+        "read_state",
+        "reshape",
+        "slice_by_index",
+        "slice_by_size",
+        "split",
+        "squeeze",
+        "write_state",
+    )
+)
 
 
 def _large(function: ProgramFunction) -> int:
@@ -133,13 +160,20 @@ def _large(function: ProgramFunction) -> int:
     for op in reversed(function.ops):
         uses = [use for name in op.outputs for use in users_of.get(name, ())]
         if op.type in ("coreml_update_state", "write_state") or (
-                uses and all(id(use) in rewriting for use in uses) and not set(op.outputs) & set(function.outputs)):
+            uses and all(id(use) in rewriting for use in uses) and not set(op.outputs) & set(function.outputs)
+        ):
             rewriting.add(id(op))
-    return sum(nbytes(type) for op in function.ops if op.type not in VIEWS and id(op) not in rewriting
-               for type in op.outputs.values() if nbytes(type) > ON_CHIP)
+    return sum(
+        nbytes(type)
+        for op in function.ops
+        if op.type not in VIEWS and id(op) not in rewriting
+        for type in op.outputs.values()
+        if nbytes(type) > ON_CHIP
+    )
 
 
 # Arithmetic
+
 
 def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType], package: Package) -> int:
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
@@ -150,26 +184,30 @@ def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType
         return constant_of(op.arguments[key][0], function, package) if key in op.arguments else None
 
     computed = sum(size(type.shape) for type in op.outputs.values())
-    if op.type == "conv":                                       # weight (O, C / groups, …kernel)
+    if op.type == "conv":  # weight (O, C / groups, …kernel)
         return 2 * computed * size(shape("weight")[1:])
-    if op.type == "conv_transpose":                             # weight (C, O / groups, …kernel)
+    if op.type == "conv_transpose":  # weight (C, O / groups, …kernel)
         return 2 * size(shape("x")) * size(shape("weight")[1:])
     if op.type == "matmul":
         return 2 * computed * shape("x")[-2 if (constant("transpose_x") or [False])[0] else -1]
-    if op.type == "linear":                                     # weight (O, C)
+    if op.type == "linear":  # weight (O, C)
         return 2 * computed * shape("weight")[-1]
     if op.type == "einsum":
         letters = constant("equation").split("->")[0].replace(" ", "").split(",")
-        sizes = {letter: length for number, term in enumerate(letters)
-                 for letter, length in zip(term, shape("values", number), strict=True)}
+        sizes = {
+            letter: length
+            for number, term in enumerate(letters)
+            for letter, length in zip(term, shape("values", number), strict=True)
+        }
         return 2 * size(sizes.values())
-    if op.type == "scaled_dot_product_attention":               # (…, S, E), (…, keys, E), (…, keys, E')
+    if op.type == "scaled_dot_product_attention":  # (…, S, E), (…, keys, E), (…, keys, E')
         *_, keys, width = shape("value")
         return 2 * size(shape("query")[:-1]) * keys * (shape("query")[-1] + width)
     return 0
 
 
 # Values and weights of a function
+
 
 def values(function: ProgramFunction) -> dict[str, TensorType]:
     """Types of all values by name: inputs, states, constants and outputs of ops."""

@@ -23,7 +23,7 @@ from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof import activations
 from converters.proof.activations import MAX_DROP, MAX_SNR, ComparedValue, FunctionCall, compare_with_run, interpreted
 
-BATCH = 40              # values that one compiled model returns
+BATCH = 40  # values that one compiled model returns
 
 
 class CoreMLInspector:
@@ -48,8 +48,13 @@ class CoreMLInspector:
             self.inspector.clear_cached_models()
 
 
-def core_ml_activations(package: Path, function: str, call: FunctionCall, chosen: Sequence[str] | None = None,
-                        inspector: Callable[[Path, str], Any] = CoreMLInspector) -> activations.Activations:
+def core_ml_activations(
+    package: Path,
+    function: str,
+    call: FunctionCall,
+    chosen: Sequence[str] | None = None,
+    inspector: Callable[[Path, str], Any] = CoreMLInspector,
+) -> activations.Activations:
     """An ``ActivationSource`` on a Mac: the values of these names, or all. Raises UserError when Core ML fails.
 
     The inspector adds values to a model's outputs and compiles it again: a minute or more for a large function. It
@@ -62,27 +67,31 @@ def core_ml_activations(package: Path, function: str, call: FunctionCall, chosen
     program = Package(package).function(function)
     types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
     # the binding does not accept float16 (ane.backends.coreml.runtime)
-    inputs = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
-              for name, array in call.inputs.items()}
+    inputs = {
+        name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in call.inputs.items()
+    }
     names = list(types if chosen is None else chosen)
     with TemporaryDirectory() as folder:
         extract_function(package, function, Path(folder) / "function.mlpackage")
         try:
             inspected = inspector(Path(folder) / "function.mlpackage", call.compute_units)
             for start in range(0, len(names), BATCH):
-                batch = names[start:start + BATCH]
+                batch = names[start : start + BATCH]
                 values = inspected.values(inputs, batch)
                 for name in batch:
                     if values.get(name) is not None:
                         op, type = types[name]
                         yield name, op, np.asarray(values[name], np.float32).reshape(type.shape)
         except RuntimeError as error:
-            raise UserError(f"Core ML cannot show the values inside function {function} of {package} on "
-                            f"{call.compute_units}: {error}") from error
+            raise UserError(
+                f"Core ML cannot show the values inside function {function} of {package} on "
+                f"{call.compute_units}: {error}"
+            ) from error
 
 
-def first_loss(program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations],
-               package: Path) -> ComparedValue | None:
+def first_loss(
+    program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations], package: Path
+) -> ComparedValue | None:
     """The first value of a function that loses more on Core ML than rounding to fp16 explains; None if none does.
 
     ``BATCH`` values, evenly apart, are compared, then those between the last right one and the first wrong one, and so
@@ -93,24 +102,30 @@ def first_loss(program: ProgramFunction, call: FunctionCall, source: Callable[..
     names, first = list(usual), None
     while names:
         step = -(-len(names) // BATCH)
-        chosen = partial(source, chosen=[*names[step - 1:-1:step], names[-1]])
+        chosen = partial(source, chosen=[*names[step - 1 : -1 : step], names[-1]])
         values = compare_with_run(program, call, exact, chosen, package)
         wrong = next((index for index, value in enumerate(values) if value.snr < usual[value.name] - MAX_DROP), None)
         if wrong is None:
             return first
         first = values[wrong]
         begin = names.index(values[wrong - 1].name) + 1 if wrong else 0
-        names = names[begin:names.index(first.name)] if step > 1 else []
+        names = names[begin : names.index(first.name)] if step > 1 else []
     return first
 
 
-EXACT = 120.0           # dB of two runs in float32 that sum in another order
-SAME = 80.0             # dB above which they agree
-MAX_LOSS = 15.0         # dB that one operation may lose: deep networks amplify the rounding of their first layers
+EXACT = 120.0  # dB of two runs in float32 that sum in another order
+SAME = 80.0  # dB above which they agree
+MAX_LOSS = 15.0  # dB that one operation may lose: deep networks amplify the rounding of their first layers
 
 
-def first_difference(model: Bundle, package: PackageRecord, name: str, call: FunctionCall,
-                     candidate: activations.ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
+def first_difference(
+    model: Bundle,
+    package: PackageRecord,
+    name: str,
+    call: FunctionCall,
+    candidate: activations.ActivationSource,
+    interpreter: MilRuntime,
+) -> ComparedValue | None:
     """The first value of a function, or state that it writes, that differs from the same function converted again.
 
     A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every
@@ -128,8 +143,10 @@ def first_difference(model: Bundle, package: PackageRecord, name: str, call: Fun
         UserError: the package does not state its options, or one of the two cannot run.
     """
     with TemporaryDirectory() as folder:
-        fresh = Path(folder) / write_package(model, package.network, CoreMLOptions.of(package), Path(folder),
-                                             functions={name}).path
+        fresh = (
+            Path(folder)
+            / write_package(model, package.network, CoreMLOptions.of(package), Path(folder), functions={name}).path
+        )
         expected, path = Package(fresh).function(name), model.path / package.path
         declared = _declared(Package(path).function(name))
         for value, (op, type) in _declared(expected).items():
@@ -150,8 +167,10 @@ def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
     epsilons and modes, which may change too little to be seen in what an operation returns."""
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:
-        parts = [(key, program.constants.get(part) if isinstance(part, str) else part)
-                 for key, (part, *_) in op.arguments.items()]
+        parts = [
+            (key, program.constants.get(part) if isinstance(part, str) else part)
+            for key, (part, *_) in op.arguments.items()
+        ]
         settings = {key: part for key, part in parts if isinstance(part, Immediate) and not part.type.shape}
         values |= {name: (op.type, (type, settings)) for name, type in op.outputs.items()}
         if op.written_state:

@@ -7,8 +7,8 @@ import numpy as np
 
 from ane.system.files import replacing
 
-TOLERANCE = 1e-4        # absolute error beyond which an element is counted
-SHOWN = 6               # elements of an excerpt
+TOLERANCE = 1e-4  # absolute error beyond which an element is counted
+SHOWN = 6  # elements of an excerpt
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ class LayerComparison:
         begin = max(0, min(int(np.abs(difference).argmax()), difference.size - SHOWN))
         sides = {"torch": reference.ravel(), "package": package.ravel(), "difference": difference}
         place = f"[{begin}:{min(begin + SHOWN, difference.size)}]"
-        return [f"{side} {place} {' '.join(f'{number:.6g}' for number in array[begin:begin + SHOWN])}"
-                for side, array in sides.items()]
+        return [
+            f"{side} {place} {' '.join(f'{number:.6g}' for number in array[begin : begin + SHOWN])}"
+            for side, array in sides.items()
+        ]
 
 
-ALONE = LayerComparison()       # of arrays that nobody wants to keep
+ALONE = LayerComparison()  # of arrays that nobody wants to keep
 
 
 def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:

@@ -20,12 +20,12 @@ MAX_RANK = 4
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
-MAX_BYTES = 950e6                       # of a function's weights
-KERNEL_MEMORY = 2**16                   # bytes for the rows of a matmul's output
-MAX_BRANCHES = 11                       # computed values that one op takes
+MAX_BYTES = 950e6  # of a function's weights
+KERNEL_MEMORY = 2**16  # bytes for the rows of a matmul's output
+MAX_BRANCHES = 11  # computed values that one op takes
 CONVOLUTIONS = "conv", "conv_transpose"
 SLICES = "slice_by_index", "slice_by_size"
-BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")      # their outputs are too small to overflow in a slice
+BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")  # their outputs are too small to overflow in a slice
 
 # severities: conversion of decoder and denoiser fails; may leave the engine
 REFUSED, WARNING = "refused", "warning"
@@ -34,8 +34,10 @@ REFUSED, WARNING = "refused", "warning"
 ANE_GUIDE = "ane-guide, chapters 4, 12, 17 and 19: https://github.com/sbryngelson/ane-guide"
 ANE_GUIDE_WEIGHTS = "ane-guide, chapter 7: https://github.com/sbryngelson/ane-guide"
 APPLE_RULES = "Apple, coreai-models, neural_engine_rules.md: https://github.com/apple/coreai-models"
-APPLE_TRANSFORMERS = ("Apple, Deploying Transformers on the Apple Neural Engine: "
-                      "https://machinelearning.apple.com/research/neural-engine-transformers")
+APPLE_TRANSFORMERS = (
+    "Apple, Deploying Transformers on the Apple Neural Engine: "
+    "https://machinelearning.apple.com/research/neural-engine-transformers"
+)
 HOLLANCE = "hollance/neural-engine, unsupported-layers.md: https://github.com/hollance/neural-engine"
 ANEMLL = "Anemll: https://github.com/Anemll/Anemll"
 POCKET_TTS = "PocketTTS-CoreML, CONVERSION.md: https://github.com/smdesai/PocketTTS-CoreML"
@@ -88,10 +90,12 @@ Check = Callable[[LintedFunction], Iterable[Violation]]
 
 # Checks of shapes and types
 
+
 def values_where(breaks: Callable[[str, TensorType], bool], what: str) -> Check:
     """Reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
-    return lambda function: (Violation(op, name, f"{what}: {type.shape}")
-                             for op, name, type in function.activations if breaks(op, type))
+    return lambda function: (
+        Violation(op, name, f"{what}: {type.shape}") for op, name, type in function.activations if breaks(op, type)
+    )
 
 
 def above_rank_4(function: LintedFunction) -> Iterator[Violation]:
@@ -108,9 +112,12 @@ def is_long(op: str, type: TensorType) -> bool:
 
 
 def integer_io(function: LintedFunction) -> Iterator[Violation]:
-    if function.function.states and not any(function.types[op.name].dtype.startswith("fp") for op in function.ops
-                                            if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}):
-        return              # it only copies to a state, which the CPU does as well
+    if function.function.states and not any(
+        function.types[op.name].dtype.startswith("fp")
+        for op in function.ops
+        if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}
+    ):
+        return  # it only copies to a state, which the CPU does as well
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():
             if not type.dtype.startswith("fp"):
@@ -118,8 +125,11 @@ def integer_io(function: LintedFunction) -> Iterator[Violation]:
 
 
 def fp32_values(function: LintedFunction) -> Iterator[Violation]:
-    yield from (Violation("input", name, f"fp32 {type.shape}") for name, type in function.function.inputs.items()
-                if type.dtype == "fp32")
+    yield from (
+        Violation("input", name, f"fp32 {type.shape}")
+        for name, type in function.function.inputs.items()
+        if type.dtype == "fp32"
+    )
     for op in function.ops:
         if any(type.dtype == "fp32" for type in op.outputs.values()):
             yield Violation(op.type, op.name, "computes in fp32")
@@ -129,9 +139,12 @@ def fp32_values(function: LintedFunction) -> Iterator[Violation]:
 
 # Checks of ops
 
-def ops(*types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | None] = lambda function, op: op.type
-        ) -> Check:
+
+def ops(
+    *types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | None] = lambda function, op: op.type
+) -> Check:
     """Reports ops of these types (none: of all) for which ``where`` returns what breaks the rule."""
+
     def check(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops:
             what = where(function, op) if not types or op.type in types else None
@@ -155,8 +168,12 @@ def upsampled(function: LintedFunction, op: ProgramOp) -> str | bool:
 
 
 def many_branches(function: LintedFunction, op: ProgramOp) -> str | bool:
-    taken = {binding for bindings in op.arguments.values() for binding in bindings
-             if isinstance(binding, str) and binding in function.producers}
+    taken = {
+        binding
+        for bindings in op.arguments.values()
+        for binding in bindings
+        if isinstance(binding, str) and binding in function.producers
+    }
     return len(taken) > MAX_BRANCHES and f"takes {len(taken)} computed values"
 
 
@@ -176,6 +193,7 @@ def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
 
 # Checks of weights
 
+
 def weights_where(breaks: Callable[[Constant], bool]) -> Check:
     def check(function: LintedFunction) -> Iterator[Violation]:
         for name, constant in unique_weights(function.function):
@@ -183,6 +201,7 @@ def weights_where(breaks: Callable[[Constant], bool]) -> Check:
                 parts = constant.arguments if form(constant) != "dense" else {}
                 data = next((parts[key].type for key in ("data", "quantized_data") if key in parts), constant.type)
                 yield Violation(constant.op, name, f"{data.dtype} {constant.type.shape}")
+
     return check
 
 
@@ -208,95 +227,265 @@ class LintRule:
 
 OWN = "the network's own"
 RULES = (
-    LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
-             APPLE_TRANSFORMERS, above_rank_4),
-    LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES,
-             values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
-    LintRule("integer-io", REFUSED, "Inputs and outputs are fp16: the compiler rejects int32 and bool.", ANE_GUIDE,
-             integer_io),
-    LintRule("gather", REFUSED, "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
-             HOLLANCE, ops("gather", "gather_along_axis", "gather_nd")),
-    LintRule("scatter", REFUSED, "No scatter: no chip supports it.", ANE_GUIDE,
-             ops("scatter", "scatter_along_axis", "scatter_nd")),
-    LintRule("no-such-op", WARNING,
-             "No chip supports one_hot, logical ops, products along an axis, counting or sampling.", ANE_GUIDE,
-             ops("band_part", "logical_and", "logical_not", "logical_or", "logical_xor", "mod", "non_zero", "one_hot",
-                 "random_bernoulli", "random_categorical", "random_normal", "reduce_prod", "reverse_sequence", "shape",
-                 "sliding_windows")),
-    LintRule("comparison", WARNING, "No comparisons: they return bool, and the engine's values are fp16.", ANE_GUIDE,
-             ops("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")),
-    LintRule("topk", WARNING, "No topk and no sort: an M1 rejects them, and later chips have run them on CPU or GPU.",
-             ANE_GUIDE, ops("argsort", "topk")),
-    LintRule("recurrent", WARNING, "No recurrent cells or loops.", HOLLANCE,
-             ops("cond", "gru", "lstm", "rnn", "while_loop")),
-    LintRule("fused-attention", WARNING, "No fused attention: with several queries it may drop its mask on the engine.",
-             APPLE_RULES, ops("scaled_dot_product_attention")),
-    LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
-             APPLE_RULES, fp32_values, "requested: an fp32 package"),
-    LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.", ANE_GUIDE,
-             values_where(is_long, "a long dimension"), "a vocoder's samples: it runs on the GPU or the CPU"),
-    LintRule("state-width", WARNING, f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the "
-             "engine.", STATE_ISSUE,
-             lambda function: [Violation("state", name, f"last axis {type.shape[-1]}")
-                               for name, type in function.function.states.items()
-                               if type.shape and type.shape[-1] % STATE_WIDTH],
-             "requested: --buckets step of another length"),
-    LintRule("4-bit-palette", WARNING,
-             "4-bit palettes are reported to crash with a state after 100 to 200 predictions, and to return wrong "
-             "values: check them on the Mac that runs them, with `ane verify --against coreml`.", PALETTE_ISSUE,
-             weights_where(
-                 lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4"),
-             "requested: --precision 4bit; to be checked with `ane verify --against coreml`"),
-    LintRule("matmul-rows", WARNING, "The rows of a matmul's output fit 64 KB of kernel memory.", ANE_GUIDE,
-             ops("matmul", where=lambda function, op: 2 * (rows := op.outputs[op.name].shape[-2]) > KERNEL_MEMORY
-                 and f"{rows} rows")),
-    LintRule("branches", WARNING, "From twelve branches into one op on, compiling takes seconds for each such place.",
-             ANE_GUIDE, ops(where=many_branches), f"{OWN} concatenations"),
-    LintRule("singleton-width", WARNING,
-             "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES,
-             values_where(lambda op, type: type.shape[-1:] == (1,) and size(type.shape) > 1 and nbytes(type) > 0,
-                          "a last axis of 1"),
-             "inherently one column, such as a latent or a single lane: a few kB a call"),
-    LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,
-             ops(*CONVOLUTIONS, where=lambda function, op: (
-                 width := function.argument_type(op, "weight").shape[-1]) > MAX_KERNEL and f"kernel width {width}"),
-             f"{OWN} kernels"),
-    LintRule("dilation", WARNING,
-             "Dilated convolutions may leave the engine (according to ane-guide they compile on an M1).", HOLLANCE,
-             ops(*CONVOLUTIONS, where=lambda function, op: max(
-                 dilations := function.constant(op, "dilations") or [1]) > 1 and f"dilations {dilations}"),
-             f"{OWN} dilations"),
-    LintRule("upsample", WARNING, "Upsampling by more than 2 may leave the engine.", HOLLANCE, ops(where=upsampled),
-             f"{OWN} strides"),
-    LintRule("odd-stride", WARNING, "A transposed convolution with an odd stride leaves the engine.", POCKET_TTS,
-             ops("conv_transpose", where=odd_stride), f"{OWN} strides"),
-    LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, ops("cos", "sin"),
-             until=2),
-    LintRule("reflection", WARNING, "Padding by reflection is supported from the M2 on.", ANE_GUIDE,
-             ops("pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "by reflection"),
-             f"{OWN} padding", until=1),
-    LintRule("computed-slice", WARNING, "An M1 does not support a slice at a computed index.", ANE_GUIDE,
-             ops(*SLICES, where=lambda function, op: function.constant(op, "begin") is None
-                              and "begins at a computed index"), until=1),
-    LintRule("width-slice", WARNING,
-             "A slice of the last axis with an offset is multiplied by 16 internally on an M1 or A14: values above "
-             "4094 overflow.", ANE_GUIDE, ops(*SLICES, "split", where=width_slice),
-             "queries in blocks, or a cropped margin: values stay far below 4094 there", until=1),
-    LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, lambda function: [
-        Violation("state", next(iter(states)), f"{len(states)} states")
-        for states in [function.function.states] if len(states) > MAX_STATES]),
-    LintRule("too-heavy", WARNING,
-             "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.", ANEMLL,
-             lambda function: [Violation("weight", function.function.name, f"{weights / 1e6:.1f} MB of weights")
-                               for weights in [unique_bytes(function.function)] if weights > MAX_BYTES],
-             "requested: larger buckets or more functions than usual"),
-    LintRule("blockwise", WARNING,
-             "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.", ANE_GUIDE_WEIGHTS,
-             weights_where(lambda weight: form(weight) == "blockwise"), until=2),
-    LintRule("int8", WARNING,
-             "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
-             ANE_GUIDE_WEIGHTS, weights_where(lambda weight: form(weight) == "int8"),
-             "requested: --precision 8bit; on an M1 only the file is smaller", until=1),
+    LintRule(
+        "rank",
+        REFUSED,
+        "No value is above rank 4: the engine works on (batch, channels, height, width).",
+        APPLE_TRANSFORMERS,
+        above_rank_4,
+    ),
+    LintRule(
+        "dynamic-shape",
+        REFUSED,
+        "Every dimension is fixed: one function for each shape.",
+        APPLE_RULES,
+        values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension"),
+    ),
+    LintRule(
+        "integer-io",
+        REFUSED,
+        "Inputs and outputs are fp16: the compiler rejects int32 and bool.",
+        ANE_GUIDE,
+        integer_io,
+    ),
+    LintRule(
+        "gather",
+        REFUSED,
+        "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
+        HOLLANCE,
+        ops("gather", "gather_along_axis", "gather_nd"),
+    ),
+    LintRule(
+        "scatter",
+        REFUSED,
+        "No scatter: no chip supports it.",
+        ANE_GUIDE,
+        ops("scatter", "scatter_along_axis", "scatter_nd"),
+    ),
+    LintRule(
+        "no-such-op",
+        WARNING,
+        "No chip supports one_hot, logical ops, products along an axis, counting or sampling.",
+        ANE_GUIDE,
+        ops(
+            "band_part",
+            "logical_and",
+            "logical_not",
+            "logical_or",
+            "logical_xor",
+            "mod",
+            "non_zero",
+            "one_hot",
+            "random_bernoulli",
+            "random_categorical",
+            "random_normal",
+            "reduce_prod",
+            "reverse_sequence",
+            "shape",
+            "sliding_windows",
+        ),
+    ),
+    LintRule(
+        "comparison",
+        WARNING,
+        "No comparisons: they return bool, and the engine's values are fp16.",
+        ANE_GUIDE,
+        ops("equal", "greater", "greater_equal", "less", "less_equal", "not_equal"),
+    ),
+    LintRule(
+        "topk",
+        WARNING,
+        "No topk and no sort: an M1 rejects them, and later chips have run them on CPU or GPU.",
+        ANE_GUIDE,
+        ops("argsort", "topk"),
+    ),
+    LintRule(
+        "recurrent", WARNING, "No recurrent cells or loops.", HOLLANCE, ops("cond", "gru", "lstm", "rnn", "while_loop")
+    ),
+    LintRule(
+        "fused-attention",
+        WARNING,
+        "No fused attention: with several queries it may drop its mask on the engine.",
+        APPLE_RULES,
+        ops("scaled_dot_product_attention"),
+    ),
+    LintRule(
+        "fp32",
+        WARNING,
+        "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
+        APPLE_RULES,
+        fp32_values,
+        "requested: an fp32 package",
+    ),
+    LintRule(
+        "dimension",
+        WARNING,
+        f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.",
+        ANE_GUIDE,
+        values_where(is_long, "a long dimension"),
+        "a vocoder's samples: it runs on the GPU or the CPU",
+    ),
+    LintRule(
+        "state-width",
+        WARNING,
+        f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the engine.",
+        STATE_ISSUE,
+        lambda function: [
+            Violation("state", name, f"last axis {type.shape[-1]}")
+            for name, type in function.function.states.items()
+            if type.shape and type.shape[-1] % STATE_WIDTH
+        ],
+        "requested: --buckets step of another length",
+    ),
+    LintRule(
+        "4-bit-palette",
+        WARNING,
+        "4-bit palettes are reported to crash with a state after 100 to 200 predictions, and to return wrong "
+        "values: check them on the Mac that runs them, with `ane verify --against coreml`.",
+        PALETTE_ISSUE,
+        weights_where(lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4"),
+        "requested: --precision 4bit; to be checked with `ane verify --against coreml`",
+    ),
+    LintRule(
+        "matmul-rows",
+        WARNING,
+        "The rows of a matmul's output fit 64 KB of kernel memory.",
+        ANE_GUIDE,
+        ops(
+            "matmul",
+            where=lambda function, op: 2 * (rows := op.outputs[op.name].shape[-2]) > KERNEL_MEMORY and f"{rows} rows",
+        ),
+    ),
+    LintRule(
+        "branches",
+        WARNING,
+        "From twelve branches into one op on, compiling takes seconds for each such place.",
+        ANE_GUIDE,
+        ops(where=many_branches),
+        f"{OWN} concatenations",
+    ),
+    LintRule(
+        "singleton-width",
+        WARNING,
+        "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.",
+        APPLE_RULES,
+        values_where(
+            lambda op, type: type.shape[-1:] == (1,) and size(type.shape) > 1 and nbytes(type) > 0, "a last axis of 1"
+        ),
+        "inherently one column, such as a latent or a single lane: a few kB a call",
+    ),
+    LintRule(
+        "kernel-width",
+        WARNING,
+        "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).",
+        ANE_GUIDE,
+        ops(
+            *CONVOLUTIONS,
+            where=lambda function, op: (
+                (width := function.argument_type(op, "weight").shape[-1]) > MAX_KERNEL and f"kernel width {width}"
+            ),
+        ),
+        f"{OWN} kernels",
+    ),
+    LintRule(
+        "dilation",
+        WARNING,
+        "Dilated convolutions may leave the engine (according to ane-guide they compile on an M1).",
+        HOLLANCE,
+        ops(
+            *CONVOLUTIONS,
+            where=lambda function, op: (
+                max(dilations := function.constant(op, "dilations") or [1]) > 1 and f"dilations {dilations}"
+            ),
+        ),
+        f"{OWN} dilations",
+    ),
+    LintRule(
+        "upsample",
+        WARNING,
+        "Upsampling by more than 2 may leave the engine.",
+        HOLLANCE,
+        ops(where=upsampled),
+        f"{OWN} strides",
+    ),
+    LintRule(
+        "odd-stride",
+        WARNING,
+        "A transposed convolution with an odd stride leaves the engine.",
+        POCKET_TTS,
+        ops("conv_transpose", where=odd_stride),
+        f"{OWN} strides",
+    ),
+    LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, ops("cos", "sin"), until=2),
+    LintRule(
+        "reflection",
+        WARNING,
+        "Padding by reflection is supported from the M2 on.",
+        ANE_GUIDE,
+        ops("pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "by reflection"),
+        f"{OWN} padding",
+        until=1,
+    ),
+    LintRule(
+        "computed-slice",
+        WARNING,
+        "An M1 does not support a slice at a computed index.",
+        ANE_GUIDE,
+        ops(
+            *SLICES, where=lambda function, op: function.constant(op, "begin") is None and "begins at a computed index"
+        ),
+        until=1,
+    ),
+    LintRule(
+        "width-slice",
+        WARNING,
+        "A slice of the last axis with an offset is multiplied by 16 internally on an M1 or A14: values above "
+        "4094 overflow.",
+        ANE_GUIDE,
+        ops(*SLICES, "split", where=width_slice),
+        "queries in blocks, or a cropped margin: values stay far below 4094 there",
+        until=1,
+    ),
+    LintRule(
+        "states",
+        WARNING,
+        "More than two states fail on the engine.",
+        VOXCPM,
+        lambda function: [
+            Violation("state", next(iter(states)), f"{len(states)} states")
+            for states in [function.function.states]
+            if len(states) > MAX_STATES
+        ],
+    ),
+    LintRule(
+        "too-heavy",
+        WARNING,
+        "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.",
+        ANEMLL,
+        lambda function: [
+            Violation("weight", function.function.name, f"{weights / 1e6:.1f} MB of weights")
+            for weights in [unique_bytes(function.function)]
+            if weights > MAX_BYTES
+        ],
+        "requested: larger buckets or more functions than usual",
+    ),
+    LintRule(
+        "blockwise",
+        WARNING,
+        "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.",
+        ANE_GUIDE_WEIGHTS,
+        weights_where(lambda weight: form(weight) == "blockwise"),
+        until=2,
+    ),
+    LintRule(
+        "int8",
+        WARNING,
+        "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
+        ANE_GUIDE_WEIGHTS,
+        weights_where(lambda weight: form(weight) == "int8"),
+        "requested: --precision 8bit; on an M1 only the file is smaller",
+        until=1,
+    ),
 )
 
 # Networks whose graphs must not violate a rule of severity "refused"
@@ -327,9 +516,16 @@ class BrokenRule:
 
     def record(self) -> dict[str, Any]:
         """As bundle.json states it."""
-        return {"rule": self.rule.id, "severity": self.rule.severity, "count": self.count, "functions": self.functions,
-                "example": str(self.example), "why": self.rule.text, "source": self.rule.source,
-                "accepted": self.rule.accepted}
+        return {
+            "rule": self.rule.id,
+            "severity": self.rule.severity,
+            "count": self.count,
+            "functions": self.functions,
+            "example": str(self.example),
+            "why": self.rule.text,
+            "source": self.rule.source,
+            "accepted": self.rule.accepted,
+        }
 
 
 def lint(package: Package, functions: Iterable[str] | None = None, generation: int = 1) -> list[BrokenRule]:

@@ -48,11 +48,12 @@ class InstrumentedGraph:
     copy: Path
     modules: Mapping[str, tuple[str, str]]
     outputs: Sequence[str]
-    own: int                    # outputs that the original has
+    own: int  # outputs that the original has
     last: dict[str, np.ndarray] = field(default_factory=dict)
 
     def wrap(self, load: Callable[[SessionKey], Any]) -> Callable[[SessionKey], Any]:
         """``load``, which loads the copy in place of this graph."""
+
         def load_copy(key: SessionKey) -> Any:
             if key.path != self.graph:
                 return load(key)
@@ -76,11 +77,11 @@ class InstrumentedSession:
     def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         results = self.session.run(outputs, feeds)
         self.graph.record(results)
-        return results[:self.graph.own]
+        return results[: self.graph.own]
 
     def io_binding(self) -> "InstrumentedBinding":
         binding = InstrumentedBinding(self.session.io_binding())
-        for name in self.graph.outputs[self.graph.own:]:
+        for name in self.graph.outputs[self.graph.own :]:
             binding.bind_output(name, "cpu")
         return binding
 
@@ -127,11 +128,12 @@ def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
 def module_values(graph: Any) -> dict[str, tuple[str, str]]:
     """For each module, its last value that a node outside it reads or that the graph returns: path → name and type of
     its node, in program order, a part before the whole."""
-    inside: dict[str, tuple[list[str], str, int]] = {}      # value → its modules, the type of its node, its place
+    inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, the type of its node, its place
     for place, node in enumerate(graph.node):
         scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "[]")
-        paths = [path.removeprefix(NETWORK_PREFIX) for path in ast.literal_eval(scopes)
-                 if path.startswith(NETWORK_PREFIX)]
+        paths = [
+            path.removeprefix(NETWORK_PREFIX) for path in ast.literal_eval(scopes) if path.startswith(NETWORK_PREFIX)
+        ]
         inside |= dict.fromkeys(node.output, (paths, node.op_type, place))
     last: dict[str, str] = {}
     readers = [(list(node.input), inside[node.output[0]][0]) for node in graph.node]
@@ -139,13 +141,14 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
         for name in names:
             for path in inside.get(name, ([], "", 0))[0]:
                 if path not in paths and (path not in last or inside[name][2] >= inside[last[path]][2]):
-                    last[path] = name       # keys and values leave an attention before what it returns
+                    last[path] = name  # keys and values leave an attention before what it returns
     ordered = sorted(last, key=lambda path: (inside[last[path]][2], -len(path)))
     return {path: (last[path], inside[last[path]][1]) for path in ordered}
 
 
-def compare_values(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph,
-                   layers: LayerComparison) -> list[ComparedValue]:
+def compare_values(
+    captured: Mapping[str, np.ndarray], graph: InstrumentedGraph, layers: LayerComparison
+) -> list[ComparedValue]:
     """The values of the last run that a module of the reference returned in as many elements, in program order."""
     compared = []
     for path, (name, op) in graph.modules.items():

@@ -13,7 +13,7 @@ from ane.system.file_gate import check_regular
 from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare
 from converters.proof.verify import PackageRunner
 
-THRESHOLD = 40.0        # dB that an expected output must reach: fp16 programs reach 50 to 70
+THRESHOLD = 40.0  # dB that an expected output must reach: fp16 programs reach 50 to 70
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,14 @@ class PackageRun:
     layers: Sequence[RunValue] = ()
 
 
-def run_package(path: Path, function: str | None, runner: PackageRunner, calls: Sequence[Mapping[str, np.ndarray]],
-                expected: Mapping[str, np.ndarray], layers: bool = False) -> PackageRun:
+def run_package(
+    path: Path,
+    function: str | None,
+    runner: PackageRunner,
+    calls: Sequence[Mapping[str, np.ndarray]],
+    expected: Mapping[str, np.ndarray],
+    layers: bool = False,
+) -> PackageRun:
     """Call a function with each of ``calls`` in turn, on one state if it has any.
 
     Args:
@@ -80,8 +86,10 @@ def run_package(path: Path, function: str | None, runner: PackageRunner, calls: 
     inside = {name for op in program.ops for name in op.outputs} if layers else set()
     unknown = sorted(set(expected) - set(outputs) - inside)
     if unknown:
-        raise UserError(f"{unknown[0]} is expected, and function {program.name!r} of {path} returns "
-                        f"{', '.join(outputs)}{'' if layers else '; values inside need --layers'}")
+        raise UserError(
+            f"{unknown[0]} is expected, and function {program.name!r} of {path} returns "
+            f"{', '.join(outputs)}{'' if layers else '; values inside need --layers'}"
+        )
     values = [_value(name, "", array, expected) for name, array in outputs.items()]
     if not layers:
         return PackageRun(program.name, outputs, values)
@@ -113,7 +121,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except UserError:
         raise
-    except Exception as error:      # NumPy raises any exception for a damaged header
+    except Exception as error:  # NumPy raises any exception for a damaged header
         raise UserError(f"cannot read {path} as an .npz file: {getattr(error, 'strerror', None) or error}") from error
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise UserError(f"cannot read {path} as an .npz file: {others[0]} in it is not an array")

@@ -30,7 +30,7 @@ from converters.proof.activations import MAX_SNR, CallRecorder
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
-FLUSHED_THRESHOLD = 45.0    # dB, or that for rounding if it is lower
+FLUSHED_THRESHOLD = 45.0  # dB, or that for rounding if it is lower
 ON_CPU, ERROR = "cpu", "error"
 # A machine must reach what the interpreter does in fp16, less what one that computes right may lose: Apple's Core AI in
 # fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). Never less than the floor: values 5 % too large are
@@ -43,16 +43,21 @@ def reference_backend(model: Bundle, keep: bool = False) -> TorchBackend:
     return TorchBackend(model, "cpu", "fp32", keep=keep, exact=True)
 
 
-def measure_parity(model: Bundle, package: PackageRecord, bundle: Path,
-                   progress: Callable[[str], None] = lambda function: None) -> dict[str, FunctionRecord]:
+def measure_parity(
+    model: Bundle, package: PackageRecord, bundle: Path, progress: Callable[[str], None] = lambda function: None
+) -> dict[str, FunctionRecord]:
     """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
     function is below its threshold. A Core ML package gets the golden probes of its functions."""
     reference = reference_backend(model, keep=True)
     unpublished = PackageFolder(bundle, [package])
-    engines = {name: MilRuntime(arithmetic) for name, arithmetic in ARITHMETICS.items()
-               if arithmetic == Arithmetic() or package.precision != "fp32"}
-    on_cpu = (OnnxBackend(model, DEVICES["cpu"], reference, unpublished=unpublished) if package.format == "onnx"
-              else None)
+    engines = {
+        name: MilRuntime(arithmetic)
+        for name, arithmetic in ARITHMETICS.items()
+        if arithmetic == Arithmetic() or package.precision != "fp32"
+    }
+    on_cpu = (
+        OnnxBackend(model, DEVICES["cpu"], reference, unpublished=unpublished) if package.format == "onnx" else None
+    )
     records: dict[str, FunctionRecord] = {}
     probes: dict[str, FunctionProbe] = {}
     for name, function in package.functions.items():
@@ -60,8 +65,10 @@ def measure_parity(model: Bundle, package: PackageRecord, bundle: Path,
         expected = run_probe(reference, model, package, name)
         if on_cpu:
             outputs = run_probe(on_cpu, model, package, name)
-            parity = {ON_CPU: round(mean_snr_db(expected, outputs), 1),
-                      ERROR: float(f"{relative_error(expected, outputs):.1e}")}
+            parity = {
+                ON_CPU: round(mean_snr_db(expected, outputs), 1),
+                ERROR: float(f"{relative_error(expected, outputs):.1e}"),
+            }
         else:
             parity, probe = _interpreted(model, unpublished, name, expected, engines, reference)
             if probe is not None:
@@ -73,14 +80,24 @@ def measure_parity(model: Bundle, package: PackageRecord, bundle: Path,
     return records
 
 
-def _interpreted(model: Bundle, unpublished: PackageFolder, name: str, expected: Sequence[np.ndarray],
-                 engines: Mapping[str, MilRuntime],
-                 reference: Backend) -> tuple[dict[str, float], FunctionProbe | None]:
+def _interpreted(
+    model: Bundle,
+    unpublished: PackageFolder,
+    name: str,
+    expected: Sequence[np.ndarray],
+    engines: Mapping[str, MilRuntime],
+    reference: Backend,
+) -> tuple[dict[str, float], FunctionProbe | None]:
     """The parity of a Core ML function by arithmetic, and its golden probe."""
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
-        backend = PackagedBackend(model, recorder if arithmetic == MATHS else engine, reference,
-                                  only=called_by_probe(package, name), unpublished=unpublished)
+        backend = PackagedBackend(
+            model,
+            recorder if arithmetic == MATHS else engine,
+            reference,
+            only=called_by_probe(package, name),
+            unpublished=unpublished,
+        )
         parity[arithmetic] = round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
     return parity, golden_probe(recorder, unpublished.path / package.path, name, package.precision != "fp32")
 
@@ -91,8 +108,10 @@ def row_of(package: PackageRecord, name: str) -> Function:
     known = ONNX_THRESHOLDS if package.format == "onnx" else THRESHOLDS
     row = functions_of(package.network, package.format).get(kind)
     if row is None or package.precision not in known:
-        raise UserError(f"{package.path}, function {name}: {package.precision} {kind} is not supported; convert the "
-                        "model again, or update tortoise-ane")
+        raise UserError(
+            f"{package.path}, function {name}: {package.precision} {kind} is not supported; convert the "
+            "model again, or update tortoise-ane"
+        )
     return row
 
 
@@ -106,8 +125,16 @@ def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str
 def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
     """The function, and those that its probe also calls; a state is shared by functions of the same capacity."""
     needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
-    return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed
-                              and capacity in (None, record.bucket.get("capacity", capacity)))))
+    return frozenset(
+        (
+            name,
+            *(
+                other
+                for other, record in package.functions.items()
+                if record.kind in needed and capacity in (None, record.bucket.get("capacity", capacity))
+            ),
+        )
+    )
 
 
 def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> float:
@@ -132,12 +159,16 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
         if key == ERROR:
             _, largest = row_of(package, name).onnx_fp32 or (0, ONNX_ERROR)
             if package.precision == "fp32" and not value <= largest:
-                raise UserError(f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
-                                f"{largest:.0e}. It is not published")
+                raise UserError(
+                    f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
+                    f"{largest:.0e}. It is not published"
+                )
         elif not value >= (threshold := threshold_of(package, name, key)):
-            raise UserError(f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. It "
-                            f"is not published: choose another precision. The same command reuses the packages "
-                            "that are done")
+            raise UserError(
+                f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. It "
+                f"is not published: choose another precision. The same command reuses the packages "
+                "that are done"
+            )
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
@@ -148,17 +179,22 @@ def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray])
 
 def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
     """The largest error, as a share of the largest value of the same array."""
-    return max(float(np.abs(reference - output).max() / np.abs(reference).max())
-               for reference, output in zip(references, outputs, strict=True))
+    return max(
+        float(np.abs(reference - output).max() / np.abs(reference).max())
+        for reference, output in zip(references, outputs, strict=True)
+    )
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
     """The largest absolute error."""
-    return max(float(np.abs(reference.astype(np.float64) - output).max())
-               for reference, output in zip(references, outputs, strict=True))
+    return max(
+        float(np.abs(reference.astype(np.float64) - output).max())
+        for reference, output in zip(references, outputs, strict=True)
+    )
 
 
 # Golden probes
+
 
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> FunctionProbe | None:
     """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
@@ -173,8 +209,10 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> F
     rounded = []
     for called, inputs in calls:
         declared = package.function(called).inputs
-        arrays = {key: array.astype({"fp16": np.float16, "int32": np.int32}.get(declared[key].dtype, np.float32))
-                  for key, array in inputs.items()}
+        arrays = {
+            key: array.astype({"fp16": np.float16, "int32": np.int32}.get(declared[key].dtype, np.float32))
+            for key, array in inputs.items()
+        }
         arrays = {key: widened(narrowed(array), array.shape) for key, array in arrays.items()}
         rounded.append((called, used_columns(arrays)))
 

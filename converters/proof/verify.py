@@ -29,9 +29,9 @@ from converters.proof.elements import LayerComparison
 from converters.proof.onnx_values import captured_outputs, compare_values, instrumented
 from converters.proof.parity import reference_backend, run_probe
 
-SLACK = 3.0             # dB that another processor may lose against the recorded parity
-FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
-CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
+SLACK = 3.0  # dB that another processor may lose against the recorded parity
+FLOAT32_NOISE = 90.0  # dB above which recorded parity depends on the rounding of float32
+CORE_AI_SLACK = 0.5  # dB that Core AI in float32 may lose against the interpreter's recorded parity
 
 
 class UnverifiedBundle(Bundle):
@@ -106,18 +106,25 @@ class Runner(ABC):
     slack: float = field(default=SLACK, kw_only=True)
     limit: float = field(default=float("inf"), kw_only=True)
 
-    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: LayerComparison | None) -> FunctionCheck:
+    def check(
+        self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend, layers: LayerComparison | None
+    ) -> FunctionCheck:
         """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
         record, folder = package.functions[name], Path(package.path).stem
-        check = FunctionCheck(package.network, folder, name, min(parity.threshold_of(package, name, self.arithmetic),
-                                                                 self.limit),
-                              self.slack, self.recorded(record))
+        check = FunctionCheck(
+            package.network,
+            folder,
+            name,
+            min(parity.threshold_of(package, name, self.arithmetic), self.limit),
+            self.slack,
+            self.recorded(record),
+        )
         try:
             check_hashes(model.path, package.files)
             self._compare(check, model, package, reference, layers and layers.within(f"{folder}/{name}"))
-            check.values = tuple(replace(value, published=published_name(package.network, value.module or ""))
-                                 for value in check.values)
+            check.values = tuple(
+                replace(value, published=published_name(package.network, value.module or "")) for value in check.values
+            )
         except UserError as error:
             check.problem = str(error)
         return check
@@ -127,8 +134,14 @@ class Runner(ABC):
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
     @abstractmethod
-    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
+    def _compare(
+        self,
+        check: FunctionCheck,
+        model: Bundle,
+        package: PackageRecord,
+        reference: TorchBackend,
+        layers: LayerComparison | None,
+    ) -> None:
         """Fill in what is measured, as soon as it is known. Raises UserError."""
 
     def unload(self, package: Path) -> None:
@@ -155,8 +168,14 @@ class PackageRunner(Runner):
     compute_units: str | None = None
     interpreter: MilRuntime | None = None
 
-    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
+    def _compare(
+        self,
+        check: FunctionCheck,
+        model: Bundle,
+        package: PackageRecord,
+        reference: TorchBackend,
+        layers: LayerComparison | None,
+    ) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
         layers = layers if self.shows_all or not program.states else None
@@ -165,9 +184,14 @@ class PackageRunner(Runner):
         with captured.capture():
             expected = run_probe(reference, model, package, name)
         engine = CallRecorder(self.engine)
-        backend = PackagedBackend(model, engine, reference, compute_units=self.compute_units,
-                                  only=parity.called_by_probe(package, name),
-                                  unpublished=PackageFolder(model.path, [package]))
+        backend = PackagedBackend(
+            model,
+            engine,
+            reference,
+            compute_units=self.compute_units,
+            only=parity.called_by_probe(package, name),
+            unpublished=PackageFolder(model.path, [package]),
+        )
         check.compare(expected, run_probe(backend, model, package, name))
         if layers and not self.shows_all:
             if not check.passed:
@@ -190,16 +214,27 @@ class OnnxRunner(Runner):
 
     device: OnnxDevice
 
-    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
+    def _compare(
+        self,
+        check: FunctionCheck,
+        model: Bundle,
+        package: PackageRecord,
+        reference: TorchBackend,
+        layers: LayerComparison | None,
+    ) -> None:
         file, load = model.path / package.path / f"{check.function}.onnx", session_loader(self.device)
         # a published graph does not name the modules of its values, so its outputs alone are compared
         inside = layers and PUBLISHED not in package.source
         with instrumented(file) if inside else nullcontext() as graph:
             with captured_outputs(reference.network(package.network)) as captured:
                 expected = run_probe(reference, model, package, check.function)
-            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
-                                    unpublished=PackageFolder(model.path, [package]))
+            candidate = OnnxBackend(
+                model,
+                self.device,
+                reference,
+                load=graph.wrap(load) if graph else load,
+                unpublished=PackageFolder(model.path, [package]),
+            )
             check.compare(expected, run_probe(candidate, model, package, check.function))
             if graph and layers:
                 check.values = compare_values(captured, graph, layers)
@@ -219,28 +254,49 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
         return OnnxRunner(f"onnx:{device.name}", device, arithmetic=parity.ON_CPU if device.name == "cpu" else None)
     if name == "coreml":
         if sys.platform != "darwin":
-            raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "
-                            "against=coreai runs them on Apple's Core AI")
+            raise UserError(
+                "Core ML runs on macOS only; against=mil interprets the same packages here, and "
+                "against=coreai runs them on Apple's Core AI"
+            )
         from ane.backends.coreml.runtime import CoreMLRuntime
         from ane.backends.coreml.trial import CoreMLTrial
 
-        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
-                             shows_all=False, compute_units=compute_units, arithmetic=parity.FLUSHED,
-                             slack=parity.MACHINE_SLACK, limit=parity.MACHINE_FLOOR)
+        return PackageRunner(
+            name,
+            CoreMLRuntime(trial=CoreMLTrial(probes=False)),
+            core_ml_activations,
+            shows_all=False,
+            compute_units=compute_units,
+            arithmetic=parity.FLUSHED,
+            slack=parity.MACHINE_SLACK,
+            limit=parity.MACHINE_FLOOR,
+        )
     if name == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 
         runtime, values = (CoreAIRuntime(values) for values in (False, True))
-        return PackageRunner(name, runtime, activations.interpreted(values), values, arithmetic=parity.MATHS,
-                             slack=CORE_AI_SLACK, limit=FLOAT32_NOISE, interpreter=MilRuntime())
+        return PackageRunner(
+            name,
+            runtime,
+            activations.interpreted(values),
+            values,
+            arithmetic=parity.MATHS,
+            slack=CORE_AI_SLACK,
+            limit=FLOAT32_NOISE,
+            interpreter=MilRuntime(),
+        )
     recorded = {"mil": parity.MATHS, "mil:fp16": parity.ROUNDING, "mil:flush": parity.FLUSHED}[name]
     engine = MilRuntime(parity.ARITHMETICS[recorded])
     return PackageRunner(name, engine, activations.interpreted(engine), interpreter=engine, arithmetic=recorded)
 
 
-def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,
-           layers: LayerComparison | None = None,
-           progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
+def verify(
+    model: Bundle,
+    chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
+    runner: Runner,
+    layers: LayerComparison | None = None,
+    progress: Callable[[str], None] = lambda action: None,
+) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
     ``layers``: compare the values inside too, in this way. The result of a damaged package, or of a function that
@@ -256,8 +312,9 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     return results
 
 
-def choose_packages(model: Bundle, networks: Sequence[str] | None = None, function: str | None = None,
-                    format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
+def choose_packages(
+    model: Bundle, networks: Sequence[str] | None = None, function: str | None = None, format: str = "coreml"
+) -> list[tuple[PackageRecord, list[str]]]:
     """The packages of a bundle in this format with their functions; optionally of some networks or one function only.
     Raises UserError when there are none."""
     existing = model.packages if format == "coreml" else model.onnx_packages

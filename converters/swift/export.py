@@ -27,7 +27,7 @@ from converters.swift.golden import DECODER, VOCODER, golden_vectors
 TEMPLATE = Path(__file__).parent / "template"
 MODEL = Path("Sources", "TortoiseCoreML", "Model")
 GOLDEN = Path("Tests", "TortoiseTests", "Golden")
-TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"      # what a folder that may be replaced has, and is
+TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # what a folder that may be replaced has, and is
 
 
 def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecord]:
@@ -39,15 +39,26 @@ def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecor
     for network, kind in ((DECODER, "prefill"), (DECODER, "step"), (VOCODER, "hifigan")):
         kinds = {function.kind for function in packages[network].functions.values()} if network in packages else ()
         if kind not in kinds:
-            missing = f"decoder steps with the cache io in {bundle.name}" if kind == "step" and network in packages \
+            missing = (
+                f"decoder steps with the cache io in {bundle.name}"
+                if kind == "step" and network in packages
                 else f"Core ML functions of {network} in {bundle.name}"
-            raise UserError(f"there are no {missing}, which the Swift package calls: convert the model with `ane "
-                            "convert NAME --to coreml --networks autoregressive,hifigan --cache io,state -o DIR`")
+            )
+            raise UserError(
+                f"there are no {missing}, which the Swift package calls: convert the model with `ane "
+                "convert NAME --to coreml --networks autoregressive,hifigan --cache io,state -o DIR`"
+            )
     return {network: packages[network] for network in (DECODER, VOCODER)}
 
 
-def export_swift(bundle: Bundle, destination: Path, voices: Mapping[str, Voice], precision: str = "auto",
-                 overwrite: bool = False, progress: Callable[[str], None] = lambda activity: None) -> Path:
+def export_swift(
+    bundle: Bundle,
+    destination: Path,
+    voices: Mapping[str, Voice],
+    precision: str = "auto",
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda activity: None,
+) -> Path:
     """Write the package; it appears at ``destination`` complete or not at all.
 
     Args:
@@ -68,10 +79,14 @@ def export_swift(bundle: Bundle, destination: Path, voices: Mapping[str, Voice],
         progress("copying packages")
         shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
         (folder / MODEL).mkdir()
-        tables |= {"packages": {network: copy_package(bundle, package, folder / MODEL)
-                                for network, package in packages.items()},
-                   "voices": list(voices), "defaultVoice": default,
-                   "arrays": write_arrays(folder / MODEL / "tables.f32", model_arrays(bundle, voices))}
+        tables |= {
+            "packages": {
+                network: copy_package(bundle, package, folder / MODEL) for network, package in packages.items()
+            },
+            "voices": list(voices),
+            "defaultVoice": default,
+            "arrays": write_arrays(folder / MODEL / "tables.f32", model_arrays(bundle, voices)),
+        }
         write_content(folder / TABLES, tables)
         progress("recording golden vectors")
         golden, arrays = golden_vectors(bundle, precision, default, voices[default], settings)
@@ -96,8 +111,11 @@ def copy_package(bundle: Bundle, package: PackageRecord, folder: Path) -> dict[s
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(bundle.path / file.file, target)
     digests = "".join(file.sha256 for file in package.files)
-    return {"path": package.path, "computeUnits": package.compute_units,
-            "identity": hashlib.sha256(digests.encode()).hexdigest()[:16]}
+    return {
+        "path": package.path,
+        "computeUnits": package.compute_units,
+        "identity": hashlib.sha256(digests.encode()).hexdigest()[:16],
+    }
 
 
 def write_content(path: Path, content: Mapping[str, Any]) -> None:
@@ -117,6 +135,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict
 
 # What the Swift package knows of a model: its text, its decoder, its vocoder, and how codes are sampled
 
+
 def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: Settings) -> dict[str, Any]:
     """The tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""
     sampling = settings.sampling
@@ -124,12 +143,20 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
         raise UserError("the model's settings have typical_mass, and the Swift package has no typical sampling")
     return {
         "name": bundle.name,
-        "text": {"rules": text_rules(), **token_tables(bundle.tokenizer),
-                 "split": settings.split and list(settings.split),
-                 "maxTokens": max_text_tokens(bundle.config(DECODER))},
+        "text": {
+            "rules": text_rules(),
+            **token_tables(bundle.tokenizer),
+            "split": settings.split and list(settings.split),
+            "maxTokens": max_text_tokens(bundle.config(DECODER)),
+        },
         "decoder": decoder_tables(bundle, packages[DECODER]),
-        "sampling": {"temperature": sampling.temperature, "repetitionPenalty": sampling.repetition_penalty,
-                     "topK": sampling.top_k, "topP": sampling.top_p, "maxCodes": sampling.max_codes},
+        "sampling": {
+            "temperature": sampling.temperature,
+            "repetitionPenalty": sampling.repetition_penalty,
+            "topK": sampling.top_k,
+            "topP": sampling.top_p,
+            "maxCodes": sampling.max_codes,
+        },
         "vocoder": vocoder_tables(bundle, packages[VOCODER]),
         "silence": settings.silence and list(settings.silence),
     }
@@ -138,9 +165,14 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
 def text_rules() -> list[dict[str, str]]:
     """The normaliser's rules for signs and punctuation that are plain substitutions, in the syntax of
     NSRegularExpression."""
-    return [{"pattern": rule.pattern.pattern,
-             "replacement": re.sub(r"\\(?:g<(\d)>|(\d))", lambda found: f"${found[1] or found[2]}", rule.replacement)}
-            for rule in (*SIGN_RULES, *CLEANUP_RULES) if isinstance(rule.replacement, str)]
+    return [
+        {
+            "pattern": rule.pattern.pattern,
+            "replacement": re.sub(r"\\(?:g<(\d)>|(\d))", lambda found: f"${found[1] or found[2]}", rule.replacement),
+        }
+        for rule in (*SIGN_RULES, *CLEANUP_RULES)
+        if isinstance(rule.replacement, str)
+    ]
 
 
 def token_tables(tokenizer: str) -> dict[str, Any]:
@@ -150,13 +182,19 @@ def token_tables(tokenizer: str) -> dict[str, Any]:
     splitter = (content.get("pre_tokenizer") or {}).get("type")
     kind = model.get("type"), splitter, normalizer is None
     if kind not in (("BPE", "Whitespace", True), ("WordLevel", "Split", False)):
-        raise UserError("tokenizer.json is neither byte-pair encoding of words nor one token a character: the Swift "
-                        "package supports these two")
+        raise UserError(
+            "tokenizer.json is neither byte-pair encoding of words nor one token a character: the Swift "
+            "package supports these two"
+        )
     vocabulary = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", ())]
-    return {"vocabulary": vocabulary, "merges": merges, "space": vocabulary.get(SPACE),
-            "special": [vocabulary[token] for token in (SPACE, STOP, UNKNOWN) if token in vocabulary],
-            "unknown": vocabulary.get(UNKNOWN) if normalizer is None else None}
+    return {
+        "vocabulary": vocabulary,
+        "merges": merges,
+        "space": vocabulary.get(SPACE),
+        "special": [vocabulary[token] for token in (SPACE, STOP, UNKNOWN) if token in vocabulary],
+        "unknown": vocabulary.get(UNKNOWN) if normalizer is None else None,
+    }
 
 
 def decoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
@@ -166,21 +204,32 @@ def decoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
     steps = {name: function.bucket for name, function in package.functions.items() if function.kind == "step"}
     columns = min(bucket["columns"] for bucket in steps.values())
     return {
-        "geometry": [shape.layers, shape.heads, shape.head_width], "scale": package.scale, "masked": MASKED,
-        "prefills": _buckets({name: function.bucket["columns"] for name, function in package.functions.items()
-                              if function.kind == "prefill"}),
+        "geometry": [shape.layers, shape.heads, shape.head_width],
+        "scale": package.scale,
+        "masked": MASKED,
+        "prefills": _buckets(
+            {
+                name: function.bucket["columns"]
+                for name, function in package.functions.items()
+                if function.kind == "prefill"
+            }
+        ),
         "steps": _buckets({name: bucket["slots"] for name, bucket in steps.items() if bucket["columns"] == columns}),
         "stepColumns": columns,
-        "startText": config.start_text_token, "stopText": config.stop_text_token,
-        "startCode": config.start_mel_token, "stopCode": config.stop_mel_token,
+        "startText": config.start_text_token,
+        "stopText": config.stop_text_token,
+        "startCode": config.start_mel_token,
+        "stopCode": config.stop_mel_token,
     }
 
 
 def vocoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
     functions = {name: function.bucket for name, function in package.functions.items() if function.kind == VOCODER}
-    return {"functions": _buckets({name: bucket["frames"] for name, bucket in functions.items()}),
-            "margin": next(iter(functions.values()))["margin"],
-            "conditioned": bool(bundle.config(VOCODER).cond_channels)}
+    return {
+        "functions": _buckets({name: bucket["frames"] for name, bucket in functions.items()}),
+        "margin": next(iter(functions.values()))["margin"],
+        "conditioned": bool(bundle.config(VOCODER).cond_channels),
+    }
 
 
 def _buckets(lengths: Mapping[str, int]) -> list[dict[str, Any]]:

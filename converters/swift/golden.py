@@ -28,11 +28,13 @@ from ane.voices import Voice
 
 DECODER, VOCODER = "autoregressive", "hifigan"
 SEED = 1
-MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223        # of a linear congruential generator (Numerical Recipes)
+MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # of a linear congruential generator (Numerical Recipes)
 # sentences and the most codes of each; the second has a long prefix, so that the pool of slots grows
-SENTENCES = {"The door stood open.": 40,
-             "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12}
-SEEDS = (0, 1, 12345, 2 ** 32 + 7, 2 ** 64 - 1)
+SENTENCES = {
+    "The door stood open.": 40,
+    "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12,
+}
+SEEDS = (0, 1, 12345, 2**32 + 7, 2**64 - 1)
 # what the Swift package reads as `ane say` does: no abbreviation, date, amount or word in capitals
 TEXTS = (
     *SENTENCES,
@@ -70,14 +72,21 @@ class FunctionRecorder:
         if self.runtime.narrow:
             outputs = {name: array.astype(np.float16).astype(np.float32) for name, array in outputs.items()}
         named = {name: f"call{len(self.runtime.calls)}/{name}" for name in outputs}
-        self.runtime.calls.append({"network": self.network, "function": self.name, "outputs": named,
-                                   "inputs": {name: fingerprint(array) for name, array in inputs.items()}})
+        self.runtime.calls.append(
+            {
+                "network": self.network,
+                "function": self.name,
+                "outputs": named,
+                "inputs": {name: fingerprint(array) for name, array in inputs.items()},
+            }
+        )
         self.runtime.outputs.update((named[name], array.copy()) for name, array in outputs.items())
         return outputs
 
 
-def golden_vectors(bundle: Bundle, precision: str, voice_name: str, voice: Voice,
-                   settings: Settings) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def golden_vectors(
+    bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: Settings
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The content of golden.json without its arrays, and the arrays."""
     replays, arrays = [], {}
     for index, (text, codes) in enumerate(SENTENCES.items()):
@@ -90,27 +99,41 @@ def golden_vectors(bundle: Bundle, precision: str, voice_name: str, voice: Voice
     texts = []
     for text in TEXTS:
         chunks = split_into_chunks(text, bundle, settings)
-        texts.append({"text": text, "chunks": [chunk.text for chunk in chunks],
-                      "tokens": [chunk.tokens[:-1] for chunk in chunks]})        # the stop token is added later
-    uniforms = [{"seed": seed, "chunk": chunk, "values": Randomness(seed).candidate(chunk, 0).random(4).tolist()}
-                for chunk, seed in enumerate(SEEDS)]
+        texts.append(
+            {
+                "text": text,
+                "chunks": [chunk.text for chunk in chunks],
+                "tokens": [chunk.tokens[:-1] for chunk in chunks],
+            }
+        )  # the stop token is added later
+    uniforms = [
+        {"seed": seed, "chunk": chunk, "values": Randomness(seed).candidate(chunk, 0).random(4).tolist()}
+        for chunk, seed in enumerate(SEEDS)
+    ]
     return {"texts": texts, "uniforms": uniforms, "replays": replays}, arrays
 
 
-def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Settings, text: str,
-                      codes: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def recorded_sentence(
+    bundle: Bundle, precision: str, voice: Voice, settings: Settings, text: str, codes: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What the runtime does for one sentence of at most ``codes`` codes; the arrays of the calls, and the sound."""
     backend = recording_backend(bundle, precision)
     [chunk, *_] = split_into_chunks(text, bundle, settings)
     sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
     config, sampler = bundle.config(DECODER), InverseCdfSampler(Randomness(SEED).candidate(0, 0))
-    prompt = Prompt(voice.ar, chunk.tokens, [sampler], Embeddings(**backend.embeddings()), config, sampling,
-                    rewrite_tail=False)
+    prompt = Prompt(
+        voice.ar, chunk.tokens, [sampler], Embeddings(**backend.embeddings()), config, sampling, rewrite_tail=False
+    )
     lanes = make_lanes(backend, config, 1, sampling.max_codes, 1, len(prompt.prefix()))
     [candidate] = lanes.submit(prompt).all()
     sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)
-    replay = {"text": chunk.text, "seed": SEED, "maxCodes": sampling.max_codes, "codes": candidate.codes,
-              "calls": backend.runtime.calls}
+    replay = {
+        "text": chunk.text,
+        "seed": SEED,
+        "maxCodes": sampling.max_codes,
+        "codes": candidate.codes,
+        "calls": backend.runtime.calls,
+    }
     return replay, backend.runtime.outputs | {"sound": sound}
 
 
@@ -129,5 +152,5 @@ def fingerprint(array: np.ndarray) -> dict[str, Any]:
     values = np.asarray(array, np.float64).ravel()
     powers = np.cumprod(np.full(len(values), MULTIPLIER, np.uint32), dtype=np.uint32)
     sums = np.concatenate((np.ones(1, np.uint32), powers[:-1])).cumsum(dtype=np.uint32)
-    weights = (powers + np.uint32(INCREMENT) * sums) / 2 ** 32 - 0.5      # the generator's numbers after 1
+    weights = (powers + np.uint32(INCREMENT) * sums) / 2**32 - 0.5  # the generator's numbers after 1
     return {"shape": list(array.shape), "norm": float(np.linalg.norm(values)), "product": float(values @ weights)}

@@ -11,14 +11,21 @@ from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import Style, Var, array, mb
 
-QUERY_BLOCK = 96    # queries computed at once in relative attention, which limits the size of scores and stored bias
-BIAS_REACH = 64     # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
-MASK_SHARE = 0.2    # of the mask: an M1 multiplies what is sliced by 16, and 160,000 would overflow
-MAX_PRODUCTS = 16   # of queries and keys in a layer: for more, compiling would take longer than their scores are worth
+QUERY_BLOCK = 96  # queries computed at once in relative attention, which limits the size of scores and stored bias
+BIAS_REACH = 64  # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
+MASK_SHARE = 0.2  # of the mask: an M1 multiplies what is sliced by 16, and 160,000 would overflow
+MAX_PRODUCTS = 16  # of queries and keys in a layer: for more, compiling would take longer than their scores are worth
 
 
-def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMask | None = None, scale: float = 1.0,
-                    name: str | None = None, columns: int | None = None) -> Var:
+def attention_block(
+    s: Style,
+    x: Var,
+    layer: AttentionBlock,
+    padding: PaddingMask | None = None,
+    scale: float = 1.0,
+    name: str | None = None,
+    columns: int | None = None,
+) -> Var:
     """Normalise, attend, project, add: x (B, C, 1, S), scaled by ``scale``, → the same (principle 7).
 
     ``columns``: compute only the first ``columns`` outputs; not available with a relative bias.
@@ -29,15 +36,18 @@ def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMas
     queries = y
     if columns is not None:
         x, queries = (mb.slice_by_index(x=whole, begin=(0, 0, 0, 0), end=(B, C, 1, columns)) for whole in (x, y))
-    q, k, v = (blocks.conv(s, source, *part) for source, part in
-               zip((queries, y, y), blocks.queries_keys_values(layer.qkv, heads), strict=True))
+    q, k, v = (
+        blocks.conv(s, source, *part)
+        for source, part in zip((queries, y, y), blocks.queries_keys_values(layer.qkv, heads), strict=True)
+    )
     mask = padding and padding.mask
     y = blocks.attention(s, q, k, v, heads, mask) if bias is None else relative_attention(s, q, k, v, heads, bias, mask)
     return mb.add(x=x, y=blocks.linear(s, y, layer.proj_out, scale=scale), **blocks.named(name))
 
 
-def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias,
-                       mask: Var | None) -> Var:
+def relative_attention(
+    s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
+) -> Var:
     """Attention with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
 
     The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
@@ -52,7 +62,7 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     block = min(QUERY_BLOCK, S)
     groups = blocks.head_groups(heads, B * block * S * np.dtype(s.dtype).itemsize)
     groups = groups if groups * -(-S // block) <= MAX_PRODUCTS else 1
-    full = array(bias(block + 2 * BIAS_REACH, torch.float32))[None]     # (1, heads, query, key)
+    full = array(bias(block + 2 * BIAS_REACH, torch.float32))[None]  # (1, heads, query, key)
     q, k = _with_biases(s, q, k, (full[:, :, -1:, :1], full[:, :, :1, -1:]), block, mask)
     by_group = list(zip(*(blocks.split(x, groups, 1) for x in (q, k, v)), strict=True))
     attended: list[list[Var]] = [[] for _ in by_group]
@@ -62,12 +72,12 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
         left, right, first = max(start - BIAS_REACH, 0), min(end + BIAS_REACH, S), start - BIAS_REACH
         near = end - start, left - first, right - first
         if near not in bands:
-            band = full[:, :, BIAS_REACH:BIAS_REACH + near[0], near[1]:near[2]]
+            band = full[:, :, BIAS_REACH : BIAS_REACH + near[0], near[1] : near[2]]
             bands[near] = [mb.const(val=s.const(part)) for part in np.split(band, groups, axis=1)]
         for group, (queries, keys, values) in enumerate(by_group):
             shape = (*queries.shape[:3], end)
             some = queries if block == S else mb.slice_by_index(x=queries, begin=(0, 0, 0, start), end=shape)
-            scores = mb.matmul(x=some, y=keys, transpose_x=True)                            # (B, heads, size, S)
+            scores = mb.matmul(x=some, y=keys, transpose_x=True)  # (B, heads, size, S)
             sizes = [size for size in (left, right - left, S - right) if size]
             parts = list(mb.split(x=scores, split_sizes=sizes, axis=3)) if sizes[1:] else [scores]
             parts[min(left, 1)] = mb.add(x=parts[min(left, 1)], y=bands[near][group])
@@ -76,8 +86,9 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     return blocks.join_heads(blocks.joined([blocks.joined(group, 3) for group in attended], 1))
 
 
-def _with_biases(s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int,
-                 mask: Var | None) -> tuple[Var, Var]:
+def _with_biases(
+    s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int, mask: Var | None
+) -> tuple[Var, Var]:
     """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far``
     (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries."""
     B, heads, _, S = q.shape
@@ -97,5 +108,7 @@ def _with_biases(s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], b
         keys.append(mb.mul(x=mask, y=s.const(MASK_SHARE * queries[-1])))
     if not keys:
         return q, k
-    return (mb.concat(values=[q, s.const(np.concatenate(queries, axis=2))], axis=2),
-            mb.concat(values=[k, *keys], axis=2))
+    return (
+        mb.concat(values=[q, s.const(np.concatenate(queries, axis=2))], axis=2),
+        mb.concat(values=[k, *keys], axis=2),
+    )

@@ -16,10 +16,12 @@ def stream_scale(network: UnifiedVoice) -> float:
     """Power of two by which the residual stream is multiplied (``scale_for``). Measured on random tokens and codes."""
     generator = torch.Generator().manual_seed(0)
     halves = []
-    for table, positions in ((network.text_embedding, network.text_pos_embedding),
-                             (network.mel_embedding, network.mel_pos_embedding)):
+    for table, positions in (
+        (network.text_embedding, network.text_pos_embedding),
+        (network.mel_embedding, network.mel_pos_embedding),
+    ):
         ids = torch.randint(len(table.weight), (min(64, len(positions.emb.weight)),), generator=generator)
-        halves.append(table.weight[ids].float() + positions.emb.weight[:len(ids)].float())
+        halves.append(table.weight[ids].float() + positions.emb.weight[: len(ids)].float())
     x = torch.cat(halves)[None]
     largest = x.abs().max()
     for block in network.gpt.h:
@@ -30,6 +32,7 @@ def stream_scale(network: UnifiedVoice) -> float:
 
 def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
     """The graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
+
     def body(s: Style, x: Var, mask: Var, pools: Pools | None) -> dict[str, Var]:
         new_keys, new_values = [], []
         for index, block in enumerate(network.gpt.h):
@@ -38,14 +41,19 @@ def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBui
             new_values.append(blocks.split_heads(v, network.config.heads))
         hidden = blocks.layer_norm(s, x, network.gpt.ln_f, "gpt.ln_f", scale)
         hidden = blocks.layer_norm(s, hidden, network.final_norm)
-        return {"hidden": hidden, "logits": blocks.linear(s, hidden, network.mel_head),
-                "new_keys": mb.concat(values=new_keys, axis=0), "new_values": mb.concat(values=new_values, axis=0)}
+        return {
+            "hidden": hidden,
+            "logits": blocks.linear(s, hidden, network.mel_head),
+            "new_keys": mb.concat(values=new_keys, axis=0),
+            "new_values": mb.concat(values=new_values, axis=0),
+        }
 
     return DecoderGraphBuilder(network.config.decoder_shape, body)
 
 
-def _block(s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None,
-           name: str) -> tuple[Var, Var, Var]:
+def _block(
+    s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None, name: str
+) -> tuple[Var, Var, Var]:
     """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
     q, k, v = _queries_keys_values(s, blocks.layer_norm(s, x, block.ln_1, f"{name}.ln_1", scale), block)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)

@@ -16,15 +16,17 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import measured_scale
 
-MEASURED = 64           # random tokens and codes that a stream is measured on
-MODULES = {"clvp_text": "text", "clvp_speech": "speech"}        # part of the names of an encoder's modules
+MEASURED = 64  # random tokens and codes that a stream is measured on
+MODULES = {"clvp_text": "text", "clvp_speech": "speech"}  # part of the names of an encoder's modules
 
 
 def stream_scale(network: CLVP) -> float:
     """Power of two by which both residual streams are multiplied (``scale_for``). Measured on random ids."""
     generator, network = torch.Generator().manual_seed(0), network.float()
-    tokens, codes = (torch.randint(len(table.weight), (1, MEASURED), generator=generator)
-                     for table in (network.text_emb, network.speech_emb))
+    tokens, codes = (
+        torch.randint(len(table.weight), (1, MEASURED), generator=generator)
+        for table in (network.text_emb, network.speech_emb)
+    )
     norms = [module for module in network.modules() if isinstance(module, RMSNorm | nn.LayerNorm)]
     return measured_scale(norms, lambda: (network.text(tokens), network.speech(codes)))
 
@@ -44,19 +46,26 @@ def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> Cor
         for index, ((norm,), block) in enumerate(transformer.attn_layers.layers):
             block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
             y = unit_norm(s, x)
-            y = (_attention(s, y, block, norm, padding.mask, rotation, scale, name)
-                 if isinstance(block, RotaryAttention) else _feed_forward(s, y, block, norm, scale, name))
+            y = (
+                _attention(s, y, block, norm, padding.mask, rotation, scale, name)
+                if isinstance(block, RotaryAttention)
+                else _feed_forward(s, y, block, norm, scale, name)
+            )
             x = mb.add(x=x, y=y)
         x = blocks.layer_norm(s, x, transformer.norm, f"{path}.norm", scale)
         mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.mean_weight), axes=[3], keep_dims=True)
         return {"latent": blocks.linear(s, mean, projection)}
 
     row = (1, 1, 1, positions)
-    return CoreMLGraph(kind, {"positions": positions}, {
-        "x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row}, body)
+    return CoreMLGraph(
+        kind,
+        {"positions": positions},
+        {"x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row},
+        body,
+    )
 
 
-clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")     # of tokens, of codes
+clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")  # of tokens, of codes
 
 
 def unit_norm(s: Style, x: Var) -> Var:
@@ -90,11 +99,19 @@ def _rotation(s: Style, encoder: RotaryEncoder, length: int) -> tuple[Var, Var]:
     return tuple(mb.const(val=s.const(values)) for values in (np.cos(angle), np.sin(angle)))
 
 
-def _attention(s: Style, x: Var, layer: RotaryAttention, norm: RMSNorm, mask: Var, rotation: tuple[Var, Var],
-               scale: float, name: str) -> Var:
+def _attention(
+    s: Style,
+    x: Var,
+    layer: RotaryAttention,
+    norm: RMSNorm,
+    mask: Var,
+    rotation: tuple[Var, Var],
+    scale: float,
+    name: str,
+) -> Var:
     weight = _after_norm(norm, layer.to_q, layer.to_k, layer.to_v)
-    weight[:len(weight) // 3] *= layer.head_width ** -0.5
-    joined = blocks.split_heads(blocks.conv(s, x, weight, None), 3 * layer.heads)            # (1, 3·heads, 64, T)
+    weight[: len(weight) // 3] *= layer.head_width**-0.5
+    joined = blocks.split_heads(blocks.conv(s, x, weight, None), 3 * layer.heads)  # (1, 3·heads, 64, T)
     q, k, v = mb.split(x=blocks.join_heads(_rotated(joined, layer.rotated // 2, rotation)), num_splits=3, axis=1)
     return blocks.linear(s, blocks.attention(s, q, k, v, layer.heads, mask), layer.to_out, name, scale)
 
@@ -103,8 +120,14 @@ def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
     """The first 2·``half`` channels of each head rotated in pairs (c, c + half): (1, heads, width, T)."""
     cos, sin = rotation
     first, second, rest = mb.split(x=x, split_sizes=[half, half, x.shape[2] - 2 * half], axis=2)
-    return mb.concat(values=[mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
-                             mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)), rest], axis=2)
+    return mb.concat(
+        values=[
+            mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
+            mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)),
+            rest,
+        ],
+        axis=2,
+    )
 
 
 def _feed_forward(s: Style, x: Var, layer: GatedFeedForward, norm: RMSNorm, scale: float, name: str) -> Var:

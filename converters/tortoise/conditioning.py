@@ -10,13 +10,14 @@ from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 4                   # of the residual streams (blocks, principle 7); group norms take squares of any size
-AR_FRAMES = 517                 # of a clip of 132300 samples at 22050 Hz
-DIFFUSION_FRAMES = 401          # of a clip of 102400 samples at 24000 Hz
+SCALE = 1 / 4  # of the residual streams (blocks, principle 7); group norms take squares of any size
+AR_FRAMES = 517  # of a clip of 132300 samples at 22050 Hz
+DIFFUSION_FRAMES = 401  # of a clip of 102400 samples at 24000 Hz
 
 
 def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> CoreMLGraph:
     """mel (1, 80, 1, L) → latent (1, D, 1, 1). Only the first column is read: the last block computes no other."""
+
     def body(s: Style, mel: Var) -> dict[str, Var]:
         x = blocks.linear(s, mel, network.init, "init", SCALE)
         for index, block in enumerate(network.attn):
@@ -47,8 +48,11 @@ def random_latent(kind: str, network: RandomLatentConverter) -> CoreMLGraph:
     def body(s: Style, noise: Var) -> dict[str, Var]:
         x = noise
         for index, layer in enumerate(equal):
-            x = mb.leaky_relu(x=blocks.linear(s, x, layer, scale=2 ** 0.5), alpha=s.dtype(0.2),
-                              name=blocks.value_name(f"layers.{index}"))
+            x = mb.leaky_relu(
+                x=blocks.linear(s, x, layer, scale=2**0.5),
+                alpha=s.dtype(0.2),
+                name=blocks.value_name(f"layers.{index}"),
+            )
         return {"latent": blocks.linear(s, x, last)}
 
     return CoreMLGraph(kind, {}, {"noise": (1, last.in_features, 1, 1)}, body)

@@ -21,9 +21,9 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 32          # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
+SCALE = 1 / 32  # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
 
-Modulation = tuple[Var, Var]        # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
+Modulation = tuple[Var, Var]  # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
 
 
 def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
@@ -43,9 +43,16 @@ def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
         scale, shift = mb.split(x=voice, num_splits=2, axis=1)
         return {"code": blocks.group_norm(s, x, network.code_norm, frames, SCALE, (scale, shift))}
 
-    return CoreMLGraph("condition", {"latents": length},
-                       {"latents": (1, config.in_latent_channels, 1, length),
-                        "voice": (1, 2 * config.model_channels, 1, 1), **_padding_inputs(length)}, body)
+    return CoreMLGraph(
+        "condition",
+        {"latents": length},
+        {
+            "latents": (1, config.in_latent_channels, 1, length),
+            "voice": (1, 2 * config.model_channels, 1, 1),
+            **_padding_inputs(length),
+        },
+        body,
+    )
 
 
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
@@ -60,9 +67,17 @@ def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
         modulations, code = _modulations(s, time, network), blocks.scaled(s, code, SCALE)
         return {"prediction": _network(s, x, code, modulations, PaddingMask.of(s, inside, mean_weight), network)}
 
-    return CoreMLGraph("denoise", {"batch": batch, "frames": frames},
-                       {"x": (1, config.in_channels, 1, frames), "code": (batch, config.model_channels, 1, frames),
-                        "time": (1, config.model_channels, 1, 1), **_padding_inputs(frames)}, body)
+    return CoreMLGraph(
+        "denoise",
+        {"batch": batch, "frames": frames},
+        {
+            "x": (1, config.in_channels, 1, frames),
+            "code": (batch, config.model_channels, 1, frames),
+            "time": (1, config.model_channels, 1, 1),
+            **_padding_inputs(frames),
+        },
+        body,
+    )
 
 
 def _padding_inputs(length: int) -> dict[str, tuple[int, ...]]:
@@ -80,12 +95,15 @@ def _modulations(s: Style, time: Var, network: DiffusionTts) -> list[Modulation]
     first, _, second = network.time_embed
     time = blocks.linear(s, mb.silu(x=blocks.linear(s, time, first)), second, "time_embed")
     time = mb.silu(x=time)
-    return [tuple(mb.split(x=blocks.linear(s, time, block.emb_layers["1"]), num_splits=2, axis=1))
-            for block in _blocks(network)]
+    return [
+        tuple(mb.split(x=blocks.linear(s, time, block.emb_layers["1"]), num_splits=2, axis=1))
+        for block in _blocks(network)
+    ]
 
 
-def _network(s: Style, x: Var, code: Var, modulations: Sequence[Modulation], frames: PaddingMask,
-             network: DiffusionTts) -> Var:
+def _network(
+    s: Style, x: Var, code: Var, modulations: Sequence[Modulation], frames: PaddingMask, network: DiffusionTts
+) -> Var:
     """Noisy mel (1, 100, 1, S), code (B, C, 1, S) scaled by ``SCALE`` → prediction (B, 200, 1, S)."""
     time = iter(modulations)
     for index, layer in enumerate(network.conditioning_timestep_integrator):
@@ -104,8 +122,9 @@ def _integrated(s: Style, x: Var, code: Var, conv: nn.Conv1d, name: str) -> Var:
     """The convolution of x and code concatenated, computed apart because x is the same for all rows."""
     weight, bias = blocks.kernel(conv)
     of_x, of_code = np.split(weight, [x.shape[1]], axis=1)
-    return mb.add(x=blocks.conv(s, code, of_code, bias * SCALE), y=blocks.conv(s, x, of_x, None),
-                  name=blocks.value_name(name))
+    return mb.add(
+        x=blocks.conv(s, code, of_code, bias * SCALE), y=blocks.conv(s, x, of_x, None), name=blocks.value_name(name)
+    )
 
 
 def _layer(s: Style, x: Var, layer: DiffusionLayer, time: Modulation, frames: PaddingMask, name: str) -> Var:

@@ -18,8 +18,8 @@ from converters.tortoise import onnx_graphs as onnx
 from converters.tortoise.probes import id_probe
 from converters.vocoders import bigvgan, hifigan
 
-UPSTREAM_CODES = 500            # max_codes of upstream's presets
-BATCHES = (1, 2)                # rows of a denoising step: unguided, guided
+UPSTREAM_CODES = 500  # max_codes of upstream's presets
+BATCHES = (1, 2)  # rows of a denoising step: unguided, guided
 
 
 def rounded(length: int, unit: int) -> int:
@@ -72,79 +72,184 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 
 # the embedded decoder reaches 50 to 58 dB when every operation is rounded, 29 with 8 bits, 18 with 6
 DECODER: dict[str, tuple[float, float | None]] = {"fp16": (60.0, 46.0), "8bit": (26.0, 26.0), "6bit": (15.0, 15.0)}
-STATE = {"fp32": (60.0, None), **DECODER}       # a state is always fp16
+STATE = {"fp32": (60.0, None), **DECODER}  # a state is always fp16
 # rounding only latents and slopes already limits a trained network to 56 dB; the embedded one reaches 44.3
 VOCODER = {"fp16": (60.0, 41.0)}
 # 6 dB or more below what the embedded networks, and random weights of the official size, reach
 CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
-PERIODIC = {"fp16": (47.0, 45.0)}       # random weights of NVIDIA's code reach 53 dB: the sine of a rounded number
+PERIODIC = {"fp16": (47.0, 45.0)}  # random weights of NVIDIA's code reach 53 dB: the sine of a rounded number
 DECODED = {"hidden": "final_norm", "logits": "mel_head"}
 
 FUNCTIONS = (
-    Function("prefill", "autoregressive", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 40},
-             coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
-             bucket=Bucket("columns", 16, lambda model: text(model, 3), positions),
-             calls=("step", "state", "store"), outputs=DECODED, thresholds=DECODER),
-    Function("step", "autoregressive", probes.step, onnx=onnx.step, onnx_lengths={"columns": 3, "slots": 64},
-             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), bucket=Bucket("slots", 64),
-             outputs=DECODED, thresholds=DECODER),
-    Function("state", "autoregressive", probes.step,
-             coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
-             calls=("prefill", "store"), outputs=DECODED, thresholds=STATE),
-    Function("store", "autoregressive", probes.store, coreml=lambda r: stores(_decoder(r), r.pools("state")),
-             calls=("prefill", "state"), thresholds=STATE),
-    Function("step_prefixes", "autoregressive", probes.step_prefixes, onnx=onnx.step_prefixes,
-             onnx_lengths={"lanes": 4}),
-    Function("ar_conditioning", "conditioning_encoder",
-             stage_probe("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
-             coreml=lambda r: [conditioning.ar_conditioning(r.network)], onnx=onnx.clip(80),
-             onnx_lengths={"frames": 97}, outputs={"latent": ""}, thresholds=CLIP),
-    Function("diffusion_conditioning", "contextual_embedder",
-             stage_probe("diffusion_conditioning", mel=lambda model, bucket: (1, 100, bucket["frames"])),
-             coreml=lambda r: [conditioning.diffusion_conditioning(r.network)], onnx=onnx.clip(100),
-             onnx_lengths={"frames": 101}, outputs={"latent": ""}, thresholds=CLIP),
-    Function("ar_random", "rlg_auto", stage_probe("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
-             coreml=lambda r: [conditioning.ar_random(r.network)], onnx=onnx.random, outputs={"latent": ""}),
-    Function("diffusion_random", "rlg_diffuser",
-             stage_probe("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
-             coreml=lambda r: [conditioning.diffusion_random(r.network)], onnx=onnx.random, outputs={"latent": ""}),
-    Function("clvp_text", "clvp", id_probe("clvp_text", "tokens", "num_text_tokens"),
-             coreml=lambda r: [clvp.clvp_text(r.network, size, r.scale) for size in r.lengths("clvp_text")],
-             onnx=onnx.clvp_text, onnx_lengths={"positions": 33}, bucket=Bucket("tokens", 16, text),
-             outputs={"latent": "to_text_latent"}),
-    Function("clvp_speech", "clvp", id_probe("clvp_speech", "codes", "num_speech_tokens"),
-             coreml=lambda r: [clvp.clvp_speech(r.network, size, r.scale) for size in r.lengths("clvp_speech")],
-             onnx=onnx.clvp_speech, onnx_lengths={"positions": 40},
-             bucket=Bucket("codes", 16, lambda model: (rounded(codes(model), 64),)),
-             outputs={"latent": "to_speech_latent"}),
-    Function("condition", "diffusion", probes.condition, onnx=onnx.condition, onnx_lengths={"latents": 17},
-             coreml=lambda r: [diffusion.condition(r.network, size) for size in r.lengths("condition")],
-             bucket=Bucket("latents", 16, lambda model: doubling(64, codes(model))),
-             calls=("denoise",), thresholds=DENOISER),
-    Function("denoise", "diffusion", probes.denoise, onnx=onnx.denoise, onnx_lengths={"frames": 67, "batch": 2},
-             coreml=lambda r: [diffusion.denoise(r.network, batch, size)
-                               for batch in BATCHES for size in r.lengths("denoise")],
-             bucket=Bucket("frames", 64, frames), calls=("condition",), outputs={"prediction": "out"},
-             thresholds=DENOISER),
-    Function("univnet", "univnet", stage_probe(
-        "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
-        noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
-             coreml=lambda r: [univnet.univnet(r.network, size) for size in r.lengths("univnet")],
-             onnx=onnx.univnet, onnx_lengths={"frames": 19},
-             bucket=Bucket("frames", 4, lambda model: (14, 62)),   # no row above 16384 samples
-             # it predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its
-             # float64 with trained weights, 91 dB and 5e-4 with random ones
-             onnx_fp32=(80.0, 2e-3)),
-    Function("hifigan", "hifigan", probes.hifigan,
-             coreml=lambda r: [hifigan(r.network, size) for size in r.lengths("hifigan")], onnx=onnx.hifigan,
-             onnx_lengths={"frames": 30}, bucket=Bucket("frames", 8, lambda model: (14, 62)),
-             outputs={"sound": ""}, thresholds=VOCODER),
-    Function("bigvgan", "bigvgan", stage_probe("bigvgan", mel=lambda model, lengths: (1, 100, lengths["frames"])),
-             coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")], onnx=onnx.bigvgan,
-             onnx_lengths={"frames": 19}, bucket=Bucket("frames", 8, lambda model: (14, 62)),
-             outputs={"sound": ""}, thresholds=PERIODIC),
+    Function(
+        "prefill",
+        "autoregressive",
+        probes.prefill,
+        onnx=onnx.prefill,
+        onnx_lengths={"columns": 40},
+        coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
+        bucket=Bucket("columns", 16, lambda model: text(model, 3), positions),
+        calls=("step", "state", "store"),
+        outputs=DECODED,
+        thresholds=DECODER,
+    ),
+    Function(
+        "step",
+        "autoregressive",
+        probes.step,
+        onnx=onnx.step,
+        onnx_lengths={"columns": 3, "slots": 64},
+        coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"),
+        bucket=Bucket("slots", 64),
+        outputs=DECODED,
+        thresholds=DECODER,
+    ),
+    Function(
+        "state",
+        "autoregressive",
+        probes.step,
+        coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
+        calls=("prefill", "store"),
+        outputs=DECODED,
+        thresholds=STATE,
+    ),
+    Function(
+        "store",
+        "autoregressive",
+        probes.store,
+        coreml=lambda r: stores(_decoder(r), r.pools("state")),
+        calls=("prefill", "state"),
+        thresholds=STATE,
+    ),
+    Function(
+        "step_prefixes", "autoregressive", probes.step_prefixes, onnx=onnx.step_prefixes, onnx_lengths={"lanes": 4}
+    ),
+    Function(
+        "ar_conditioning",
+        "conditioning_encoder",
+        stage_probe("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
+        coreml=lambda r: [conditioning.ar_conditioning(r.network)],
+        onnx=onnx.clip(80),
+        onnx_lengths={"frames": 97},
+        outputs={"latent": ""},
+        thresholds=CLIP,
+    ),
+    Function(
+        "diffusion_conditioning",
+        "contextual_embedder",
+        stage_probe("diffusion_conditioning", mel=lambda model, bucket: (1, 100, bucket["frames"])),
+        coreml=lambda r: [conditioning.diffusion_conditioning(r.network)],
+        onnx=onnx.clip(100),
+        onnx_lengths={"frames": 101},
+        outputs={"latent": ""},
+        thresholds=CLIP,
+    ),
+    Function(
+        "ar_random",
+        "rlg_auto",
+        stage_probe("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
+        coreml=lambda r: [conditioning.ar_random(r.network)],
+        onnx=onnx.random,
+        outputs={"latent": ""},
+    ),
+    Function(
+        "diffusion_random",
+        "rlg_diffuser",
+        stage_probe("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
+        coreml=lambda r: [conditioning.diffusion_random(r.network)],
+        onnx=onnx.random,
+        outputs={"latent": ""},
+    ),
+    Function(
+        "clvp_text",
+        "clvp",
+        id_probe("clvp_text", "tokens", "num_text_tokens"),
+        coreml=lambda r: [clvp.clvp_text(r.network, size, r.scale) for size in r.lengths("clvp_text")],
+        onnx=onnx.clvp_text,
+        onnx_lengths={"positions": 33},
+        bucket=Bucket("tokens", 16, text),
+        outputs={"latent": "to_text_latent"},
+    ),
+    Function(
+        "clvp_speech",
+        "clvp",
+        id_probe("clvp_speech", "codes", "num_speech_tokens"),
+        coreml=lambda r: [clvp.clvp_speech(r.network, size, r.scale) for size in r.lengths("clvp_speech")],
+        onnx=onnx.clvp_speech,
+        onnx_lengths={"positions": 40},
+        bucket=Bucket("codes", 16, lambda model: (rounded(codes(model), 64),)),
+        outputs={"latent": "to_speech_latent"},
+    ),
+    Function(
+        "condition",
+        "diffusion",
+        probes.condition,
+        onnx=onnx.condition,
+        onnx_lengths={"latents": 17},
+        coreml=lambda r: [diffusion.condition(r.network, size) for size in r.lengths("condition")],
+        bucket=Bucket("latents", 16, lambda model: doubling(64, codes(model))),
+        calls=("denoise",),
+        thresholds=DENOISER,
+    ),
+    Function(
+        "denoise",
+        "diffusion",
+        probes.denoise,
+        onnx=onnx.denoise,
+        onnx_lengths={"frames": 67, "batch": 2},
+        coreml=lambda r: [
+            diffusion.denoise(r.network, batch, size) for batch in BATCHES for size in r.lengths("denoise")
+        ],
+        bucket=Bucket("frames", 64, frames),
+        calls=("condition",),
+        outputs={"prediction": "out"},
+        thresholds=DENOISER,
+    ),
+    Function(
+        "univnet",
+        "univnet",
+        stage_probe(
+            "univnet",
+            mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
+            noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES),
+        ),
+        coreml=lambda r: [univnet.univnet(r.network, size) for size in r.lengths("univnet")],
+        onnx=onnx.univnet,
+        onnx_lengths={"frames": 19},
+        bucket=Bucket("frames", 4, lambda model: (14, 62)),  # no row above 16384 samples
+        # it predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its
+        # float64 with trained weights, 91 dB and 5e-4 with random ones
+        onnx_fp32=(80.0, 2e-3),
+    ),
+    Function(
+        "hifigan",
+        "hifigan",
+        probes.hifigan,
+        coreml=lambda r: [hifigan(r.network, size) for size in r.lengths("hifigan")],
+        onnx=onnx.hifigan,
+        onnx_lengths={"frames": 30},
+        bucket=Bucket("frames", 8, lambda model: (14, 62)),
+        outputs={"sound": ""},
+        thresholds=VOCODER,
+    ),
+    Function(
+        "bigvgan",
+        "bigvgan",
+        stage_probe("bigvgan", mel=lambda model, lengths: (1, 100, lengths["frames"])),
+        coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")],
+        onnx=onnx.bigvgan,
+        onnx_lengths={"frames": 19},
+        bucket=Bucket("frames", 8, lambda model: (14, 62)),
+        outputs={"sound": ""},
+        thresholds=PERIODIC,
+    ),
     source_filter("source_filter"),
     source_filter("mel_source_filter"),
 )
-MODEL = ConvertibleModel("ane.models.tortoise.networks", FUNCTIONS, slots=slots, before_tracing=onnx.make_traceable,
-                         scales={"autoregressive": autoregressive.stream_scale, "clvp": clvp.stream_scale})
+MODEL = ConvertibleModel(
+    "ane.models.tortoise.networks",
+    FUNCTIONS,
+    slots=slots,
+    before_tracing=onnx.make_traceable,
+    scales={"autoregressive": autoregressive.stream_scale, "clvp": clvp.stream_scale},
+)

@@ -26,8 +26,8 @@ class ShiftedBias(nn.Module):
         self.bias = bias
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        rows = F.pad(self.bias.computed(length, dtype), (0, 1))                     # (heads, 2·length)
-        rows = rows[:, None].expand(-1, length, -1).reshape(len(rows), -1)[:, length - 1:-1]
+        rows = F.pad(self.bias.computed(length, dtype), (0, 1))  # (heads, 2·length)
+        rows = rows[:, None].expand(-1, length, -1).reshape(len(rows), -1)[:, length - 1 : -1]
         return rows.reshape(len(rows), length, 2 * length - 1)[..., :length]
 
 
@@ -43,14 +43,21 @@ def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None
 
 # The decoder
 
-prefill = traced(graph.prefilled, graph.PREFILL_OUTPUTS, lambda network, dtype: {
-    "columns": (noise(1, graph.PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})})
+prefill = traced(
+    graph.prefilled,
+    graph.PREFILL_OUTPUTS,
+    lambda network, dtype: {"columns": (noise(1, graph.PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})},
+)
 step = traced(
-    lambda network, columns, mask, *caches: graph.stepped(network, columns, mask, None, caches), graph.STEP_OUTPUTS,
-    lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=True))
+    lambda network, columns, mask, *caches: graph.stepped(network, columns, mask, None, caches),
+    graph.STEP_OUTPUTS,
+    lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=True),
+)
 step_prefixes = traced(
     lambda network, columns, mask, prefix_index, *caches: graph.stepped(network, columns, mask, prefix_index, caches),
-    graph.STEP_OUTPUTS, lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=False))
+    graph.STEP_OUTPUTS,
+    lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=False),
+)
 
 
 # Other networks
@@ -63,28 +70,56 @@ def clip(mels: int) -> Any:
     return traced(network_call, ("latent",), lambda network, dtype: {"mel": (noise(2, mels, 132), FRAMES)})
 
 
-random = traced(network_call, ("latent",), lambda network, dtype: {
-    "noise": (noise(2, network.layers[-1].in_features), {0: "batch"})})
-clvp_text = traced(lambda network, tokens: network.text(tokens), ("vector",), lambda network, dtype: {
-    "tokens": (ids(network.text_emb.num_embeddings, 2, 21), POSITIONS)})
-clvp_speech = traced(lambda network, codes: network.speech(codes), ("vector",), lambda network, dtype: {
-    "codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)})
+random = traced(
+    network_call,
+    ("latent",),
+    lambda network, dtype: {"noise": (noise(2, network.layers[-1].in_features), {0: "batch"})},
+)
+clvp_text = traced(
+    lambda network, tokens: network.text(tokens),
+    ("vector",),
+    lambda network, dtype: {"tokens": (ids(network.text_emb.num_embeddings, 2, 21), POSITIONS)},
+)
+clvp_speech = traced(
+    lambda network, codes: network.speech(codes),
+    ("vector",),
+    lambda network, dtype: {"codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)},
+)
 # what does not depend on the timestep, a column a latent; the host repeats them
 condition = traced(
-    lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]), ("code",),
+    lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
+    ("code",),
     lambda network, dtype: {
         "latents": (noise(2, 11, network.config.in_latent_channels).to(dtype), {0: "batch", 1: "latents"}),
-        "voice": (noise(2, 2 * network.config.model_channels).to(dtype), {0: "batch"})})
-denoise = traced(network_call, ("prediction",), lambda network, dtype: {
-    "x": (noise(2, network.config.in_channels, 45).to(dtype), FRAMES),
-    "timesteps": (torch.tensor([30, 3000]), {0: "batch"}),
-    "code": (noise(2, network.config.model_channels, 45).to(dtype), FRAMES)})
-univnet = traced(network_call, ("sound",), lambda network, dtype: {
-    "mel": (noise(2, network.config.n_mel_channels, 13), FRAMES),
-    "noise": (noise(2, network.config.noise_dim, 23), {0: "batch", 2: "frames_and_10"})})
-bigvgan = traced(network_call, ("sound",), lambda network, dtype: {
-    "mel": (noise(2, network.config.num_mels, 13), FRAMES)})
+        "voice": (noise(2, 2 * network.config.model_channels).to(dtype), {0: "batch"}),
+    },
+)
+denoise = traced(
+    network_call,
+    ("prediction",),
+    lambda network, dtype: {
+        "x": (noise(2, network.config.in_channels, 45).to(dtype), FRAMES),
+        "timesteps": (torch.tensor([30, 3000]), {0: "batch"}),
+        "code": (noise(2, network.config.model_channels, 45).to(dtype), FRAMES),
+    },
+)
+univnet = traced(
+    network_call,
+    ("sound",),
+    lambda network, dtype: {
+        "mel": (noise(2, network.config.n_mel_channels, 13), FRAMES),
+        "noise": (noise(2, network.config.noise_dim, 23), {0: "batch", 2: "frames_and_10"}),
+    },
+)
+bigvgan = traced(
+    network_call, ("sound",), lambda network, dtype: {"mel": (noise(2, network.config.num_mels, 13), FRAMES)}
+)
 # frames (B, D, L) are latents that the host has resampled to the frame rate
-hifigan = traced(network_call, ("sound",), lambda network, dtype: {
-    "frames": (noise(2, network.config.in_channels, 19), FRAMES),
-    "conditioning": (noise(2, network.config.cond_channels), {0: "batch"})})
+hifigan = traced(
+    network_call,
+    ("sound",),
+    lambda network, dtype: {
+        "frames": (noise(2, network.config.in_channels, 19), FRAMES),
+        "conditioning": (noise(2, network.config.cond_channels), {0: "batch"}),
+    },
+)

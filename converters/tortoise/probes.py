@@ -19,7 +19,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
     codes = Embeddings(**backend.embeddings()).code
     for missing in (5, 3, 2, 9):
         outputs += decoder.prefill(prefix(backend, model, bucket["columns"] - missing, rng))
-        if missing == 2:        # not after the last: `ane verify --layers` looks into the last call of all
+        if missing == 2:  # not after the last: `ane verify --layers` looks into the last call of all
             outputs += decoder.step(codes[None, rng.integers(0, len(codes), 1)], np.zeros(1, dtype=np.int64))
     return outputs
 
@@ -60,7 +60,7 @@ def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generato
 
 def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A denoising step conditioned on latents that nearly fill the bucket."""
-    return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)      # 40 frames fit into any bucket
+    return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)  # 40 frames fit into any bucket
 
 
 def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -79,8 +79,9 @@ def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.
     return decoder.step(codes[rng.integers(0, len(codes), (1, count))], np.zeros(1, dtype=np.int64))[0][0]
 
 
-def _denoise_once(backend: Backend, model: Bundle, latents: int, frames: int, guided: bool,
-              rng: np.random.Generator) -> list[np.ndarray]:
+def _denoise_once(
+    backend: Backend, model: Bundle, latents: int, frames: int, guided: bool, rng: np.random.Generator
+) -> list[np.ndarray]:
     denoiser = bind_denoiser(backend, model, latents, frames, rng)
     return denoiser([rng.standard_normal((1, 100, frames), dtype=np.float32)], 2000, guided)
 
@@ -99,6 +100,7 @@ def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 def id_probe(stage: str, name: str, ids: str) -> Probe:
     """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: config field with their number."""
+
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         count = getattr(model.config("clvp"), ids)
         return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["positions"] - 5))})]
@@ -106,8 +108,9 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
     return probe
 
 
-def step_prefixes(backend: Backend, model: Bundle, lengths: Mapping[str, int],
-                  rng: np.random.Generator) -> list[np.ndarray]:
+def step_prefixes(
+    backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
     """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix."""
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]

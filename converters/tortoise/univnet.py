@@ -23,12 +23,19 @@ def univnet(network: UnivNet, frames: int) -> CoreMLGraph:
     frames.
     """
     config = network.config
-    return segmented("univnet", network, frames, prod(config.strides), _univnet,
-                     {"mel": config.n_mel_channels, "noise": config.noise_dim})
+    return segmented(
+        "univnet",
+        network,
+        frames,
+        prod(config.strides),
+        _univnet,
+        {"mel": config.n_mel_channels, "noise": config.noise_dim},
+    )
 
 
-def _univnet(s: Style, mel: Var, noise: Var, inside: Var, *, network: UnivNet, margins: list[int],
-             margin: int) -> dict[str, Var]:
+def _univnet(
+    s: Style, mel: Var, noise: Var, inside: Var, *, network: UnivNet, margins: list[int], margin: int
+) -> dict[str, Var]:
     inside = SoundMask(inside, margin)
     x = blocks.conv(s, cropped(noise, margin - margins[0] - BORDER), *blocks.kernel(network.conv_pre), "conv_pre")
     x = mb.mul(x=x, y=inside.at(s, margins[0], 1))
@@ -45,15 +52,18 @@ def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margi
     hidden = _hidden(s, mel, inside, block.kernel_predictor, f"{name}.kernel_predictor")
     hidden = cropped(hidden, inside.margin - margin - block.kernel_predictor.kernel_conv.kernel_size[0] // 2)
     mask = inside.at(s, margin, block.hop)
-    x = mb.mul(x=upsampled(s, leaky(s, x, block.slope), block.convt_pre["1"]), y=mask,
-               name=blocks.value_name(f"{name}.convt_pre.1"))
+    x = mb.mul(
+        x=upsampled(s, leaky(s, x, block.slope), block.convt_pre["1"]),
+        y=mask,
+        name=blocks.value_name(f"{name}.convt_pre.1"),
+    )
     for layer, conv in enumerate(block.conv_blocks):
         y = blocks.same_conv(s, leaky(s, x, block.slope), conv["1"], f"{name}.conv_blocks.{layer}.1")
         y = leaky(s, y, block.slope)
         kernel, bias = _kernel(s, hidden, block.kernel_predictor, layer)
         y = mb.add(x=mb.matmul(x=kernel, y=_taps(s, mb.mul(x=y, y=mask), block.hop)), y=bias)
         gate, value = mb.split(x=y, num_splits=2, axis=2)
-        y = mb.transpose(x=mb.mul(x=mb.sigmoid(x=gate), y=mb.tanh(x=value)), perm=(0, 2, 1, 3))     # (1, C, L, hop)
+        y = mb.transpose(x=mb.mul(x=mb.sigmoid(x=gate), y=mb.tanh(x=value)), perm=(0, 2, 1, 3))  # (1, C, L, hop)
         y = mb.mul(x=mb.reshape(x=y, shape=x.shape), y=mask)
         last = layer == len(block.conv_blocks) - 1
         x = mb.add(x=x, y=y, name=blocks.value_name(name if last else f"{name}.conv_blocks.{layer}"))
@@ -62,6 +72,7 @@ def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margi
 
 def _hidden(s: Style, mel: Var, inside: SoundMask, predictor: KernelPredictor, name: str) -> Var:
     """What the kernels are predicted from: (1, mels, 1, W) → (1, hidden, 1, W), 0 outside the sound."""
+
     def masked(x: Var, conv: str) -> Var:
         x = blocks.same_conv(s, x, predictor.get_submodule(conv), f"{name}.{conv}")
         return mb.mul(x=leaky(s, x, predictor.slope), y=inside.frames)
@@ -78,7 +89,7 @@ def _kernel(s: Style, hidden: Var, predictor: KernelPredictor, layer: int) -> tu
     The rows of the convolution that predicts them are reordered, so that only frames have to be transposed.
     """
     C = predictor.channels
-    weight, bias = blocks.kernel(predictor.kernel_conv)      # rows: layer, channel, output, tap
+    weight, bias = blocks.kernel(predictor.kernel_conv)  # rows: layer, channel, output, tap
     order = np.arange(len(weight)).reshape(predictor.layers, C, 2 * C, TAPS)[layer].transpose(1, 0, 2).ravel()
     kernel = mb.transpose(x=blocks.conv(s, hidden, weight[order], bias[order]), perm=(0, 3, 2, 1))
     weight, bias = blocks.kernel(predictor.bias_conv)

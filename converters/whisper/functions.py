@@ -7,7 +7,7 @@ from converters.functions import Bucket, ConvertibleModel, Function, GraphReques
 from converters.whisper import graphs, probes
 from converters.whisper import onnx_graphs as onnx
 
-SHORTEST = 16           # columns of a prefill
+SHORTEST = 16  # columns of a prefill
 
 
 def prefill_columns(model: Bundle) -> Sizes:
@@ -37,27 +37,77 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 
 # cross-attention of random weights is nearly a choice of one position, which rounding of the scores moves
 ROUNDED = {"fp16": (50.0, 45.0)}
-STATE = {**ROUNDED, "fp32": (60.0, None)}       # a state is always fp16
+STATE = {**ROUNDED, "fp32": (60.0, None)}  # a state is always fp16
 HIDDEN = {"hidden": "ln"}
 
 FUNCTIONS = (
-    Function("encoder", "encoder", probes.encoder, coreml=lambda r: [graphs.encoder(r.network, r.scale)],
-             onnx=onnx.encoder, outputs={"states": "ln_post"}, thresholds=ROUNDED),
-    Function("memory", "decoder", probes.memory, coreml=lambda r: [graphs.memory(r.network)], onnx=onnx.memory,
-             calls=("prefill", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
-    Function("prefill", "decoder", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 20},
-             coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
-             bucket=Bucket("columns", SHORTEST, prefill_columns, lambda model: prefill_columns(model)[-1]),
-             calls=("memory", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
-    Function("step", "decoder", probes.step, onnx=onnx.step, onnx_lengths={"columns": 4, "slots": 64, "windows": 1},
-             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), bucket=Bucket("slots", 64),
-             calls=("memory",), outputs=HIDDEN, thresholds=ROUNDED),
-    Function("state", "decoder", probes.step, coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
-             calls=("memory", "prefill", "store"), outputs=HIDDEN, thresholds=STATE),
-    Function("store", "decoder", probes.store, coreml=lambda r: stores(_decoder(r), r.pools("state")),
-             calls=("memory", "prefill", "state"), thresholds=STATE),
+    Function(
+        "encoder",
+        "encoder",
+        probes.encoder,
+        coreml=lambda r: [graphs.encoder(r.network, r.scale)],
+        onnx=onnx.encoder,
+        outputs={"states": "ln_post"},
+        thresholds=ROUNDED,
+    ),
+    Function(
+        "memory",
+        "decoder",
+        probes.memory,
+        coreml=lambda r: [graphs.memory(r.network)],
+        onnx=onnx.memory,
+        calls=("prefill", "step", "state", "store"),
+        outputs=HIDDEN,
+        thresholds=ROUNDED,
+    ),
+    Function(
+        "prefill",
+        "decoder",
+        probes.prefill,
+        onnx=onnx.prefill,
+        onnx_lengths={"columns": 20},
+        coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
+        bucket=Bucket("columns", SHORTEST, prefill_columns, lambda model: prefill_columns(model)[-1]),
+        calls=("memory", "step", "state", "store"),
+        outputs=HIDDEN,
+        thresholds=ROUNDED,
+    ),
+    Function(
+        "step",
+        "decoder",
+        probes.step,
+        onnx=onnx.step,
+        onnx_lengths={"columns": 4, "slots": 64, "windows": 1},
+        coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"),
+        bucket=Bucket("slots", 64),
+        calls=("memory",),
+        outputs=HIDDEN,
+        thresholds=ROUNDED,
+    ),
+    Function(
+        "state",
+        "decoder",
+        probes.step,
+        coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
+        calls=("memory", "prefill", "store"),
+        outputs=HIDDEN,
+        thresholds=STATE,
+    ),
+    Function(
+        "store",
+        "decoder",
+        probes.store,
+        coreml=lambda r: stores(_decoder(r), r.pools("state")),
+        calls=("memory", "prefill", "state"),
+        thresholds=STATE,
+    ),
     Function("step_prefixes", "decoder", probes.step_prefixes, onnx=onnx.step_prefixes, onnx_lengths={"lanes": 5}),
 )
-LANES = 1, 8            # a window has at most five candidates
-MODEL = ConvertibleModel("ane.models.whisper.networks", FUNCTIONS, LANES, slots=slots, scales={
-    "encoder": graphs.encoder_scale, "decoder": graphs.decoder_scale})
+LANES = 1, 8  # a window has at most five candidates
+MODEL = ConvertibleModel(
+    "ane.models.whisper.networks",
+    FUNCTIONS,
+    LANES,
+    slots=slots,
+    scales={"encoder": graphs.encoder_scale, "decoder": graphs.decoder_scale},
+)

@@ -21,18 +21,20 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, measured_scale
 from converters.neural_engine import MAX_AXIS
 
-QUERIES = 256       # computed at once; scores of all 1500 would take 4.5 MB a head (argmaxinc/whisperkittools: 256)
+QUERIES = 256  # computed at once; scores of all 1500 would take 4.5 MB a head (argmaxinc/whisperkittools: 256)
 
 
 def encoder_scale(network: WhisperEncoder) -> float:
     """Power of two by which the residual stream is multiplied (``scale_for``). Measured on a random spectrogram."""
-    mel = torch.randn(1, network.config.n_mels, 2 * network.config.n_audio_ctx,
-                      generator=torch.Generator().manual_seed(0))
+    mel = torch.randn(
+        1, network.config.n_mels, 2 * network.config.n_audio_ctx, generator=torch.Generator().manual_seed(0)
+    )
     return measured_scale(network.blocks, lambda: network.float()(mel))
 
 
 def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
     """mel (1, M, 1, 2N) → states (1, D, 1, N)."""
+
     def body(s: Style, mel: Var) -> dict[str, Var]:
         x = mb.gelu(x=blocks.same_conv(s, mel, network.conv1, "conv1"), mode="EXACT")
         x = mb.gelu(x=blocks.same_conv(s, x, network.conv2, "conv2"), mode="EXACT")
@@ -43,8 +45,9 @@ def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
         return {"states": blocks.layer_norm(s, x, network.ln_post, "ln_post", scale)}
 
     config = network.config
-    return CoreMLGraph("encoder", {"states": config.n_audio_ctx},
-                       {"mel": (1, config.n_mels, 1, 2 * config.n_audio_ctx)}, body)
+    return CoreMLGraph(
+        "encoder", {"states": config.n_audio_ctx}, {"mel": (1, config.n_mels, 1, 2 * config.n_audio_ctx)}, body
+    )
 
 
 def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale: float, name: str) -> Var:
@@ -72,6 +75,7 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
 
 # Layers of encoder and decoder; reference: ``ane.models.whisper.networks``
 
+
 def queries(s: Style, x: Var, attention: WhisperAttention) -> Var:
     """(1, D, 1, S), divided by √width."""
     return blocks.linear(s, x, attention.query, scale=(attention.query.out_features // attention.heads) ** -0.5)
@@ -97,10 +101,11 @@ def decoder_scale(network: WhisperDecoder) -> float:
     config, generator = network.config, torch.Generator().manual_seed(0)
     network = network.float()
     ids = torch.randint(config.n_vocab, (min(64, config.n_text_ctx),), generator=generator)
-    x = (network.token_embedding.weight[ids] + network.positional_embedding[:len(ids)])[None]
+    x = (network.token_embedding.weight[ids] + network.positional_embedding[: len(ids)])[None]
     states = torch.randn(1, config.n_audio_ctx, config.n_text_state, generator=generator)
-    cross = [partial(torch.nn.functional.scaled_dot_product_attention, key=k, value=v)
-             for k, v in network.memory(states)]
+    cross = [
+        partial(torch.nn.functional.scaled_dot_product_attention, key=k, value=v) for k, v in network.memory(states)
+    ]
     return measured_scale(network.blocks, lambda: network(x, None, cross))
 
 
@@ -111,13 +116,18 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
     def body(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var) -> dict[str, Var]:
         new_keys, new_values, memory = [], [], Pools(memory_keys, memory_values)
         for index, block in enumerate(network.blocks):
-            x, k, v = _decoder_block(s, x, mask, block, scale, pools and pools.layer(index), memory.layer(index),
-                                     f"blocks.{index}")
+            x, k, v = _decoder_block(
+                s, x, mask, block, scale, pools and pools.layer(index), memory.layer(index), f"blocks.{index}"
+            )
             new_keys.append(k)
             new_values.append(v)
         hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)
-        return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight)),
-                "new_keys": _stacked(new_keys, heads), "new_values": _stacked(new_values, heads)}
+        return {
+            "hidden": hidden,
+            **_logits(s, hidden, array(network.token_embedding.weight)),
+            "new_keys": _stacked(new_keys, heads),
+            "new_values": _stacked(new_values, heads),
+        }
 
     shape = network.config.decoder_shape
     memory = (shape.layers, shape.heads, shape.head_width, shape.memory_length)
@@ -126,21 +136,33 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
 
 def memory(network: WhisperDecoder) -> CoreMLGraph:
     """The encoder's states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N)."""
+
     def body(s: Style, states: Var) -> dict[str, Var]:
         found = {}
         for kind in ("key", "value"):
-            layers = [blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
-                      for index, block in enumerate(network.blocks)]
+            layers = [
+                blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
+                for index, block in enumerate(network.blocks)
+            ]
             found[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
         return found
 
     shape = network.config.decoder_shape
-    return CoreMLGraph("memory", {"states": shape.memory_length}, {"states": (1, shape.width, 1, shape.memory_length)},
-                       body)
+    return CoreMLGraph(
+        "memory", {"states": shape.memory_length}, {"states": (1, shape.width, 1, shape.memory_length)}, body
+    )
 
 
-def _decoder_block(s: Style, x: Var, mask: Var, block: networks.WhisperDecoderBlock, scale: float,
-                   pool: LayerPool | None, memory: LayerPool, name: str) -> tuple[Var, Var, Var]:
+def _decoder_block(
+    s: Style,
+    x: Var,
+    mask: Var,
+    block: networks.WhisperDecoderBlock,
+    scale: float,
+    pool: LayerPool | None,
+    memory: LayerPool,
+    name: str,
+) -> tuple[Var, Var, Var]:
     """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
@@ -155,8 +177,7 @@ def _decoder_block(s: Style, x: Var, mask: Var, block: networks.WhisperDecoderBl
 def _logits(s: Style, hidden: Var, weight: np.ndarray) -> dict[str, Var]:
     """The product with the token embedding (V, D), in parts of nearly equal size."""
     parts = np.array_split(weight, -(-len(weight) // MAX_AXIS))
-    return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None)
-            for index, part in enumerate(parts)}
+    return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None) for index, part in enumerate(parts)}
 
 
 def _stacked(layers: list[Var], heads: int) -> Var:

@@ -18,7 +18,7 @@ from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.onnx import graph
 from converters.onnx.graph import network_call, traced
 
-ROWS = 2            # of the example inputs for tracing: lanes of a window
+ROWS = 2  # of the example inputs for tracing: lanes of a window
 
 
 def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,20 +34,35 @@ def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tu
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
     """A step of lanes of one window."""
     *own, keys, values = caches
-    return graph.stepped(network, columns, mask, None, own, [
-        cross_attention(*layer) for layer in zip(keys, values, strict=True)])
+    return graph.stepped(
+        network, columns, mask, None, own, [cross_attention(*layer) for layer in zip(keys, values, strict=True)]
+    )
 
 
-def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor, memory_lanes: Tensor,
-                   memory_rows: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+def _step_prefixes(
+    network: nn.Module,
+    columns: Tensor,
+    mask: Tensor,
+    prefix_index: Tensor,
+    memory_lanes: Tensor,
+    memory_rows: Tensor,
+    *caches: list[Tensor],
+) -> tuple[Tensor, ...]:
     """A step of lanes of several windows, with a prefix each."""
     *own, keys, values = caches
-    return graph.stepped(network, columns, mask, prefix_index, own, [
-        grouped_cross_attention(*layer, memory_lanes, memory_rows) for layer in zip(keys, values, strict=True)])
+    return graph.stepped(
+        network,
+        columns,
+        mask,
+        prefix_index,
+        own,
+        [grouped_cross_attention(*layer, memory_lanes, memory_rows) for layer in zip(keys, values, strict=True)],
+    )
 
 
 def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
     """Attention of q (n, heads, T, w) of all lanes to one memory (heads, N, w), in one product for each head."""
+
     def attend(q: Tensor) -> Tensor:
         n, heads, T, width = q.shape
         rows = q.transpose(0, 1).reshape(heads, n * T, width)
@@ -56,9 +71,9 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
     return attend
 
 
-def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor,
-                            rows: Tensor) -> Callable[[Tensor], Tensor]:
+def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
     """Attention of q (n, heads, T, w) to the memory of each lane, one of (prefixes, heads, N, w)."""
+
     def attend(q: Tensor) -> Tensor:
         _, heads, T, width = q.shape
         prefixes, count = lanes.shape
@@ -80,26 +95,44 @@ def _memories(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) ->
     d = config.decoder_shape
     shape = (*(() if shared else (graph.PREFIXES,)), d.heads, d.memory_length, d.head_width)
     # distinct tensors: the tracer merges inputs that share one
-    return {name: ([torch.zeros(shape, dtype=dtype) for _ in range(d.layers)], {} if shared else {0: "prefixes"})
-            for name in ("memory_keys", "memory_values")}
+    return {
+        name: ([torch.zeros(shape, dtype=dtype) for _ in range(d.layers)], {} if shared else {0: "prefixes"})
+        for name in ("memory_keys", "memory_values")
+    }
 
 
 def _step_inputs(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> graph.Inputs:
     inputs = graph.step_inputs(config.decoder_shape, dtype, shared)
     caches = {name: inputs.pop(name) for name in ("keys", "values", "prefix_keys", "prefix_values")}
     if not shared:
-        inputs |= {"memory_lanes": (torch.zeros(graph.PREFIXES, ROWS, dtype=torch.int64), {0: "prefixes", 1: "rows"}),
-                   "memory_rows": (torch.zeros(graph.LANES, dtype=torch.int64), {0: "lanes"})}
+        inputs |= {
+            "memory_lanes": (torch.zeros(graph.PREFIXES, ROWS, dtype=torch.int64), {0: "prefixes", 1: "rows"}),
+            "memory_rows": (torch.zeros(graph.LANES, dtype=torch.int64), {0: "lanes"}),
+        }
     return inputs | caches | dict(_memories(config, dtype, shared))
 
 
-encoder = traced(network_call, ("states",), lambda network, dtype: {
-    "mel": (torch.zeros(2, network.config.n_mels, 2 * network.config.n_audio_ctx), {0: "batch"})})
-memory = traced(_memory, ("keys", "values"), lambda network, dtype: {
-    "states": (torch.zeros(1, network.config.n_audio_ctx, network.config.n_text_state), {})})
-prefill = traced(_prefill, graph.PREFILL_OUTPUTS, lambda network, dtype: {
-    "columns": (torch.zeros(1, graph.PREFIX_LENGTH, network.config.n_text_state), {1: "prefix"}),
-    **_memories(network.config, dtype, shared=True)})
+encoder = traced(
+    network_call,
+    ("states",),
+    lambda network, dtype: {
+        "mel": (torch.zeros(2, network.config.n_mels, 2 * network.config.n_audio_ctx), {0: "batch"})
+    },
+)
+memory = traced(
+    _memory,
+    ("keys", "values"),
+    lambda network, dtype: {"states": (torch.zeros(1, network.config.n_audio_ctx, network.config.n_text_state), {})},
+)
+prefill = traced(
+    _prefill,
+    graph.PREFILL_OUTPUTS,
+    lambda network, dtype: {
+        "columns": (torch.zeros(1, graph.PREFIX_LENGTH, network.config.n_text_state), {1: "prefix"}),
+        **_memories(network.config, dtype, shared=True),
+    },
+)
 step = traced(_step, graph.STEP_OUTPUTS, lambda network, dtype: _step_inputs(network.config, dtype, shared=True))
-step_prefixes = traced(_step_prefixes, graph.STEP_OUTPUTS, lambda network, dtype: _step_inputs(
-    network.config, dtype, shared=False))
+step_prefixes = traced(
+    _step_prefixes, graph.STEP_OUTPUTS, lambda network, dtype: _step_inputs(network.config, dtype, shared=False)
+)

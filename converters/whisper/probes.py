@@ -7,7 +7,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Bundle
 
-PREFIX = 5          # tokens of the prefixes of step probes
+PREFIX = 5  # tokens of the prefixes of step probes
 
 
 def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -33,7 +33,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
         outputs += decoder.prefill(random_columns(backend, rng, 1, length)[0])
-        if missing == 2:        # not after the last: `ane verify --layers` looks into the last call of all
+        if missing == 2:  # not after the last: `ane verify --layers` looks into the last call of all
             outputs += decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))
     return outputs
 
@@ -65,7 +65,7 @@ def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count:
     """Random tokens (rows, count, D) at the positions from ``first`` on."""
     tables = backend.embeddings()
     ids = rng.integers(0, len(tables["token"]), (rows, count))
-    return tables["token"][ids] + tables["position"][first:first + count]
+    return tables["token"][ids] + tables["position"][first : first + count]
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -77,8 +77,9 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
     return [*outputs, *decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
 
 
-def step_prefixes(backend: Backend, model: Bundle, lengths: Mapping[str, int],
-                  rng: np.random.Generator) -> list[np.ndarray]:
+def step_prefixes(
+    backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
     """Lanes of several windows, more of one than of another, at different positions; one lane changes its window."""
     lanes, windows = lengths["lanes"], 3
     decoder = backend.decoder(lanes, 6, windows, PREFIX)

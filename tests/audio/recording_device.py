@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-FRAMES = 240        # per call, as many as a real device takes in 10 ms at 24 kHz
+FRAMES = 240  # per call, as many as a real device takes in 10 ms at 24 kHz
 
 
 class RecordingDevice:

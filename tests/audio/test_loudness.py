@@ -16,7 +16,7 @@ from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 from benchmarks.listening import Wave
 
-MONO = -3.01        # LU: the signals of Tech 3341 are stereo, in which the same level is twice the power
+MONO = -3.01  # LU: the signals of Tech 3341 are stereo, in which the same level is twice the power
 
 
 def sine(frequency: float, level: float, seconds: float, rate: int, phase: float = 0.0) -> np.ndarray:
@@ -28,7 +28,7 @@ def sine(frequency: float, level: float, seconds: float, rate: int, phase: float
 def measured(audio: np.ndarray, rate: int, piece: int = 10_000) -> LoudnessMeter:
     meter = LoudnessMeter(rate)
     for start in range(0, len(audio), piece):
-        meter.feed(audio[start:start + piece])
+        meter.feed(audio[start : start + piece])
     return meter
 
 
@@ -38,19 +38,34 @@ def test_a_sine_of_997_hertz_has_the_loudness_that_the_standard_states(rate, lev
     assert measured(sine(997, level, 5, rate), rate).loudness == pytest.approx(level + MONO, abs=0.05)
 
 
-@pytest.mark.parametrize(("levels", "expected"), [       # Tech 3341, cases 1 to 5: (dBFS, seconds)
-    ([(-23, 20)], -23), ([(-33, 20)], -33), ([(-36, 10), (-23, 60), (-36, 10)], -23),
-    ([(-72, 10), (-36, 10), (-23, 60), (-36, 10), (-72, 10)], -23), ([(-26, 20), (-20, 20.1), (-26, 20)], -23)])
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [  # Tech 3341, cases 1 to 5: (dBFS, seconds)
+        ([(-23, 20)], -23),
+        ([(-33, 20)], -33),
+        ([(-36, 10), (-23, 60), (-36, 10)], -23),
+        ([(-72, 10), (-36, 10), (-23, 60), (-36, 10), (-72, 10)], -23),
+        ([(-26, 20), (-20, 20.1), (-26, 20)], -23),
+    ],
+)
 def test_the_gates_leave_out_what_is_quiet(levels, expected):
     audio = np.concatenate([sine(1000, level, seconds, 24000) for level, seconds in levels])
     assert measured(audio, 24000).loudness == pytest.approx(expected + MONO, abs=0.1)
 
 
-@pytest.mark.parametrize(("divisor", "degrees", "amplitude", "expected"), [     # Tech 3341, cases 15 to 19
-    (4, 0, 0.5, -6), (4, 45, 0.5, -6), (6, 60, 0.5, -6), (8, 67.5, 0.5, -6), (4, 45, 1.41, 3)])
+@pytest.mark.parametrize(
+    ("divisor", "degrees", "amplitude", "expected"),
+    [  # Tech 3341, cases 15 to 19
+        (4, 0, 0.5, -6),
+        (4, 45, 0.5, -6),
+        (6, 60, 0.5, -6),
+        (8, 67.5, 0.5, -6),
+        (4, 45, 1.41, 3),
+    ],
+)
 def test_the_true_peak_lies_between_samples(divisor, degrees, amplitude, expected):
     audio = sine(48000 / divisor, 20 * math.log10(amplitude), 1, 48000, math.radians(degrees))
-    audio *= np.minimum(1, np.minimum(np.arange(48000), np.arange(48000)[::-1]) / 480).astype(np.float32)     # fades
+    audio *= np.minimum(1, np.minimum(np.arange(48000), np.arange(48000)[::-1]) / 480).astype(np.float32)  # fades
     assert expected - 0.4 <= measured(audio, 48000).true_peak <= expected + 0.2
 
 
@@ -68,7 +83,7 @@ def test_silence_has_no_loudness():
 
 def limited(audio: np.ndarray, gain: float, ceiling: float, piece: int = 5_000) -> np.ndarray:
     limiter = PeakLimiter(24000, gain, ceiling)
-    pieces = [limiter.feed(audio[start:start + piece]) for start in range(0, len(audio), piece)]
+    pieces = [limiter.feed(audio[start : start + piece]) for start in range(0, len(audio), piece)]
     return np.concatenate([*pieces, limiter.finish()])
 
 
@@ -104,7 +119,7 @@ def sound(runs: list[tuple[int, float]]) -> np.ndarray:
 
 
 def loud_frames(audio: np.ndarray) -> np.ndarray:
-    return np.array([(audio[at:at + FRAME] ** 2).mean() > QUIET ** 2 for at in range(0, len(audio), FRAME)], bool)
+    return np.array([(audio[at : at + FRAME] ** 2).mean() > QUIET**2 for at in range(0, len(audio), FRAME)], bool)
 
 
 @given(RUNS, ENDS, CUTS)
@@ -127,7 +142,7 @@ def test_sound_is_kept_with_the_given_silence_around_it(runs, ends):
     first, last = loud[0] * FRAME, min((loud[-1] + 1) * FRAME, len(audio))
     start, end = max(0, first - lead), min(last + tail, len(audio))
     assert len(kept) == end - start
-    np.testing.assert_array_equal(kept[first - start:last - start], audio[first:last])
+    np.testing.assert_array_equal(kept[first - start : last - start], audio[first:last])
     assert (np.abs(kept) <= np.abs(audio[start:end])).all()
     if start == 0 and end == len(audio):
         np.testing.assert_array_equal(kept, audio)
@@ -140,7 +155,7 @@ def test_sound_is_returned_at_once_and_only_silence_is_held_back(runs, size):
     for piece in np.split(audio, range(size, len(audio), size)):
         fed += len(piece)
         passed += len(trimmer.feed(piece))
-        loud_so_far = np.flatnonzero(loud[:fed // FRAME])
+        loud_so_far = np.flatnonzero(loud[: fed // FRAME])
         dropped = max(0, np.flatnonzero(loud)[0] * FRAME - round(0.05 * RATE)) if len(loud_so_far) else 0
         assert passed == (((loud_so_far[-1] + 1) * FRAME - dropped) if len(loud_so_far) else 0)
 
@@ -182,8 +197,10 @@ def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sou
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     synthesizer = ane.load("demo")
     settings = Settings.of("ultra_fast", synthesizer.model.settings)
-    whole, speech = (synthesizer.speak("The company will announce the results next month.", "heart", seed=21,
-                                       settings=chosen) for chosen in (replace(settings, silence=None), settings))
+    whole, speech = (
+        synthesizer.speak("The company will announce the results next month.", "heart", seed=21, settings=chosen)
+        for chosen in (replace(settings, silence=None), settings)
+    )
     assert Wave.of(speech.audio, speech.sample_rate).silent_end <= 0.3
     np.testing.assert_array_equal(speech.audio, trimmed(whole.audio, settings.silence))
 
@@ -199,8 +216,8 @@ def speech_like() -> np.ndarray:
 
 
 def faded_out(audio: np.ndarray) -> np.ndarray:
-    fade = np.hanning(RATE // 5)[RATE // 10:].astype(np.float32)
-    return np.concatenate((audio[:-len(fade)], audio[-len(fade):] * fade))
+    fade = np.hanning(RATE // 5)[RATE // 10 :].astype(np.float32)
+    return np.concatenate((audio[: -len(fade)], audio[-len(fade) :] * fade))
 
 
 def pitch(audio: np.ndarray) -> float:
@@ -226,16 +243,16 @@ def test_there_are_no_clicks_and_loudness_stays(speed):
         rough = np.abs(np.diff(audio, 2)).max()
         assert np.abs(np.diff(stretched(audio, speed, RATE), 2)).max() < 1.5 * rough
     before, after = speech_like(), stretched(speech_like(), speed, RATE)
-    assert np.sqrt(np.mean(after ** 2)) == pytest.approx(np.sqrt(np.mean(before ** 2)), rel=0.05)
+    assert np.sqrt(np.mean(after**2)) == pytest.approx(np.sqrt(np.mean(before**2)), rel=0.05)
     assert np.abs(after).max() <= np.abs(before).max() * 1.05
 
 
 @pytest.mark.parametrize("speed", [0.6, 1.0, 1.5])
 @pytest.mark.parametrize("size", [1, 37, 5000])
 def test_pieces_join_to_what_the_whole_gives(speed, size):
-    audio = speech_like()[:RATE // 4]
+    audio = speech_like()[: RATE // 4]
     stretcher = TimeStretcher(speed, RATE)
-    pieces = [stretcher.feed(audio[start:start + size]) for start in range(0, len(audio), size)]
+    pieces = [stretcher.feed(audio[start : start + size]) for start in range(0, len(audio), size)]
     joined = np.concatenate([*pieces, stretcher.finish()])
     np.testing.assert_array_equal(joined, stretched(audio, speed, RATE) if speed != 1 else audio)
 

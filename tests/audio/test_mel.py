@@ -61,15 +61,16 @@ def test_a_tone_keeps_its_pitch_and_loudness_and_its_mel():
     middle = audio[4096:-4096]
     peak = np.abs(np.fft.rfft(middle * np.hanning(len(middle)))).argmax() * RATE / len(middle)
     assert peak == pytest.approx(440, abs=15)
-    assert np.sqrt(np.mean(middle**2)) == pytest.approx(np.sqrt(np.mean(tones()**2)), rel=0.25)
+    assert np.sqrt(np.mean(middle**2)) == pytest.approx(np.sqrt(np.mean(tones() ** 2)), rel=0.25)
     loud = mel > mel.max() - 4
     assert np.abs(mel_of(audio) - mel)[loud].mean() < 0.5
 
 
 def test_more_iterations_come_nearer():
     mel = mel_of(np.random.default_rng(0).standard_normal(256 * 40) * 0.1)
-    errors = [np.abs(np.exp(mel_of(griffin_lim(mel, RATE, HIGH, iterations))) - np.exp(mel)).mean()
-              for iterations in (0, 32)]
+    errors = [
+        np.abs(np.exp(mel_of(griffin_lim(mel, RATE, HIGH, iterations))) - np.exp(mel)).mean() for iterations in (0, 32)
+    ]
     assert errors[1] < 0.8 * errors[0]
 
 

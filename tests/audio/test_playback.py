@@ -132,7 +132,7 @@ def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, e
 
     def produce() -> None:
         with playing(RATE, expected=1e6) as play:
-            time.sleep(0.2)     # production slower than real time, so that the sound is held back
+            time.sleep(0.2)  # production slower than real time, so that the sound is held back
             play(tone(0.1))
             assert not device.started
             if begun:
@@ -148,13 +148,15 @@ def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, e
 
 def test_ctrl_c_while_the_rest_is_played_ends_the_program():
     # a shell's background jobs ignore Ctrl-C, and so would this process if the tests were one
-    code = ("import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "import miniaudio, numpy as np; from ane.audio import playback\n"
-            "playback.open_device = lambda rate: playback.DefaultSoundDevice(rate, [miniaudio.Backend.NULL])\n"
-            "try:\n"
-            "    with playback.playing(24000) as play:\n"
-            "        play(np.zeros(24000 * 50, np.float32)); print('queued', flush=True)\n"
-            "except KeyboardInterrupt: print('interrupted')\n")
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import miniaudio, numpy as np; from ane.audio import playback\n"
+        "playback.open_device = lambda rate: playback.DefaultSoundDevice(rate, [miniaudio.Backend.NULL])\n"
+        "try:\n"
+        "    with playback.playing(24000) as play:\n"
+        "        play(np.zeros(24000 * 50, np.float32)); print('queued', flush=True)\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "queued\n"
         time.sleep(0.3)
@@ -198,6 +200,7 @@ def test_a_device_that_plays_to_nowhere_is_never_chosen(monkeypatch):
 
 
 # when playing begins
+
 
 def simulate(piece: float, rate: float, pieces: int, known: bool) -> tuple[float, float]:
     """Produce pieces at a steady rate: the time at which playing begins, and the seconds for which it then pauses."""

@@ -43,7 +43,7 @@ def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     started = time.time()
-    ctypes.PyDLL(None).usleep(500_000)          # keeps the GIL, as a prediction of Core ML does
+    ctypes.PyDLL(None).usleep(500_000)  # keeps the GIL, as a prediction of Core ML does
     ended = time.time()
     playing.finish()
     playing.close()

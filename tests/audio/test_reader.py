@@ -49,11 +49,19 @@ def with_peak(peak: float) -> np.ndarray:
     return audio
 
 
-@pytest.mark.parametrize(("content", "fault"), [
-    (None, "no such file"), (b"", "empty"), (b"It was a dark and stormy night.\n" * 100, "convert it"),
-    (tone(peak=0.00098), "silent"), (np.full(RATE, 0.4, np.float32), "silent"),         # -60.2 dBFS; a constant
-    (tone() * 32768, "between -1 and 1"), *((with_peak(value), "NaN or infinite") for value in (np.nan, np.inf)),
-    *((tone()[:samples], f"lasts {samples / RATE:.3f} s") for samples in (1, RATE // 2 - 1))])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "no such file"),
+        (b"", "empty"),
+        (b"It was a dark and stormy night.\n" * 100, "convert it"),
+        (tone(peak=0.00098), "silent"),
+        (np.full(RATE, 0.4, np.float32), "silent"),  # -60.2 dBFS; a constant
+        (tone() * 32768, "between -1 and 1"),
+        *((with_peak(value), "NaN or infinite") for value in (np.nan, np.inf)),
+        *((tone()[:samples], f"lasts {samples / RATE:.3f} s") for samples in (1, RATE // 2 - 1)),
+    ],
+)
 def test_what_is_no_clip_is_refused(tmp_path, content, fault):
     if isinstance(content, bytes):
         (tmp_path / "clip.wav").write_bytes(content)
@@ -74,7 +82,7 @@ def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypa
         raise PermissionError(errno.EACCES, "Permission denied")
 
     write(tmp_path / "secret.wav", tone(), RATE)
-    monkeypatch.setattr(Path, "open", deny)     # taking the permission away would not stop a superuser
+    monkeypatch.setattr(Path, "open", deny)  # taking the permission away would not stop a superuser
     assert "Permission denied" in refusal(tmp_path / "secret.wav")
 
 
@@ -86,7 +94,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix):
     assert len(read_clip(whole)[0]) == len(audio)
     size = whole.stat().st_size
     for kept in (int(size * 0.1), int(size * 0.5), int(size * 0.9), *([30] if suffix == "rf64" else [])):
-        cut = tmp_path / f"cut.{suffix}"        # 30 bytes of an RF64 end within its sizes
+        cut = tmp_path / f"cut.{suffix}"  # 30 bytes of an RF64 end within its sizes
         cut.write_bytes(whole.read_bytes()[:kept])
         assert "cut off" in refusal(cut)
 
@@ -103,7 +111,7 @@ def test_a_streamed_wav_that_does_not_state_its_length_is_read(tmp_path):
     write(tmp_path / "pipe.wav", tone(), RATE)
     content = bytearray((tmp_path / "pipe.wav").read_bytes())
     start = content.index(b"data") + 4
-    content[4:8] = content[start:start + 4] = b"\xff\xff\xff\xff"       # as ffmpeg writes into a pipe
+    content[4:8] = content[start : start + 4] = b"\xff\xff\xff\xff"  # as ffmpeg writes into a pipe
     (tmp_path / "pipe.wav").write_bytes(content)
     assert len(read_clip(tmp_path / "pipe.wav")[0]) == RATE
 
@@ -116,12 +124,12 @@ def test_a_wav_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, sub
     data = bytearray((tmp_path / "whole.wav").read_bytes())
     at = data.index(b"data") + 4
     data[4:8] = struct.pack(">I" if magic == "RIFX" else "<I", at - 4)
-    data[at:at + 4] = bytes(4)
+    data[at : at + 4] = bytes(4)
     for cut in (0, 3):
-        (tmp_path / "killed.wav").write_bytes(data[:len(data) - cut])
+        (tmp_path / "killed.wav").write_bytes(data[: len(data) - cut])
         audio, rate = read_clip(tmp_path / "killed.wav")
         assert (len(audio), rate) == (RATE - -(-cut // (2 if subtype == "PCM_16" else 4)), RATE)
-        np.testing.assert_array_equal(audio, read_clip(tmp_path / "whole.wav")[0][:len(audio)])
+        np.testing.assert_array_equal(audio, read_clip(tmp_path / "whole.wav")[0][: len(audio)])
 
 
 KILLED = """
@@ -136,12 +144,13 @@ os.kill(os.getpid(), 9)
 def test_an_aiff_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, subtype):
     np.save(tmp_path / "tone.npy", tone())
     soundfile.write(tmp_path / "whole.aiff", tone(), RATE, subtype)
-    subprocess.run([sys.executable, "-c", KILLED, tmp_path / "killed.aiff", str(RATE), subtype, tmp_path / "tone.npy"],
-                   check=False)
+    subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "killed.aiff", str(RATE), subtype, tmp_path / "tone.npy"], check=False
+    )
     np.testing.assert_array_equal(read_clip(tmp_path / "killed.aiff")[0], read_clip(tmp_path / "whole.aiff")[0])
-    empty = bytearray((tmp_path / "whole.aiff").read_bytes())       # no samples, and chunks behind them
+    empty = bytearray((tmp_path / "whole.aiff").read_bytes())  # no samples, and chunks behind them
     at = empty.index(b"SSND") + 16
-    empty[at - 12:at - 8] = struct.pack(">I", 8)
+    empty[at - 12 : at - 8] = struct.pack(">I", 8)
     empty[at:] = struct.pack(">4sI", b"ANNO", 4000) + bytes(4000)
     empty[4:8] = struct.pack(">I", len(empty) - 8)
     (tmp_path / "empty.aiff").write_bytes(empty)
@@ -162,7 +171,7 @@ def test_a_flac_that_does_not_state_its_length_is_read_up_to_its_end(tmp_path, s
     assert (len(audio), rate) == (samples, RATE)
     np.testing.assert_allclose(audio, np.resize(tone(), samples), atol=1e-4)
     (tmp_path / "cut.flac").write_bytes(data[:-20])
-    assert 0 <= samples - len(read_recording(tmp_path / "cut.flac")[0]) <= 2 * 4608        # two frames
+    assert 0 <= samples - len(read_recording(tmp_path / "cut.flac")[0]) <= 2 * 4608  # two frames
     (tmp_path / "none.flac").write_bytes(data[:100])
     assert "cut off" in refusal(tmp_path / "none.flac")
 
@@ -176,8 +185,13 @@ def test_containers_are_read_by_ffmpeg(tmp_path, caplog, suffix, form, opposite)
         stream = container.add_stream("libopus" if form == "webm" else "aac", rate=48000, layout="stereo")
         frame = av.AudioFrame.from_ndarray(channels.astype(np.float32), "fltp", "stereo")
         frame.sample_rate = RATE
-        container.mux([packet for part in av.AudioResampler(stream.format, "stereo", 48000, 960).resample(frame)
-                       for packet in stream.encode(part)])
+        container.mux(
+            [
+                packet
+                for part in av.AudioResampler(stream.format, "stereo", 48000, 960).resample(frame)
+                for packet in stream.encode(part)
+            ]
+        )
         container.mux(stream.encode(None))
     audio, rate = read_recording(tmp_path / f"clip{suffix}")
     assert (rate, len(audio)) == (48000, pytest.approx(48000, rel=0.1))
@@ -197,21 +211,26 @@ def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
     write(tmp_path / "tagged.wav", tone(), RATE)
     content = (tmp_path / "tagged.wav").read_bytes()
     start = content.index(b"data")
-    odd = b"LIST" + (5).to_bytes(4, "little") + b"INFOx\0"      # padded to an even length
+    odd = b"LIST" + (5).to_bytes(4, "little") + b"INFOx\0"  # padded to an even length
     tagged = content[:start] + odd + content[start:] + odd
     tagged = tagged[:4] + (len(tagged) - 8).to_bytes(4, "little") + tagged[8:]
     (tmp_path / "tagged.wav").write_bytes(tagged)
     assert len(read_clip(tmp_path / "tagged.wav")[0]) == RATE
-    (tmp_path / "tagged.wav").write_bytes(tagged[:-len(odd) - 100])
+    (tmp_path / "tagged.wav").write_bytes(tagged[: -len(odd) - 100])
     assert "ends 100 bytes earlier" in refusal(tmp_path / "tagged.wav")
 
 
-@pytest.mark.parametrize(("audio", "rate", "fault"), [
-    (tone(0.499, 48000), 48000, r"lasts 0\.499 s"), (tone(0.5, 48000), 48000, None),
-    *((with_peak(peak), RATE, None) for peak in (2.0, -2.0)),
-    *((with_peak(peak), RATE, "between -1 and 1") for peak in (2.0001, -2.0001)),
-    *((tone(), rate, "sample rate") for rate in (1, MIN_RATE - 1, MAX_RATE + 1)),
-    (np.zeros(round(MAX_CLIP_SECONDS * 4000) + 1, np.float32), 4000, "10 minutes")])
+@pytest.mark.parametrize(
+    ("audio", "rate", "fault"),
+    [
+        (tone(0.499, 48000), 48000, r"lasts 0\.499 s"),
+        (tone(0.5, 48000), 48000, None),
+        *((with_peak(peak), RATE, None) for peak in (2.0, -2.0)),
+        *((with_peak(peak), RATE, "between -1 and 1") for peak in (2.0001, -2.0001)),
+        *((tone(), rate, "sample rate") for rate in (1, MIN_RATE - 1, MAX_RATE + 1)),
+        (np.zeros(round(MAX_CLIP_SECONDS * 4000) + 1, np.float32), 4000, "10 minutes"),
+    ],
+)
 def test_a_clip_needs_half_a_second_and_may_reach_a_peak_of_two(audio, rate, fault):
     with pytest.raises(UserError, match=fault) if fault else nullcontext():
         check_clip(audio, rate, "upload")
@@ -248,7 +267,7 @@ def test_a_recording_may_be_longer_than_a_clip_or_empty(tmp_path):
 def test_a_recording_of_more_than_a_day_or_with_infinite_samples_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ane.audio.reader.MAX_RECORDING_SECONDS", 1.0)
     soundfile.write(tmp_path / "long.wav", np.zeros(8001), 8000)
-    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):        # without advice for clips
+    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):  # without advice for clips
         read_recording(tmp_path / "long.wav")
     soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
     with pytest.raises(UserError, match=r"inf\.wav: holds NaN or infinite samples"):
@@ -268,14 +287,16 @@ def test_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "giant.wav"
     write(path, tone(), RATE)
     content = bytearray(path.read_bytes())
-    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"     # a length that is not known, as of a stream
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"  # a length that is not known, as of a stream
     path.write_bytes(content)
     with path.open("r+b") as file:
-        file.truncate(10 << 30)         # sparse
-    code = ("import resource, sys; from ane.audio import read_audio; from ane.system.errors import UserError\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
-            "try: read_audio(sys.argv[1])\n"
-            "except UserError as error: print(error)\n")
+        file.truncate(10 << 30)  # sparse
+    code = (
+        "import resource, sys; from ane.audio import read_audio; from ane.system.errors import UserError\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "try: read_audio(sys.argv[1])\n"
+        "except UserError as error: print(error)\n"
+    )
     result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
     assert "cut it to at most 10 minutes" in result.stdout, result.stderr
 
@@ -286,14 +307,17 @@ def test_a_path_may_begin_with_the_users_home(tmp_path, monkeypatch):
     assert len(read_clip("~/tone.wav")[0]) == RATE
 
 
-@given(source=st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000, 96000]),
-       target=st.sampled_from([16000, 22050, 24000]), seconds=st.floats(0.5, 1.5))
+@given(
+    source=st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000, 96000]),
+    target=st.sampled_from([16000, 22050, 24000]),
+    seconds=st.floats(0.5, 1.5),
+)
 def test_resampling_keeps_the_duration_and_the_tone(source, target, seconds):
     audio = resample(tone(seconds, source), source, target)
     assert audio.dtype == np.float32
     assert abs(len(audio) - round(seconds * source) * target / source) <= 1
     middle = slice(target // 10, len(audio) - target // 10)
-    np.testing.assert_allclose(audio[middle], tone(seconds + 0.1, target)[:len(audio)][middle], atol=2e-4)
+    np.testing.assert_allclose(audio[middle], tone(seconds + 0.1, target)[: len(audio)][middle], atol=2e-4)
 
 
 def test_resampling_clips_to_full_scale():
@@ -308,7 +332,7 @@ def test_a_damaged_mp3_prints_nothing_of_its_decoder(tmp_path, capfd):
     for position in range(200, len(data), 97):
         data[position] ^= 0x5A
     capfd.readouterr()
-    comment = b"COMM\x00\x00\x00\x05\x00\x00\x09abcd"       # in a text encoding that there is not
+    comment = b"COMM\x00\x00\x00\x05\x00\x00\x09abcd"  # in a text encoding that there is not
     path.write_bytes(b"ID3\x03\x00\x00\x00\x00\x10\x00" + comment.ljust(2048, b"\0") + data)
     with suppress(UserError):
         read_audio(path)
@@ -318,7 +342,8 @@ def test_a_damaged_mp3_prints_nothing_of_its_decoder(tmp_path, capfd):
 def test_a_warning_about_a_recording_is_not_hidden_with_what_its_decoder_prints(tmp_path):
     path = tmp_path / "stereo.wav"
     soundfile.write(path, np.stack([tone(), -tone()], 1), RATE, "FLOAT")
-    script = ("import logging\nlogging.basicConfig()\nfrom ane.audio.reader import read_audio\n"
-              f"read_audio({str(path)!r})")
+    script = (
+        f"import logging\nlogging.basicConfig()\nfrom ane.audio.reader import read_audio\nread_audio({str(path)!r})"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "its channels have opposite signs" in done.stderr

@@ -67,8 +67,10 @@ def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
         check_output(tmp_path / "full.wav")
 
 
-@pytest.mark.parametrize(("name", "audio", "rate", "fault"), [
-    ("speech.mp3", tone(), 12345, "12345 Hz"), ("speech.wav", np.array([0.0, np.nan], np.float32), RATE, "NaN")])
+@pytest.mark.parametrize(
+    ("name", "audio", "rate", "fault"),
+    [("speech.mp3", tone(), 12345, "12345 Hz"), ("speech.wav", np.array([0.0, np.nan], np.float32), RATE, "NaN")],
+)
 def test_a_rate_that_the_format_lacks_and_nan_are_refused_and_no_file_is_left(tmp_path, name, audio, rate, fault):
     with pytest.raises(UserError, match=fault):
         write(tmp_path / name, audio, rate)
@@ -79,8 +81,10 @@ def test_a_rate_that_the_format_lacks_and_nan_are_refused_and_no_file_is_left(tm
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_no_encoder_of_ffmpeg_takes_nan_or_infinite_samples(tmp_path, suffix, value):
     audio = np.append(tone(), value).astype(np.float32)
-    with (pytest.raises(UserError, match="NaN or infinite"),
-          writing(tmp_path / f"speech{suffix}", RATE, {"title": "A"}) as feed):
+    with (
+        pytest.raises(UserError, match="NaN or infinite"),
+        writing(tmp_path / f"speech{suffix}", RATE, {"title": "A"}) as feed,
+    ):
         feed(audio)
     assert list(tmp_path.iterdir()) == []
 
@@ -91,11 +95,11 @@ def test_a_file_written_in_pieces_equals_one_written_at_once(tmp_path, suffix):
     write(tmp_path / f"once.{suffix}", audio, RATE)
     with writing(tmp_path / f"pieces.{suffix}", RATE) as feed:
         for start in range(0, len(audio), 7001):
-            feed(audio[start:start + 7001])
+            feed(audio[start : start + 7001])
             assert not (tmp_path / f"pieces.{suffix}").exists()
     once, pieces = (read_audio(tmp_path / f"{name}.{suffix}")[0] for name in ("once", "pieces"))
     assert len(pieces) == len(once)
-    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)       # Vorbis looks ahead in a piece
+    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)  # Vorbis looks ahead in a piece
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("half"), UserError("half"), BrokenPipeError("half")], ids=repr)
@@ -129,9 +133,11 @@ def read_within(pipe: BinaryIO, size: int, seconds: float = 30.0) -> bytes:
 
 def test_standard_output_receives_a_wav_piece_by_piece(tmp_path):
     """The first piece arrives before the second is written; the header leaves the length open."""
-    code = ("import sys, numpy as np; from ane.audio import writing\n"
-            "with writing('-', 24000) as feed:\n"
-            "    feed(np.full(1000, 0.5, np.float32)); sys.stdin.readline(); feed(np.full(500, -0.5, np.float32))\n")
+    code = (
+        "import sys, numpy as np; from ane.audio import writing\n"
+        "with writing('-', 24000) as feed:\n"
+        "    feed(np.full(1000, 0.5, np.float32)); sys.stdin.readline(); feed(np.full(500, -0.5, np.float32))\n"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         first = read_within(process.stdout, 44 + 2000)
         rest, _ = process.communicate(b"\n", timeout=60)
@@ -144,11 +150,13 @@ def test_standard_output_receives_a_wav_piece_by_piece(tmp_path):
 
 
 def test_a_closed_pipe_ends_the_writing_with_one_line():
-    code = ("import numpy as np; from ane.audio import writing; from ane.system.errors import UserError\n"
-            "try:\n"
-            "    with writing('-', 24000) as feed:\n"
-            "        while True: feed(np.zeros(100000, np.float32))\n"
-            "except UserError as error: raise SystemExit(str(error))\n")
+    code = (
+        "import numpy as np; from ane.audio import writing; from ane.system.errors import UserError\n"
+        "try:\n"
+        "    with writing('-', 24000) as feed:\n"
+        "        while True: feed(np.zeros(100000, np.float32))\n"
+        "except UserError as error: raise SystemExit(str(error))\n"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.read(100)
         process.stdout.close()
@@ -168,13 +176,15 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_files(tmp_path):
     for path in paths:
         write(path, tone(0.1), RATE)
     before = [path.read_bytes() for path in paths]
-    code = ("import resource, signal, sys, numpy as np\n"
-            "from ane.audio import write; from ane.system.errors import UserError\n"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-            "noise = np.random.default_rng(0).uniform(-1, 1, 48000).astype(np.float32)\n"
-            "for path in sys.argv[1:]:\n"
-            "    try: write(path, noise, 24000)\n"
-            "    except UserError as error: print(error)\n")
+    code = (
+        "import resource, signal, sys, numpy as np\n"
+        "from ane.audio import write; from ane.system.errors import UserError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "noise = np.random.default_rng(0).uniform(-1, 1, 48000).astype(np.float32)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: write(path, noise, 24000)\n"
+        "    except UserError as error: print(error)\n"
+    )
     result = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
     for line, path in zip(result.stdout.splitlines(), paths, strict=True):
         assert line.startswith(f"cannot write {path}")
@@ -195,10 +205,13 @@ def test_a_tilde_is_the_users_home(tmp_path, monkeypatch, write_to):
 
 
 def test_a_closed_standard_output_is_refused_beforehand():
-    code = ("from ane.audio import check_output; from ane.system.streams import open_closed_streams\n"
-            "import sys; open_closed_streams()\n"
-            "try: check_output('-')\n"
-            "except Exception as error: sys.stderr.write(str(error))\n")
-    result = subprocess.run(f'"{sys.executable}" -c "{code}" >&-', shell=True, capture_output=True, text=True,
-                            timeout=60, check=False)
+    code = (
+        "from ane.audio import check_output; from ane.system.streams import open_closed_streams\n"
+        "import sys; open_closed_streams()\n"
+        "try: check_output('-')\n"
+        "except Exception as error: sys.stderr.write(str(error))\n"
+    )
+    result = subprocess.run(
+        f'"{sys.executable}" -c "{code}" >&-', shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.stderr == "standard output is closed: name a file"

@@ -37,8 +37,12 @@ def load_engine(model: Bundle, backend: str, precision: str, folder: Path) -> Ba
         return load_backend(backend, model, precision)
     options = CoreMLOptions(precision, lanes=(1,), caches=("io",), buckets={"prefill": (128,), "step": (512,)})
     package = write_package(model, "autoregressive", options, folder)
-    return PackagedBackend(model, package_runtime(*backend.split(":")), load_backend("torch:cpu", model, "fp32"),
-                           unpublished=PackageFolder(folder, [package]))
+    return PackagedBackend(
+        model,
+        package_runtime(*backend.split(":")),
+        load_backend("torch:cpu", model, "fp32"),
+        unpublished=PackageFolder(folder, [package]),
+    )
 
 
 def drawn_codes(backend: str, precision: str) -> list[list[int]]:
@@ -49,8 +53,10 @@ def drawn_codes(backend: str, precision: str) -> list[list[int]]:
     voice = load_voice(model.path / "voices" / f"{model.default_voice}.safetensors")
     tokenizer = Tokenizer(model.tokenizer)
     sampling = Settings.of("fastest", model.settings).sampling
-    prompts = [ChunkPrompt(voice.ar, tokenizer.encode(text), [InverseCdfSampler(np.random.default_rng(seed))])
-               for seed, text in enumerate(held_out_sentences()[:SENTENCES])]
+    prompts = [
+        ChunkPrompt(voice.ar, tokenizer.encode(text), [InverseCdfSampler(np.random.default_rng(seed))])
+        for seed, text in enumerate(held_out_sentences()[:SENTENCES])
+    ]
     drawn = [next(decode(engine, [prompt], config, sampling, lanes=1))[0].codes for prompt in prompts]
     shutil.rmtree(folder)
     return drawn
@@ -58,10 +64,19 @@ def drawn_codes(backend: str, precision: str) -> list[list[int]]:
 
 def compared(expected: list[list[int]], found: list[list[int]]) -> dict[str, int]:
     """How many sentences have all codes, and how many codes come before the first that differs."""
-    same = [next((index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-                 min(len(one), len(other))) for one, other in zip(expected, found, strict=True)]
-    return {"sentences": len(expected), "with all codes equal": sum(map(list.__eq__, expected, found)),
-            "codes": sum(map(len, expected)), "codes before the first that differs": sum(same)}
+    same = [
+        next(
+            (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+            min(len(one), len(other)),
+        )
+        for one, other in zip(expected, found, strict=True)
+    ]
+    return {
+        "sentences": len(expected),
+        "with all codes equal": sum(map(list.__eq__, expected, found)),
+        "codes": sum(map(len, expected)),
+        "codes before the first that differs": sum(same),
+    }
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ class FakeCudaGraph(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
         self.replays = 0
-        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}      # by address: memory, copy
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # by address: memory, copy
 
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
@@ -45,7 +45,7 @@ class FakeCudaGraph(TorchDispatchMode):
         read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if func._schema.is_mutable:
             self.calls.append((func, args, kwargs, None))
-        elif memory(tree_leaves(out)[0]) not in read:       # else a view of memory that does not move
+        elif memory(tree_leaves(out)[0]) not in read:  # else a view of memory that does not move
             self.calls.append((func, args, kwargs, out))
         return out
 
@@ -81,9 +81,15 @@ def fake_graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
         return signature.bind(*args, **kwargs).arguments["cuda_graph"]
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, fake in {"CUDAGraph": FakeCudaGraph, "graph": graph, "Stream": FakeStream, "stream": nullcontext,
-                           "current_stream": FakeStream, "device": nullcontext,
-                           "graph_pool_handle": object}.items():
+        for name, fake in {
+            "CUDAGraph": FakeCudaGraph,
+            "graph": graph,
+            "Stream": FakeStream,
+            "stream": nullcontext,
+            "current_stream": FakeStream,
+            "device": nullcontext,
+            "graph_pool_handle": object,
+        }.items():
             patch.setattr(torch.cuda, name, fake)
         yield lambda: CudaGraphRunner(FakeStream(torch.device("cpu")))
 

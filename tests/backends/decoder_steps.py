@@ -12,8 +12,8 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.decibels import snr_db
 
 CPU = torch.device("cpu")
-LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12       # LONGEST: positions of a prefix
-HALF_PRECISION = [(torch.float16, 0.01), (torch.bfloat16, 0.08)]        # and the largest error
+LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12  # LONGEST: positions of a prefix
+HALF_PRECISION = [(torch.float16, 0.01), (torch.bfloat16, 0.08)]  # and the largest error
 
 
 def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
@@ -22,8 +22,11 @@ def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
 
 def in_dtype(network: UnifiedVoice, dtype: torch.dtype) -> UnifiedVoice:
     """The network with weights of that dtype; its norms stay in float32."""
-    state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
-             for key, tensor in network.state_dict().items() if not tensor.is_meta}
+    state = {
+        key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
+        for key, tensor in network.state_dict().items()
+        if not tensor.is_meta
+    }
     converted = skeleton(NETWORKS["autoregressive"], network.config)
     converted.load_state_dict(state, strict=False, assign=True)
     return converted.eval().requires_grad_(False)
@@ -42,10 +45,14 @@ def schedules(longest: int, lanes: int = LANES) -> st.SearchStrategy:
     its prefix; columns per lane).
     """
     prefills = st.tuples(st.just("prefill"), st.integers(0, PREFIXES - 1), st.integers(1, LONGEST))
-    steps = st.tuples(st.just("step"), st.integers(0, lanes - 1), st.integers(1, lanes),
-                      st.lists(st.sampled_from([0, 0, 0, 1, 5, CAPACITY]), min_size=lanes, max_size=lanes),
-                      st.lists(st.integers(0, PREFIXES - 1), min_size=lanes, max_size=lanes),
-                      st.sampled_from([1, 1, 1, 1, 3, 7]))
+    steps = st.tuples(
+        st.just("step"),
+        st.integers(0, lanes - 1),
+        st.integers(1, lanes),
+        st.lists(st.sampled_from([0, 0, 0, 1, 5, CAPACITY]), min_size=lanes, max_size=lanes),
+        st.lists(st.integers(0, PREFIXES - 1), min_size=lanes, max_size=lanes),
+        st.sampled_from([1, 1, 1, 1, 3, 7]),
+    )
     return st.lists(st.one_of(prefills, steps, steps, steps), min_size=1, max_size=longest)
 
 

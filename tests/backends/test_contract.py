@@ -39,13 +39,27 @@ from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime
 
 # engine → SNR in dB; a state is in fp16. The CPU's kernels are compiled when the package is installed
 KERNELS = {} if library() is None else {"kernels": 95, "kernels with caches in fp16": 60}
-THRESHOLDS = {**KERNELS, "static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
-              "packages with a state": 65, "onnx": 95, "mlx fp32": 95, "mlx fp16": 48, "mlx 8bit": 24}
-RECORDING = {*KERNELS, "mlx fp32", "mlx fp16", "mlx 8bit"}      # engines whose decoders record scores of attention
+THRESHOLDS = {
+    **KERNELS,
+    "static steps": 95,
+    "static steps, replayed by a fake of CUDA graphs": 95,
+    "packages": 95,
+    "packages with a state": 65,
+    "onnx": 95,
+    "mlx fp32": 95,
+    "mlx fp16": 48,
+    "mlx 8bit": 24,
+}
+RECORDING = {*KERNELS, "mlx fp32", "mlx fp16", "mlx 8bit"}  # engines whose decoders record scores of attention
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
 # beside them; Core ML's runtime reads arrays where they are
-AND_EVERY_RUNTIME = ["torch", *THRESHOLDS, "packages on Core ML", "packages on Core ML with a state", *(
-    pytest.param(f"packages on Core AI{kind}", marks=NEEDS_CORE_AI) for kind in ("", " with a state"))]
+AND_EVERY_RUNTIME = [
+    "torch",
+    *THRESHOLDS,
+    "packages on Core ML",
+    "packages on Core ML with a state",
+    *(pytest.param(f"packages on Core AI{kind}", marks=NEEDS_CORE_AI) for kind in ("", " with a state")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +108,25 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
             return StaticDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
         if engine.startswith("mlx"):
             return MlxBackend(decoder_bundle, backend, engine.removeprefix("mlx "), keep=True).decoder(
-                lanes, CAPACITY, PREFIXES, LONGEST)
+                lanes, CAPACITY, PREFIXES, LONGEST
+            )
         if engine.startswith("packages"):
             runtime = engine.removeprefix("packages on ").removesuffix(" with a state")
             found = request.getfixturevalue("package_functions")(runtime)
-            kinds = {kind: [f for f in found if f.kind == kind]
-                     for kind in ("prefill", "step", "state", "store")}
+            kinds = {kind: [f for f in found if f.kind == kind] for kind in ("prefill", "step", "state", "store")}
             shape = network.config.decoder_shape
-            return PackagedDecoder(kinds["prefill"], kinds["state" if "state" in engine else "step"], kinds["store"],
-                                   lanes, CAPACITY, (shape.layers, shape.heads, shape.head_width), 1.0, np.float32,
-                                   PREFIXES, LONGEST)
+            return PackagedDecoder(
+                kinds["prefill"],
+                kinds["state" if "state" in engine else "step"],
+                kinds["store"],
+                lanes,
+                CAPACITY,
+                (shape.layers, shape.heads, shape.head_width),
+                1.0,
+                np.float32,
+                PREFIXES,
+                LONGEST,
+            )
         return onnx().decoder(lanes, CAPACITY, PREFIXES, LONGEST)
 
     return make_decoder
@@ -177,5 +200,7 @@ def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
         for turn in range(2):
             each.step(columns(turn, LANES, 1, width=width), np.full(LANES, turn))
         each.copy_lanes(np.array([2, 2, 0, 1]), 2)
-    assert_near(*(each.step(columns(9, LANES, 1, width=width), np.full(LANES, 2)) for each in (plain, decoder)),
-                THRESHOLDS[engine])
+    assert_near(
+        *(each.step(columns(9, LANES, 1, width=width), np.full(LANES, 2)) for each in (plain, decoder)),
+        THRESHOLDS[engine],
+    )

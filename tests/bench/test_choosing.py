@@ -18,15 +18,29 @@ from tests.random_model import random_model
 
 
 def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
-    buckets = {"prefill_64": ("prefill", {"columns": 64}), "prefill_128": ("prefill", {"columns": 128}),
-               "step_1_64": ("step", {"columns": 1, "slots": 64}), "state_1_64": ("state", {"columns": 1, "slots": 64}),
-               "univnet_14": ("univnet", {"frames": 14}), "univnet_62": ("univnet", {"frames": 62}),
-               **{f"denoise_{batch}_{frames}": ("denoise", {"batch": batch, "frames": frames})
-                  for batch in (1, 2) for frames in (320, 576, 1152)}}
+    buckets = {
+        "prefill_64": ("prefill", {"columns": 64}),
+        "prefill_128": ("prefill", {"columns": 128}),
+        "step_1_64": ("step", {"columns": 1, "slots": 64}),
+        "state_1_64": ("state", {"columns": 1, "slots": 64}),
+        "univnet_14": ("univnet", {"frames": 14}),
+        "univnet_62": ("univnet", {"frames": 62}),
+        **{
+            f"denoise_{batch}_{frames}": ("denoise", {"batch": batch, "frames": frames})
+            for batch in (1, 2)
+            for frames in (320, 576, 1152)
+        },
+    }
     records = {name: FunctionRecord(kind, bucket, {}) for name, (kind, bucket) in buckets.items()}
     package = PackageRecord("autoregressive", "fp16", "packages/x.mlpackage", [], records)
-    assert functions_of_a_sentence(package) == ["prefill_64", "step_1_64", "state_1_64", "univnet_62",
-                                                       "denoise_1_576", "denoise_2_576"]
+    assert functions_of_a_sentence(package) == [
+        "prefill_64",
+        "step_1_64",
+        "state_1_64",
+        "univnet_62",
+        "denoise_1_576",
+        "denoise_2_576",
+    ]
 
 
 @pytest.fixture
@@ -41,7 +55,7 @@ def run(monkeypatch) -> bench.BenchRun:
         return BenchRow(name, "sentence", value=Spread.of([seconds[name]]))
 
     monkeypatch.setattr(sessions, "spoken_sentence", spoken)
-    model = copy.copy(random_model())       # other tests have the same one
+    model = copy.copy(random_model())  # other tests have the same one
     model.path = Path("here")
     args = argparse.Namespace(text="Hi.")
     return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)
@@ -55,8 +69,12 @@ def test_the_fastest_spoken_sentence_decides_and_what_fails_is_not_chosen(run):
     refused = Tuning("coreml", compute_units="CPU_AND_NE")
     ended = Tuning("coreml", compute_units="CPU_AND_GPU")
     chosen = Tuning("coreml", compute_units="CPU_ONLY")
-    run.functions = {refused: [bench_row(), bench_row("the Neural Engine's compiler refuses it")], ended: [bench_row()],
-                     chosen: [bench_row()], Tuning("mil:fp16"): [bench_row()]}
+    run.functions = {
+        refused: [bench_row(), bench_row("the Neural Engine's compiler refuses it")],
+        ended: [bench_row()],
+        chosen: [bench_row()],
+        Tuning("mil:fp16"): [bench_row()],
+    }
     bench.speak_sentence(run)
     assert list(run.sentences) == [Tuning("torch:cpu"), ended, chosen], "what `ane say` uses by itself comes first"
     assert run.fastest == chosen
@@ -80,7 +98,11 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monke
         return [str(request.tuning) for _, request in bench.requests(run, "folder")]
 
     assert measured("torch:cpu") == [
-        "torch:cpu, threads 1", "torch:cpu, int8, threads 1", "torch:cpu, threads 2", "torch:cpu, int8, threads 2"]
+        "torch:cpu, threads 1",
+        "torch:cpu, int8, threads 1",
+        "torch:cpu, threads 2",
+        "torch:cpu, int8, threads 2",
+    ]
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
     monkeypatch.setattr("ane.system.machine.macos_version", lambda: "27.0")
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_NE"]

@@ -23,20 +23,34 @@ ONE, TWO = (Tuning("torch:cpu", threads=threads) for threads in (1, 2))
 INT8 = Tuning("torch:cpu", "int8")
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [
-    # (decoding, all) for a second of speech
-    ({TORCH: (2, 5), MLX: (1, 2)}, (MLX, MLX)),
-    ({TORCH: (2, 3), MLX: (1, 4), GPU: (3, 5)}, (MLX, TORCH)),
-    ({TORCH: (1.1, 3), MLX: (1, 4)}, (TORCH, TORCH)),       # two engines would save 3 %
-    ({TORCH: (2, 3), INT8: (1, 2), MLX: (3, 4)}, (TORCH, TORCH)),
-    # torch has one number of threads for all networks of a process
-    ({ONE: (1, 4), TWO: (3, 4.5), MLX: (9, 12)}, (ONE, ONE)), ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 12)}, (TWO, TWO)),
-    ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 9.1)}, (ONE, GPU)),
-    ({TORCH: (2, 3), MLX: None}, None), ({TORCH: (2, 3), INT8: (1, 2)}, None)])
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        # (decoding, all) for a second of speech
+        ({TORCH: (2, 5), MLX: (1, 2)}, (MLX, MLX)),
+        ({TORCH: (2, 3), MLX: (1, 4), GPU: (3, 5)}, (MLX, TORCH)),
+        ({TORCH: (1.1, 3), MLX: (1, 4)}, (TORCH, TORCH)),  # two engines would save 3 %
+        ({TORCH: (2, 3), INT8: (1, 2), MLX: (3, 4)}, (TORCH, TORCH)),
+        # torch has one number of threads for all networks of a process
+        ({ONE: (1, 4), TWO: (3, 4.5), MLX: (9, 12)}, (ONE, ONE)),
+        ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 12)}, (TWO, TWO)),
+        ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 9.1)}, (ONE, GPU)),
+        ({TORCH: (2, 3), MLX: None}, None),
+        ({TORCH: (2, 3), INT8: (1, 2)}, None),
+    ],
+)
 def test_two_engines_are_chosen_only_where_they_save_much(seconds, expected):
-    rows = {tuning: BenchRow(str(tuning), "sentence", error="it crashed") if times is None else BenchRow(
-        str(tuning), "sentence", value=Spread.of([float(times[1])]),
-        figures={"audio_s": 2.0, "decode_s": 2.0 * times[0]}) for tuning, times in seconds.items()}
+    rows = {
+        tuning: BenchRow(str(tuning), "sentence", error="it crashed")
+        if times is None
+        else BenchRow(
+            str(tuning),
+            "sentence",
+            value=Spread.of([float(times[1])]),
+            figures={"audio_s": 2.0, "decode_s": 2.0 * times[0]},
+        )
+        for tuning, times in seconds.items()
+    }
     assert fastest_engines(rows) == expected
 
 
@@ -50,8 +64,26 @@ def bundle(random_bundle, tmp_path, monkeypatch):
 def test_bench_measures_mlx_and_torch_and_auto_follows(bundle, monkeypatch, capsys):
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
-    assert main(["bench", "--bundle", str(bundle.path), "--backend", "mlx,torch:cpu", "--threads", "1", "--precision",
-                 "fp32", "--preset", "fastest", "--text", "Hi."]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "--bundle",
+                str(bundle.path),
+                "--backend",
+                "mlx,torch:cpu",
+                "--threads",
+                "1",
+                "--precision",
+                "fp32",
+                "--preset",
+                "fastest",
+                "--text",
+                "Hi.",
+            ]
+        )
+        == 0
+    )
     printed = " ".join(capsys.readouterr().out.split())
     for phase in ("Decoding", "Vocoding"):
         assert re.search(rf"{phase}: (mlx|torch:cpu.*?) is fastest, [\d.]+ s for a second of speech", printed)
@@ -74,8 +106,26 @@ def test_the_decoder_and_the_other_networks_run_where_each_was_fastest(bundle, t
     answers = [load_backend(name, bundle).decoder(1, 4).prefill(columns)[0] for name in ("mlx", "torch:cpu")]
     np.testing.assert_array_equal(backend.decoder(1, 4).prefill(columns)[0], answers[0])
     assert not np.array_equal(*answers), "the engines' bits tell them apart"
-    assert main(["say", "Hi.", "--bundle", str(bundle.path), "--preset", "ultra_fast", "--seed", "0", "--max-codes",
-                 "8", "--json", "-o", str(tmp_path / "a.wav")]) == 0
+    assert (
+        main(
+            [
+                "say",
+                "Hi.",
+                "--bundle",
+                str(bundle.path),
+                "--preset",
+                "ultra_fast",
+                "--seed",
+                "0",
+                "--max-codes",
+                "8",
+                "--json",
+                "-o",
+                str(tmp_path / "a.wav"),
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["backend"] == backend.name
 
 

@@ -53,7 +53,7 @@ def test_a_spread_has_the_median_the_limits_and_an_interpolated_percentile():
 def test_loads_the_first_call_and_the_median_come_from_the_right_calls():
     clock = FakeClock()
     load = clock.passing([5, 1])
-    calls = clock.passing([0.5, 9, *(hundredth / 100 for hundredth in range(1, 22))])      # first; warm-up; 21 runs
+    calls = clock.passing([0.5, 9, *(hundredth / 100 for hundredth in range(1, 22))])  # first; warm-up; 21 runs
     row = measure_function(MeasuredFunction(ROW, load, lambda loaded: calls), 21, clock)
     assert row.figures == pytest.approx({"cold_load_s": 5, "first_ms": 500, "warm_load_s": 1})
     assert (row.value.median, row.value.p95, row.value.readings) == (pytest.approx(110), pytest.approx(200), 21)
@@ -68,9 +68,12 @@ def test_slow_calls_are_repeated_a_few_times_only():
 
 def test_competitors_take_turns_and_the_warm_up_is_not_counted():
     order = []
-    turns = [RepeatedCall(BenchRow(name, "step"),
-                          lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
-             for name in "ab"]
+    turns = [
+        RepeatedCall(
+            BenchRow(name, "step"), lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0}
+        )
+        for name in "ab"
+    ]
     a, b = measure_in_rounds(turns, 2)
     assert "".join(order) == "ababab"
     assert (a.value, b.value) == (Spread.of([3, 5]), Spread.of([4, 6]))
@@ -89,8 +92,15 @@ def test_what_fails_leaves_its_error_in_the_row():
 
 
 def test_a_ratio_is_of_two_rows_with_equal_settings():
-    rows = [BenchRow(competitor, "step", "ms", {"lanes": lanes}, Spread.of([value])) for competitor, value, lanes in (
-        ("upstream", 8.0, 1), ("upstream", 9.0, 4), ("torch", 2.0, 1), ("torch", 1.0, 8))]
+    rows = [
+        BenchRow(competitor, "step", "ms", {"lanes": lanes}, Spread.of([value]))
+        for competitor, value, lanes in (
+            ("upstream", 8.0, 1),
+            ("upstream", 9.0, 4),
+            ("torch", 2.0, 1),
+            ("torch", 1.0, 8),
+        )
+    ]
     rows = compare(rows, lambda row: row.competitor == "upstream", "times_upstream")
     assert [row.figures.get("times_upstream") for row in rows] == [1.0, 1.0, 4.0, None]
 
@@ -109,8 +119,15 @@ def test_times_that_spread_by_more_than_a_fifth_are_named():
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
 REQUEST = FunctionRequest(Tuning("coreml", compute_units="ALL"))
-READING = {"elapsed": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
-           "peak_bytes": 10}
+READING = {
+    "elapsed": 1.0,
+    "seconds": 2.0,
+    "codes": 3,
+    "chunks": 1,
+    "first_audio": 0.25,
+    "stages": {"decode": 0.5},
+    "peak_bytes": 10,
+}
 
 
 class ScriptedProcess:
@@ -125,7 +142,7 @@ class ScriptedProcess:
         self.asked = []
 
     def ask(self, request):
-        (kind, stated), = json.loads(json.dumps(request)).items()
+        ((kind, stated),) = json.loads(json.dumps(request)).items()
         answer = self.answers[kind]
         answer = answer(stated) if callable(answer) else answer
         if isinstance(answer, Exception):
@@ -149,11 +166,17 @@ def answers(monkeypatch):
 
 def test_a_function_that_ends_its_process_gets_the_error_and_the_rest_is_measured(answers):
     answers["list"] = {"rows": [asdict(row) for row in ROWS]}
-    answers["measure"] = lambda index: ProcessEndedError("the process was ended by SIGKILL") if index == 1 else {
-        "row": asdict(replace(ROWS[index], value=Spread.of([index + 1.0])))}
+    answers["measure"] = lambda index: (
+        ProcessEndedError("the process was ended by SIGKILL")
+        if index == 1
+        else {"row": asdict(replace(ROWS[index], value=Spread.of([index + 1.0])))}
+    )
     rows = list(function_rows(WorkerModel(), REQUEST))
     assert [(row.what, row.value and row.value.median, row.error) for row in rows] == [
-        ("a", 1.0, None), ("b", None, "the process was ended by SIGKILL"), ("c", 3.0, None)]
+        ("a", 1.0, None),
+        ("b", None, "the process was ended by SIGKILL"),
+        ("c", 3.0, None),
+    ]
     assert ScriptedProcess.started == 2
 
 

@@ -41,13 +41,17 @@ def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
         assert row.figures.keys() >= {"decode_s", "vocode_s", "tokens_per_s", "audio_s"}
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "name a benchmark: sentence"), (["--quick", "--only", "nothing"], "--only nothing: there are sentence"),
-    (["sentence", "--competitors", "abacus"], "--competitors abacus: there are upstream, torch"),
-    (["sentence", "--competitors", "upstream"], "upstream needs --upstream-python, and --checkpoints"),
-    (["sentence", "--cases", "two"], "--cases two: there are one"),
-    (["memory", "--commands", "sing"], "--commands sing: there are say"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a benchmark: sentence"),
+        (["--quick", "--only", "nothing"], "--only nothing: there are sentence"),
+        (["sentence", "--competitors", "abacus"], "--competitors abacus: there are upstream, torch"),
+        (["sentence", "--competitors", "upstream"], "upstream needs --upstream-python, and --checkpoints"),
+        (["sentence", "--cases", "two"], "--cases two: there are one"),
+        (["memory", "--commands", "sing"], "--commands sing: there are say"),
+    ],
+)
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
     with pytest.raises(UserError, match=message):
         main(arguments)
@@ -64,9 +68,11 @@ def test_every_benchmark_takes_its_quick_options_and_shows_its_help(capsys):
 
 
 def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure():
-    rows = [BenchRow("torch", "step", settings={"lanes": 1, "threads": 2}, value=Spread.of([2.0]), peak_bytes=10**9),
-            BenchRow("onnx", "step", settings={"lanes": 4, "threads": 2}, value=Spread.of([1.0]), figures={"a_b": 3.0}),
-            BenchRow("mil", "step", error="no packages")]
+    rows = [
+        BenchRow("torch", "step", settings={"lanes": 1, "threads": 2}, value=Spread.of([2.0]), peak_bytes=10**9),
+        BenchRow("onnx", "step", settings={"lanes": 4, "threads": 2}, value=Spread.of([1.0]), figures={"a_b": 3.0}),
+        BenchRow("mil", "step", error="no packages"),
+    ]
     headings, cells = table_cells(rows)
     assert headings == ["competitor", "what", "lanes", "threads", "ms", "a b", "peak GB", "error"]
     assert cells[0] == ["torch", "step", "1", "2", "2 ±0%", "–", "1", ""]
@@ -103,8 +109,13 @@ SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 def run(*arguments: str, expected: int = 0) -> str:
     """Run the script with this interpreter, which PATH does not have."""
-    done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PATH": os.defpath, "PYTHON": sys.executable})
+    done = subprocess.run(
+        [str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PATH": os.defpath, "PYTHON": sys.executable},
+    )
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -121,8 +132,8 @@ def test_the_dry_run_writes_nothing_and_lists_wheels_and_steps_that_their_progra
     seen: set[str] = set()
     for name, words in zip(steps, listed, strict=True):
         start = words.index("-m") + 1
-        module, arguments = words[start], words[start + 1:]
-        arguments = arguments[:arguments.index(">")] if ">" in arguments else arguments
+        module, arguments = words[start], words[start + 1 :]
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
         if module == "benchmarks":
             options = arguments_parser().parse_args(arguments)
             if arguments[0] in known:
@@ -149,7 +160,9 @@ def test_steps_that_succeeded_are_skipped_failed_ones_run_again_and_an_unknown_o
 
 def test_a_step_writes_its_result_and_its_status_and_none_starts_when_the_time_is_used_up(tmp_path):
     assert run("--minutes", "0", "--only", "machine,tests", "-o", str(tmp_path)).split("\n")[:2] == [
-        "no time  machine", "no time  tests"]
+        "no time  machine",
+        "no time  tests",
+    ]
     assert not (tmp_path / "machine.step.json").exists()
     assert "ok       machine" in run("--only", "machine", "-o", str(tmp_path))
     assert json.loads((tmp_path / "machine.json").read_text())["works"]
@@ -160,7 +173,7 @@ def test_a_step_writes_its_result_and_its_status_and_none_starts_when_the_time_i
 
 def test_wheels_are_split_into_parts_and_joined(tmp_path):
     wheel = tmp_path / "large-1.0-py3-none-any.whl"
-    content = bytes(range(256)) * 400_000           # 102 MB: three parts
+    content = bytes(range(256)) * 400_000  # 102 MB: three parts
     wheel.write_bytes(content)
     run("--split", str(tmp_path))
     parts = sorted(path.name for path in tmp_path.glob("*.part-*"))

@@ -23,8 +23,9 @@ from benchmarks.teachers import teacher_speech
 from tests.recogniser import Recogniser
 
 
-def judged(errors: int, *, seconds: float = 2.0, f0: float = 100.0, ended: bool = True, natural: float = 3.0,
-           voice: int = 0) -> JudgedSentence:
+def judged(
+    errors: int, *, seconds: float = 2.0, f0: float = 100.0, ended: bool = True, natural: float = 3.0, voice: int = 0
+) -> JudgedSentence:
     wave = Wave(seconds, f0, 2.0, -23.0, 0.1, 0, True)
     return JudgedSentence("a b c d", "a b c d", errors, 4, natural, 2.5, wave, np.eye(2)[voice], ended)
 
@@ -53,10 +54,15 @@ def test_voice_length_and_pitch_are_compared_with_the_teachers_sentence_by_sente
 
 def test_teachers_are_those_of_the_manifest_by_the_voices_name():
     demo = open_model("demo")
-    one, two = (SimpleNamespace(manifest=SimpleNamespace(source={"teachers": names}))
-                for names in (["hibari heart"], ["hibari heart", "kokoro am_michael"]))
+    one, two = (
+        SimpleNamespace(manifest=SimpleNamespace(source={"teachers": names}))
+        for names in (["hibari heart"], ["hibari heart", "kokoro am_michael"])
+    )
     assert (teacher_of(one, None), teacher_of(two, "michael"), teacher_of(two, "other")) == (
-        "hibari heart", "kokoro am_michael", None)
+        "hibari heart",
+        "kokoro am_michael",
+        None,
+    )
     assert stored_voices(demo)[0] == demo.default_voice
     assert len(default_presets(demo)) in (1, 2)
     with pytest.raises(UserError, match="teacher 'nobody': there are hibari heart"):
@@ -66,14 +72,29 @@ def test_teachers_are_those_of_the_manifest_by_the_voices_name():
 @pytest.mark.parametrize("recordings", [False, True])
 def test_voices_and_recordings_are_judged_beside_a_teacher_that_can_speak(tmp_path, monkeypatch, recordings):
     """The networks that judge are stand-ins: their weights are not fetched."""
-    monkeypatch.setattr(quality, "judge", lambda sound: replace(
-        judged(0), wave=Wave.of(sound.audio, sound.rate), text=sound.text, ended=sound.ended))
+    monkeypatch.setattr(
+        quality,
+        "judge",
+        lambda sound: replace(judged(0), wave=Wave.of(sound.audio, sound.rate), text=sound.text, ended=sound.ended),
+    )
     monkeypatch.setattr(quality, "teacher_speech", lambda name: lambda text: (np.zeros(2400, np.float32), 24000))
     quality.judged_teacher.cache_clear()
     (tmp_path / "texts.txt").write_text("It rained.\n\nIt snowed.\n", encoding="utf-8")
-    options = argparse.Namespace(bundle="heart", checkpoints=None, backend="auto", precision="auto", threads=1,
-                                 voices=[], presets=[], speeds=[1.0, 2.0], sentences=1, teacher="somebody",
-                                 recordings=[], texts=tmp_path / "texts.txt", keep=tmp_path)
+    options = argparse.Namespace(
+        bundle="heart",
+        checkpoints=None,
+        backend="auto",
+        precision="auto",
+        threads=1,
+        voices=[],
+        presets=[],
+        speeds=[1.0, 2.0],
+        sentences=1,
+        teacher="somebody",
+        recordings=[],
+        texts=tmp_path / "texts.txt",
+        keep=tmp_path,
+    )
     if recordings:
         quality.measure(options)
         options.recordings = [str(tmp_path / "heart")]
@@ -122,16 +143,21 @@ def test_defects_of_a_wave_are_counted():
     broken[5000], broken[9000] = 0.99, np.nan
     assert Wave.of(broken, SAMPLE_RATE).clicks >= 1
     assert not Wave.of(broken, SAMPLE_RATE).finite
-    quiet = good * np.linspace(0, 0.05, len(good), dtype=np.float32)        # a click in quiet speech counts too
+    quiet = good * np.linspace(0, 0.05, len(good), dtype=np.float32)  # a click in quiet speech counts too
     quiet[6000] = 0.9
     assert (Wave.of(3 * good, SAMPLE_RATE).clicks, Wave.of(quiet, SAMPLE_RATE).clicks >= 1) == (0, True)
     louder, usual = (Wave.of(gain * good, SAMPLE_RATE).loudness for gain in (2, 1))
     assert louder - usual == pytest.approx(6.02, abs=0.01)
 
 
-SENTENCES = ("She opened the window to let in some fresh air.", "The dog was sleeping in front of the fire.",
-             "We need to find out who is behind all of this.", "The water in the lake is clear and very cold.",
-             "He has worked as a doctor in this town for many years.", "I heard the news on the radio this morning.")
+SENTENCES = (
+    "She opened the window to let in some fresh air.",
+    "The dog was sleeping in front of the fire.",
+    "We need to find out who is behind all of this.",
+    "The water in the lake is clear and very cold.",
+    "He has worked as a doctor in this town for many years.",
+    "I heard the news on the radio this morning.",
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +194,9 @@ def wheel(tmp_path, monkeypatch):
     return hashlib.sha256((tmp_path / WHEEL).read_bytes()).hexdigest()
 
 
-def test_a_package_is_fetched_once_another_file_is_refused_in_one_line_and_parts_are_joined(wheel, tmp_path,
-                                                                                            monkeypatch):
+def test_a_package_is_fetched_once_another_file_is_refused_in_one_line_and_parts_are_joined(
+    wheel, tmp_path, monkeypatch
+):
     for version, sha256 in (("1.0", "0" * 64), ("2.0", wheel)):
         monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", version, sha256))
         with pytest.raises(UserError, match=f"cannot fetch held-data {version}"):

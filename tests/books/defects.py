@@ -42,9 +42,9 @@ from tests.recogniser import Recogniser
 from training.text import held_out_sentences, plain_sentence
 
 SENTENCES_OF_A_PARAGRAPH = 8
-LETTERS = 5             # of the words that are dropped or said twice, at least
-OVERLAP = 0.005         # seconds of a splice
-CONFIRMED = 0.15        # of its words that a recogniser without a text hears otherwise in a chunk that is really bad
+LETTERS = 5  # of the words that are dropped or said twice, at least
+OVERLAP = 0.005  # seconds of a splice
+CONFIRMED = 0.15  # of its words that a recogniser without a text hears otherwise in a chunk that is really bad
 RESULT = Path(__file__).parent / "defects.json"
 
 
@@ -64,19 +64,28 @@ def book_of_sentences(count: int, rng: random.Random) -> Document:
     texts = [*held_out, *(plain_sentence(rng) for _ in range(max(0, 2 * count - len(held_out))))]
     rng.shuffle(texts)
     texts = [text[0].upper() + text[1:] for text in texts]
-    paragraphs = [" ".join(texts[start:start + SENTENCES_OF_A_PARAGRAPH])
-                  for start in range(0, len(texts), SENTENCES_OF_A_PARAGRAPH)]
-    return Document([BookChapter("Sentences", [TextBlock(PARAGRAPH, text) for text in paragraphs])], "Sentences", "",
-                    "en")
+    paragraphs = [
+        " ".join(texts[start : start + SENTENCES_OF_A_PARAGRAPH])
+        for start in range(0, len(texts), SENTENCES_OF_A_PARAGRAPH)
+    ]
+    return Document(
+        [BookChapter("Sentences", [TextBlock(PARAGRAPH, text) for text in paragraphs])], "Sentences", "", "en"
+    )
 
 
 def spoken_book(speaker: BookSpeaker, plan: BookPlan, folder: Path) -> list[SpokenPart]:
     store = JobStore(folder)
     store.adopt(plan)
     narrate(store, plan, speaker, lambda done, total, left: None)
-    parts = [SpokenPart(chunk.chunk.text, store.sound(chunk.chunk.key), store.words(chunk.chunk.key),
-                        read_record(ChunkSignals, store.signals_of(chunk.chunk.key) or {}, "the job"))
-             for chunk in store.chunks()]
+    parts = [
+        SpokenPart(
+            chunk.chunk.text,
+            store.sound(chunk.chunk.key),
+            store.words(chunk.chunk.key),
+            read_record(ChunkSignals, store.signals_of(chunk.chunk.key) or {}, "the job"),
+        )
+        for chunk in store.chunks()
+    ]
     store.close()
     return parts
 
@@ -87,8 +96,13 @@ class DefectMaker:
     def __init__(self, speaker: BookSpeaker, parts: Sequence[SpokenPart], rng: random.Random):
         self.speaker, self.parts, self.rng, self.rate = speaker, parts, rng, speaker.sample_rate
         self.kinds: dict[str, Callable[[SpokenPart], np.ndarray]] = {
-            "dropped words": self.dropped, "repeat": self.repeated, "babble": self.babble, "cut end": self.cut,
-            "wrong chunk": self.wrong, "click": self.clicked}
+            "dropped words": self.dropped,
+            "repeat": self.repeated,
+            "babble": self.babble,
+            "cut end": self.cut,
+            "wrong chunk": self.wrong,
+            "click": self.clicked,
+        }
 
     def joined(self, *pieces: np.ndarray) -> np.ndarray:
         """Pieces one after the other, overlapping."""
@@ -107,9 +121,9 @@ class DefectMaker:
         """Samples from the start of a word to the start of the one after at most ``most`` words, or to the end."""
         while True:
             first = self.rng.randrange(len(part.words))
-            chosen = part.words[first:first + self.rng.randint(1, most)]
+            chosen = part.words[first : first + self.rng.randint(1, most)]
             if sum(map(str.isalpha, "".join(word.word for word in chosen))) >= LETTERS:
-                following = part.words[first + len(chosen):]
+                following = part.words[first + len(chosen) :]
                 end = following[0].start if following else chosen[-1].end
                 return round(chosen[0].start * self.rate), round(end * self.rate)
 
@@ -123,8 +137,10 @@ class DefectMaker:
 
     def babble(self, part: SpokenPart) -> np.ndarray:
         """Syllables without sense between two words or at the end."""
-        text = " ".join("".join(self.rng.choice("bdfgklmnprstvz") + self.rng.choice("aeiou")
-                                for _ in range(self.rng.randint(2, 3))) for _ in range(self.rng.randint(2, 4)))
+        text = " ".join(
+            "".join(self.rng.choice("bdfgklmnprstvz") + self.rng.choice("aeiou") for _ in range(self.rng.randint(2, 3)))
+            for _ in range(self.rng.randint(2, 4))
+        )
         sound = self.speaker.speak(f"{text}.", self.rng.randrange(1 << 30)).audio
         at = round(self.rng.choice([*(word.start for word in part.words), part.words[-1].end]) * self.rate)
         return self.joined(part.audio[:at], sound, part.audio[at:])
@@ -140,7 +156,7 @@ class DefectMaker:
         sound = part.audio.copy()
         for _ in range(self.rng.randint(1, 3)):
             at, size = self.rng.randrange(1, len(sound) - 4), self.rng.randint(1, 3)
-            sound[at:at + size] = self.rng.choice((-1, 1)) * self.rng.uniform(0.5, 0.9)
+            sound[at : at + size] = self.rng.choice((-1, 1)) * self.rng.uniform(0.5, 0.9)
         return sound
 
 
@@ -162,8 +178,14 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
         if problems:
             heard = free.transcribe(part.audio, rate)
             wrong = edits(words(part.text), words(heard)) / len(words(part.text))
-            flagged.append({"text": part.text, "heard": heard, "share_of_words_wrong": wrong,
-                            "problems": [problem.what for problem in problems]})
+            flagged.append(
+                {
+                    "text": part.text,
+                    "heard": heard,
+                    "share_of_words_wrong": wrong,
+                    "problems": [problem.what for problem in problems],
+                }
+            )
         else:
             good.append(part)
     judging = (time.process_time() - began) / len(parts)
@@ -183,17 +205,29 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             missed.append({"kind": kind, "text": part.text})
     needless = [one for one in flagged if one["share_of_words_wrong"] < CONFIRMED]
     recogniser = f"whisper {options.whisper}" if options.whisper else "pocketsphinx"
-    return {"recogniser": recogniser, "cpu_seconds_a_chunk": round(judging, 3),
-            "bundle": synthesizer.model.name, "voice": options.voice, "preset": options.preset, "seed": options.seed,
-            "chunks": len(parts),
-            "flagged_as_they_are": len(flagged), "share_flagged": len(flagged) / len(parts),
-            "flagged_and_heard_right": len(needless), "share_flagged_and_heard_right": len(needless) / len(parts),
-            "defects": sum(made.values()), "found": sum(found.values()),
-            "share_found": sum(found.values()) / sum(made.values()),
-            "by_kind": {kind: {"made": made[kind], "found": found[kind], "found_without_recogniser": by_sound[kind]}
-                        for kind in made},
-            "missed": missed, "flagged": flagged,
-            "distribution_of_good_chunks": {} if options.whisper else distribution(good, norms, TextAligner(), rate)}
+    return {
+        "recogniser": recogniser,
+        "cpu_seconds_a_chunk": round(judging, 3),
+        "bundle": synthesizer.model.name,
+        "voice": options.voice,
+        "preset": options.preset,
+        "seed": options.seed,
+        "chunks": len(parts),
+        "flagged_as_they_are": len(flagged),
+        "share_flagged": len(flagged) / len(parts),
+        "flagged_and_heard_right": len(needless),
+        "share_flagged_and_heard_right": len(needless) / len(parts),
+        "defects": sum(made.values()),
+        "found": sum(found.values()),
+        "share_found": sum(found.values()) / sum(made.values()),
+        "by_kind": {
+            kind: {"made": made[kind], "found": found[kind], "found_without_recogniser": by_sound[kind]}
+            for kind in made
+        },
+        "missed": missed,
+        "flagged": flagged,
+        "distribution_of_good_chunks": {} if options.whisper else distribution(good, norms, TextAligner(), rate),
+    }
 
 
 def whisper_recogniser(size: str) -> TranscribingRecogniser:
@@ -201,12 +235,23 @@ def whisper_recogniser(size: str) -> TranscribingRecogniser:
     return TranscribingRecogniser(Transcriber(model, load_backend("torch:cpu", model, "fp32", 1, keep=True)))
 
 
-def distribution(parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAligner,
-                 rate: int) -> dict[str, list[float]]:
+def distribution(
+    parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAligner, rate: int
+) -> dict[str, list[float]]:
     """Percentiles 1, 50, 99 and 100 of what is compared with a limit, over chunks without a problem."""
-    values: dict[str, list[float]] = {name: [] for name in (
-        "edge_db", "pause_s", "loop", "loudness_off_db", "seconds_per_letter_ratio", "log_probability_off",
-        "misfit_nats", "left_over_s")}
+    values: dict[str, list[float]] = {
+        name: []
+        for name in (
+            "edge_db",
+            "pause_s",
+            "loop",
+            "loudness_off_db",
+            "seconds_per_letter_ratio",
+            "log_probability_off",
+            "misfit_nats",
+            "left_over_s",
+        )
+    }
     for part in parts:
         sound, signals = part.signals.sound, part.signals
         values["edge_db"].append(sound.edge)
@@ -236,9 +281,11 @@ def main() -> int:
     options = parser.parse_args()
     result = campaign(options)
     write_json(options.output, result)
-    sys.stdout.write(f"{result['found']} of {result['defects']} defects found; {result['flagged_as_they_are']} of "
-          f"{result['chunks']} chunks suspect as they were spoken, {result['flagged_and_heard_right']} of them heard "
-          f"right by a recogniser without a text; {options.output}\n")
+    sys.stdout.write(
+        f"{result['found']} of {result['defects']} defects found; {result['flagged_as_they_are']} of "
+        f"{result['chunks']} chunks suspect as they were spoken, {result['flagged_and_heard_right']} of them heard "
+        f"right by a recogniser without a text; {options.output}\n"
+    )
     return 0
 
 

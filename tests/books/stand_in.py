@@ -47,8 +47,13 @@ def book(paragraphs: int = 8, chapters: int = 2, changed: int | None = None) -> 
         blocks = [TextBlock(HEADING, f"Chapter {chapter + 1}", level=1)]
         for number in range(chapter, paragraphs, chapters):
             word = "changed" if number == changed else "same"
-            blocks.append(TextBlock(PARAGRAPH, f"This is the {word} paragraph with the number {number} and some more. "
-                                               "And this sentence is in each of the paragraphs of the book."))
+            blocks.append(
+                TextBlock(
+                    PARAGRAPH,
+                    f"This is the {word} paragraph with the number {number} and some more. "
+                    "And this sentence is in each of the paragraphs of the book.",
+                )
+            )
         made.append(BookChapter(f"Chapter {chapter + 1}", blocks))
     return Document(made, "The Book", "A. Writer", "en")
 

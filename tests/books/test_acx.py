@@ -21,7 +21,12 @@ def decibels(power: float) -> float:
 def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
     document = acx.with_credits(book(24, 3), acx.opening_credits("The Book", "A. Writer", "Heart"), "The end.")
     assert [chapter.title for chapter in document.chapters] == [
-        "Opening Credits", "Chapter 1", "Chapter 2", "Chapter 3", "Closing Credits"]
+        "Opening Credits",
+        "Chapter 1",
+        "Chapter 2",
+        "Chapter 3",
+        "Closing Credits",
+    ]
     run_job(tmp_path / "job", document, PeakySpeaker())
     written = write(tmp_path / "job", tmp_path / "book.mp3", acx=True, per_chapter=True, srt=True, playlist=True)
     files = sorted(tmp_path.glob("*.mp3"))
@@ -30,8 +35,8 @@ def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
         audio, rate = soundfile.read(file)
         with av.open(str(file)) as opened:
             assert (rate, opened.streams.audio[0].bit_rate, audio.ndim) == (44_100, 192_000, 1)
-        rms, peak = decibels(np.mean(audio ** 2)), 2 * decibels(np.abs(audio).max())
-        floor = min(decibels(np.mean(part ** 2)) for part in np.array_split(audio, 2 * len(audio) // rate))
+        rms, peak = decibels(np.mean(audio**2)), 2 * decibels(np.abs(audio).max())
+        floor = min(decibels(np.mean(part**2)) for part in np.array_split(audio, 2 * len(audio) // rate))
         assert -23 <= rms <= -18
         assert peak <= -3
         assert -90 < floor <= -60, "a quiet room, and not digital silence"
@@ -42,22 +47,34 @@ def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
         assert written.measures[file.name][:3] == pytest.approx([len(audio) / rate, rms, peak], abs=0.1)
         assert acx.faults(written.measures[file.name]) == []
     assert acx.faults([7300, -17.9, -2.0, -50]) == [
-        "the length is 7300.0 s, and ACX takes at most 7200", "the RMS is -17.9 dB, and ACX takes at most -18",
-        "the peak is -2.0 dB, and ACX takes at most -3", "the noise floor is -50.0 dB, and ACX takes at most -60"]
+        "the length is 7300.0 s, and ACX takes at most 7200",
+        "the RMS is -17.9 dB, and ACX takes at most -18",
+        "the peak is -2.0 dB, and ACX takes at most -3",
+        "the noise floor is -50.0 dB, and ACX takes at most -60",
+    ]
 
 
-@pytest.mark.parametrize(("facts", "opening", "closing"), [
-    (("The Pond", "A. Writer", "Heart"), "The Pond. Written by A. Writer. Narrated by Heart.",
-     "You have been listening to The Pond, written by A. Writer, narrated by Heart. The end."),
-    (("The Pond", "", ""), "The Pond.", "You have been listening to The Pond. The end."),
-    (("", "", ""), "This audiobook.", "You have been listening to an audiobook. The end.")])
+@pytest.mark.parametrize(
+    ("facts", "opening", "closing"),
+    [
+        (
+            ("The Pond", "A. Writer", "Heart"),
+            "The Pond. Written by A. Writer. Narrated by Heart.",
+            "You have been listening to The Pond, written by A. Writer, narrated by Heart. The end.",
+        ),
+        (("The Pond", "", ""), "The Pond.", "You have been listening to The Pond. The end."),
+        (("", "", ""), "This audiobook.", "You have been listening to an audiobook. The end."),
+    ],
+)
 def test_credits_say_what_is_known(facts, opening, closing):
     assert (acx.opening_credits(*facts), acx.closing_credits(*facts)) == (opening, closing)
     assert acx.with_credits(Document([]), "", " ").chapters == []
 
 
-@pytest.mark.parametrize(("name", "options"), [("book.m4b", {"per_chapter": True}), ("book.mp3", {}),
-                                               ("book.mp3", {"per_chapter": True, "loudness": -19.0})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("book.m4b", {"per_chapter": True}), ("book.mp3", {}), ("book.mp3", {"per_chapter": True, "loudness": -19.0})],
+)
 def test_another_form_than_acx_takes_is_refused(tmp_path, name, options):
     with pytest.raises(UserError, match="a file for each chapter, and no loudness"):
         write(tmp_path / "job", tmp_path / name, acx=True, **options)

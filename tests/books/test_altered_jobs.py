@@ -19,9 +19,22 @@ from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, write
 
 FACTS = ["seed", "plan", "options", "title", "chapters", "text", "written", "hashes", "identity", "lexicon", "backend"]
 VALUES = [5, -1.5, "x", [], {}, [1], [[1]], {"a": 1}, {"book": 1, "digest": [], "files": [[1]]}, None, float("nan")]
-COLUMNS = ["chunks.chapter", "chunks.silence", "chunks.kind", "chunks.language", "chunks.text", "sounds.take",
-           "sounds.samples", "sounds.rate", "sounds.elapsed", "sounds.notes", "sounds.problems", "sounds.words",
-           "sounds.signals", "sounds.flac"]
+COLUMNS = [
+    "chunks.chapter",
+    "chunks.silence",
+    "chunks.kind",
+    "chunks.language",
+    "chunks.text",
+    "sounds.take",
+    "sounds.samples",
+    "sounds.rate",
+    "sounds.elapsed",
+    "sounds.notes",
+    "sounds.problems",
+    "sounds.words",
+    "sounds.signals",
+    "sounds.flac",
+]
 CELLS = [-1, 0, 7, 10**12, 1e300, float("inf"), "x", "[1]", '{"a": 1}', "[[1, 2]]", b"\xff\x00"]
 
 
@@ -30,8 +43,14 @@ def job(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     run_job(folder / "book.wav.job", book(4))
     with closing(JobStore(folder / "book.wav.job")) as store:
-        for name, value in {"title": "A", "identity": {"model": "m"}, "lexicon": None, "backend": "torch",
-                            "text": {"language": "en", "blocks": [[1, "paragraph"]]}, "hashes": {}}.items():
+        for name, value in {
+            "title": "A",
+            "identity": {"model": "m"},
+            "lexicon": None,
+            "backend": "torch",
+            "text": {"language": "en", "blocks": [[1, "paragraph"]]},
+            "hashes": {},
+        }.items():
             store.set_fact(name, value)
     write(folder / "book.wav.job", folder / "book.wav", srt=True)
     return folder

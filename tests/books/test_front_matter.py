@@ -29,10 +29,15 @@ NCX = '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
 def write_listed(path: Path, documents: dict[str, str], listed: dict[str, str], ncx: bool = False) -> Path:
     """A book whose contents list only some of its documents, by their path with a fragment or without."""
     links = "".join(f'<li><a href="{target}">{title}</a></li>' for target, title in listed.items())
-    points = "".join(f'<navPoint><navLabel><text>{title}</text></navLabel><content src="{target}"/></navPoint>'
-                     for target, title in listed.items())
-    contents = {"OEBPS/toc.ncx": f"<ncx><navMap>{points}</navMap></ncx>"} if ncx else {
-        "OEBPS/nav.xhtml": f'<nav epub:type="toc"><ol>{links}</ol></nav>'}
+    points = "".join(
+        f'<navPoint><navLabel><text>{title}</text></navLabel><content src="{target}"/></navPoint>'
+        for target, title in listed.items()
+    )
+    contents = (
+        {"OEBPS/toc.ncx": f"<ncx><navMap>{points}</navMap></ncx>"}
+        if ncx
+        else {"OEBPS/nav.xhtml": f'<nav epub:type="toc"><ol>{links}</ol></nav>'}
+    )
     return write_book(path, documents, NCX if ncx else NAV, contents)
 
 
@@ -48,10 +53,16 @@ def named(document: Document) -> list[tuple[str, str, str]]:
 def test_a_file_that_the_contents_do_not_list_is_a_chapter_of_its_own(tmp_path, ncx):
     document = read_document(write_listed(tmp_path / "a.epub", PARTS, LISTED, ncx))
     assert chapters(document) == [
-        ("Still waters.", "Still waters."), ("Prologue", "Prologue It rained."), ("One", "One It woke."),
-        ("Two", "Two It slept."), ("I thank the pond.", "I thank the pond.")]
-    assert named(document) == [("front-matter", "Copyright", "All rights reserved."),
-                               ("front-matter", "Index", "turtle, 12")]
+        ("Still waters.", "Still waters."),
+        ("Prologue", "Prologue It rained."),
+        ("One", "One It woke."),
+        ("Two", "Two It slept."),
+        ("I thank the pond.", "I thank the pond."),
+    ]
+    assert named(document) == [
+        ("front-matter", "Copyright", "All rights reserved."),
+        ("front-matter", "Index", "turtle, 12"),
+    ]
     assert document.omitted == {"front-matter": 2}
 
 
@@ -60,47 +71,78 @@ def test_no_file_is_lost_whatever_the_contents_list(tmp_path, kept):
     """For each file: a book whose contents list that file alone."""
     document = read_document(write_listed(tmp_path / "a.epub", PARTS, {kept: "Whatever"}), ["front-matter"])
     assert [text.partition(" ")[2] or text for _, text in chapters(document)] == [
-        "All rights reserved.", "waters.", "It rained.", "It woke.", "It slept.", "turtle, 12", "thank the pond."]
+        "All rights reserved.",
+        "waters.",
+        "It rained.",
+        "It woke.",
+        "It slept.",
+        "turtle, 12",
+        "thank the pond.",
+    ]
 
 
 def test_what_stands_before_the_place_that_the_contents_name_is_no_part_of_the_file_before(tmp_path):
-    documents = {"c.xhtml": "<h1>Copyright</h1><p>All rights reserved.</p>",
-                 "a.xhtml": '<p>For Anna.</p><h1 id="one">One</h1><p>It woke.</p>',
-                 "b.xhtml": '<h1>Part Two</h1><h2><a id="two"></a>Two</h2><p>It slept.</p>',
-                 "d.xhtml": '<h2>Three<a id="three"></a></h2><p>It swam.</p>'}
+    documents = {
+        "c.xhtml": "<h1>Copyright</h1><p>All rights reserved.</p>",
+        "a.xhtml": '<p>For Anna.</p><h1 id="one">One</h1><p>It woke.</p>',
+        "b.xhtml": '<h1>Part Two</h1><h2><a id="two"></a>Two</h2><p>It slept.</p>',
+        "d.xhtml": '<h2>Three<a id="three"></a></h2><p>It swam.</p>',
+    }
     listed = {"c.xhtml": "Copyright", "a.xhtml#one": "One", "b.xhtml#two": "Two", "d.xhtml#three": "Three"}
     assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
-        ("For Anna.", "For Anna."), ("One", "One It woke."), ("Two", "Part Two Two It slept."),
-        ("Three", "Three It swam.")]
+        ("For Anna.", "For Anna."),
+        ("One", "One It woke."),
+        ("Two", "Part Two Two It slept."),
+        ("Three", "Three It swam."),
+    ]
 
 
 def test_the_pieces_of_a_file_that_a_program_divided_stay_one_chapter(tmp_path):
-    documents = {"x_split_000.html": "<h1>Copyright</h1><p>ISBN 1</p>", "x_split_001.html": "<p>For Anna.</p>",
-                 "x_split_002.html": "<h1>One</h1>", "x_split_003.html": "<p>It woke.</p>",
-                 "x_split_004.html": "<h2>Two</h2><p>It slept.</p>"}
+    documents = {
+        "x_split_000.html": "<h1>Copyright</h1><p>ISBN 1</p>",
+        "x_split_001.html": "<p>For Anna.</p>",
+        "x_split_002.html": "<h1>One</h1>",
+        "x_split_003.html": "<p>It woke.</p>",
+        "x_split_004.html": "<h2>Two</h2><p>It slept.</p>",
+    }
     listed = {"x_split_000.html": "Copyright", "x_split_002.html": "One"}
     assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
-        ("For Anna.", "For Anna."), ("One", "One It woke."), ("Two", "Two It slept.")]
+        ("For Anna.", "For Anna."),
+        ("One", "One It woke."),
+        ("Two", "Two It slept."),
+    ]
 
 
 def test_without_contents_what_follows_front_matter_is_kept(tmp_path):
     document = read_document(write_book(tmp_path / "a.epub", PARTS))
     assert chapters(document) == [
-        ("", "Still waters."), ("Prologue", "Prologue It rained."), ("One", "One It woke."), ("Two", "Two It slept."),
-        ("", "I thank the pond.")]
+        ("", "Still waters."),
+        ("Prologue", "Prologue It rained."),
+        ("One", "One It woke."),
+        ("Two", "Two It slept."),
+        ("", "I thank the pond."),
+    ]
 
 
 def test_what_markup_the_guide_and_the_spine_leave_out_is_named(tmp_path):
-    documents = {"a.xhtml": '<section epub:type="titlepage"><h1>The Turtle</h1><p>A novel</p></section><p>It rained.',
-                 "b.xhtml": "<p>All rights reserved.", "c.xhtml": "<p>A side path.", "d.xhtml": "<p>It woke."}
-    book = write_book(tmp_path / "a.epub", documents,
-                      guide='<guide><reference type="copyright-page" href="b.xhtml"/></guide>',
-                      spine='<itemref idref="d0"/><itemref idref="d1"/><itemref idref="d2" linear="no"/>'
-                            '<itemref idref="d3"/>')
+    documents = {
+        "a.xhtml": '<section epub:type="titlepage"><h1>The Turtle</h1><p>A novel</p></section><p>It rained.',
+        "b.xhtml": "<p>All rights reserved.",
+        "c.xhtml": "<p>A side path.",
+        "d.xhtml": "<p>It woke.",
+    }
+    book = write_book(
+        tmp_path / "a.epub",
+        documents,
+        guide='<guide><reference type="copyright-page" href="b.xhtml"/></guide>',
+        spine='<itemref idref="d0"/><itemref idref="d1"/><itemref idref="d2" linear="no"/><itemref idref="d3"/>',
+    )
     document = read_document(book)
-    assert named(document) == [("front-matter", "", "The Turtle A novel"),
-                               ("front-matter", "OEBPS/b.xhtml", "All rights reserved."),
-                               ("auxiliary", "OEBPS/c.xhtml", "A side path.")]
+    assert named(document) == [
+        ("front-matter", "", "The Turtle A novel"),
+        ("front-matter", "OEBPS/b.xhtml", "All rights reserved."),
+        ("auxiliary", "OEBPS/c.xhtml", "A side path."),
+    ]
     assert document.omitted == {"front-matter": 2, "auxiliary": 1}
     assert "A side path." in "".join(text for _, text in chapters(read_document(book, ["footnotes"])))
 
@@ -127,15 +169,34 @@ def test_the_list_names_what_is_left_out_with_its_first_words(tmp_path, capsys):
 
 
 def test_what_follows_a_copyright_page_of_word_or_pdf_is_kept(tmp_path):
-    texts = ["Copyright", "Copyright 2020 Anna Writer. All rights reserved.", "This is for Anna, who swims.", "One",
-             "It woke.", "Two", "It slept."]
+    texts = [
+        "Copyright",
+        "Copyright 2020 Anna Writer. All rights reserved.",
+        "This is for Anna, who swims.",
+        "One",
+        "It woke.",
+        "Two",
+        "It slept.",
+    ]
     titles = ("Copyright", "One", "Two")
     lines = [*texts[:1], *texts[1].split(". "), *texts[2:]]
     heights = accumulate((13 if line in texts[1][26:] else 40 for line in lines), initial=0)
-    write_pdf(tmp_path / "a.pdf", [[(50, 550 - height, 18 if line in titles else 11, line)
-                                    for line, height in zip(lines, [*heights][1:], strict=True)]])
-    write_docx(tmp_path / "a.docx", "".join(
-        f'<w:p><w:pPr><w:outlineLvl w:val="{0 if text in titles else 9}"/></w:pPr>{run(text)}</w:p>' for text in texts))
+    write_pdf(
+        tmp_path / "a.pdf",
+        [
+            [
+                (50, 550 - height, 18 if line in titles else 11, line)
+                for line, height in zip(lines, [*heights][1:], strict=True)
+            ]
+        ],
+    )
+    write_docx(
+        tmp_path / "a.docx",
+        "".join(
+            f'<w:p><w:pPr><w:outlineLvl w:val="{0 if text in titles else 9}"/></w:pPr>{run(text)}</w:p>'
+            for text in texts
+        ),
+    )
     for name in ("a.docx", "a.pdf"):
         document = read_document(tmp_path / name)
         assert chapters(document) == [("", texts[2]), ("One", "One It woke."), ("Two", "Two It slept.")], name
@@ -150,37 +211,74 @@ IN_ONE_FILE = {
     "a prologue that the contents do not list": (
         f'<h1>Copyright</h1>{NOTICE}<h1>Prologue</h1><p>{STORY}</p><h1 id="one">One</h1><p>It woke.</p>',
         {"a.xhtml": "Copyright", "a.xhtml#one": "One"},
-        [("Prologue", f"Prologue {STORY}"), ("One", "One It woke.")], ["Copyright"]),
+        [("Prologue", f"Prologue {STORY}"), ("One", "One It woke.")],
+        ["Copyright"],
+    ),
     "chapters that the contents do not list": (
-        f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(1)}", {"a.xhtml": "Copyright"}, THREE, ["Copyright"]),
+        f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(1)}",
+        {"a.xhtml": "Copyright"},
+        THREE,
+        ["Copyright"],
+    ),
     "smaller headings": (f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(2)}", {}, THREE, ["Copyright"]),
     "chapters below a list": (
-        f"<h1>Contents</h1><ol><li>One</li><li>Two</li><li>Three</li></ol>{CHAPTERS.format(1)}", {}, THREE,
-        ["Contents"]),
+        f"<h1>Contents</h1><ol><li>One</li><li>Two</li><li>Three</li></ol>{CHAPTERS.format(1)}",
+        {},
+        THREE,
+        ["Contents"],
+    ),
     "a list with headings, then chapters": (
         "<h1>Contents</h1><h2>Part I</h2><p>One</p><p>Two</p><h2>Part II</h2><ul><li>Three</li></ul>"
-        f"{CHAPTERS.format(2)}", {}, THREE, ["Contents"]),
+        f"{CHAPTERS.format(2)}",
+        {},
+        THREE,
+        ["Contents"],
+    ),
     "a list of headings, then chapters": (
-        f"<h2>Contents</h2><h2>One</h2><h2>Two</h2><h2>Three</h2>{CHAPTERS.format(2)}", {}, THREE, ["Contents"]),
+        f"<h2>Contents</h2><h2>One</h2><h2>Two</h2><h2>Three</h2>{CHAPTERS.format(2)}",
+        {},
+        THREE,
+        ["Contents"],
+    ),
     "the title of a part below a list": (
-        "<h1>Contents</h1><ul><li>One</li></ul><h2>Part I</h2><h3>One</h3><p>It woke.</p>", {},
-        [("Part I", "Part I One It woke.")], ["Contents"]),
+        "<h1>Contents</h1><ul><li>One</li></ul><h2>Part I</h2><h3>One</h3><p>It woke.</p>",
+        {},
+        [("Part I", "Part I One It woke.")],
+        ["Contents"],
+    ),
     "several parts of front matter": (
         f"<h1>Copyright</h1>{NOTICE}<h2>This edition</h2><p>ISBN 978-0-00-000000-2</p><h1>Contents</h1><p>One</p>"
-        "<h1>One</h1><p>It woke.</p><h1>Index</h1><h2>T</h2><p>turtle, see frog.</p>", {},
-        [("One", "One It woke.")], ["Copyright", "Contents", "Index"]),
+        "<h1>One</h1><p>It woke.</p><h1>Index</h1><h2>T</h2><p>turtle, see frog.</p>",
+        {},
+        [("One", "One It woke.")],
+        ["Copyright", "Contents", "Index"],
+    ),
     "a verse below rights without a title": (
-        f"{NOTICE}<h1>The Pond</h1><p>Tiger, tiger, burning bright</p>", {},
-        [("The Pond", "The Pond Tiger, tiger, burning bright")], [""]),
-    "a story without a heading": (
-        f"<h1>Copyright</h1>{NOTICE}<p>{STORY}</p>", {}, [("", STORY)], ["Copyright"]),
+        f"{NOTICE}<h1>The Pond</h1><p>Tiger, tiger, burning bright</p>",
+        {},
+        [("The Pond", "The Pond Tiger, tiger, burning bright")],
+        [""],
+    ),
+    "a story without a heading": (f"<h1>Copyright</h1>{NOTICE}<p>{STORY}</p>", {}, [("", STORY)], ["Copyright"]),
     "a story without a heading below a list": (
-        f"<h1>Contents</h1><ul><li>One</li></ul><p>{STORY}</p>", {}, [("", STORY)], ["Contents"]),
-    "a story that the contents call a copyright": (f"<p>{STORY}</p>", {"a.xhtml": "Copyright"},
-                                                    [(STORY[:79].rstrip() + "…", STORY)], []),
+        f"<h1>Contents</h1><ul><li>One</li></ul><p>{STORY}</p>",
+        {},
+        [("", STORY)],
+        ["Contents"],
+    ),
+    "a story that the contents call a copyright": (
+        f"<p>{STORY}</p>",
+        {"a.xhtml": "Copyright"},
+        [(STORY[:79].rstrip() + "…", STORY)],
+        [],
+    ),
     "the title of the book above": (
         f"<h1>The Turtle</h1><h2>Copyright</h2>{NOTICE}<p>The right of A. Writer to be named is asserted.</p>"
-        "<h2>One</h2><p>It woke.</p>", {"a.xhtml": "Copyright"}, [("One", "One It woke.")], ["Copyright"]),
+        "<h2>One</h2><p>It woke.</p>",
+        {"a.xhtml": "Copyright"},
+        [("One", "One It woke.")],
+        ["Copyright"],
+    ),
 }
 
 
@@ -204,12 +302,15 @@ def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
     if name == "a.epub":
         write_book(tmp_path / name, {"a.xhtml": f"<h1>Copyright</h1><p>{words}</p>", "b.xhtml": "<p>It woke.</p>"})
     elif name == "a.html":
-        (tmp_path / name).write_text(f'<section class="copyright"><p>{words}<p></section>'
-                                     "<p>It woke.</p>")
+        (tmp_path / name).write_text(f'<section class="copyright"><p>{words}<p></section><p>It woke.</p>')
     elif name == "a.docx":
-        write_docx(tmp_path / name, "".join(
-            f'<w:p><w:pPr><w:outlineLvl w:val="{9 if text is words else 0}"/></w:pPr>{run(text)}</w:p>'
-            for text in ("Copyright", words, "One", "Two")))
+        write_docx(
+            tmp_path / name,
+            "".join(
+                f'<w:p><w:pPr><w:outlineLvl w:val="{9 if text is words else 0}"/></w:pPr>{run(text)}</w:p>'
+                for text in ("Copyright", words, "One", "Two")
+            ),
+        )
     else:
         (tmp_path / name).write_text(f"COPYRIGHT\n\n{words}\n\nCHAPTER 1\n\nIt woke.\n\nCHAPTER 2\n\nIt slept.\n")
     assert main(["read", "--list", str(tmp_path / name)]) == 0
@@ -220,15 +321,21 @@ def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
 def test_a_file_that_the_guide_calls_contents_is_read_if_it_holds_the_story(tmp_path, place):
     body = f'<h1 id="list">Contents</h1><p>One</p><h1>One</h1><p>{STORY}</p>'
     guide = f'<guide><reference type="toc" href="{place}"/></guide>'
-    document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": body, "z.xhtml": "<p>It slept.</p>"},
-                                        guide=guide))
+    document = read_document(
+        write_book(tmp_path / "a.epub", {"a.xhtml": body, "z.xhtml": "<p>It slept.</p>"}, guide=guide)
+    )
     assert chapters(document)[0] == ("One", f"One {STORY} It slept.")
     assert [(part.title, part.length) for part in document.left_out] == [("Contents", 1)]
 
 
 def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
     entries = "".join(f"<p>turtle of the year {year}, see frog.</p>" for year in range(1900, 2000))
-    document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": "<p>It woke.</p>", "i.xhtml": entries},
-                                        guide='<guide><reference type="index" href="i.xhtml"/></guide>'))
+    document = read_document(
+        write_book(
+            tmp_path / "a.epub",
+            {"a.xhtml": "<p>It woke.</p>", "i.xhtml": entries},
+            guide='<guide><reference type="index" href="i.xhtml"/></guide>',
+        )
+    )
     assert chapters(document) == [("", "It woke.")]
     assert [(part.title, part.length) for part in document.left_out] == [("OEBPS/i.xhtml", 700)]

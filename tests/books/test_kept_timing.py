@@ -40,8 +40,9 @@ class TimingSpeaker(StandInSpeaker):
         audio = (0.3 * np.sin(2 * np.pi * 200 * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
         words = text.split()
         times = np.linspace(0, seconds, len(words) + 1)
-        return SpokenChunk(audio, [], [SpokenWord(word, *span) for word, *span in zip(words, times, times[1:],
-                                                                                     strict=False)])
+        return SpokenChunk(
+            audio, [], [SpokenWord(word, *span) for word, *span in zip(words, times, times[1:], strict=False)]
+        )
 
 
 def narrated(folder, document, **options):
@@ -61,7 +62,8 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     shortened = 6.5 + 4 / MAX_CUE_SPEED
     assert [chunk["start"] for chunk in chunks] == pytest.approx([2, 5, 6.5, shortened], abs=1e-3)
     assert [chunk["end"] for chunk in chunks] == pytest.approx(
-        [3, 6.5, shortened, shortened + 0.5 / MAX_CUE_SPEED], abs=1e-3)
+        [3, 6.5, shortened, shortened + 0.5 / MAX_CUE_SPEED], abs=1e-3
+    )
     assert chunks[-1]["words"][-1]["end"] == pytest.approx(chunks[-1]["end"], abs=0.01)
     assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
     assert len(written.notes) == 1
@@ -74,7 +76,7 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
 
     audio, rate = soundfile.read(tmp_path / "talk.wav")
     assert len(audio) / rate == pytest.approx(chunks[-1]["end"], abs=1e-3)
-    heard = np.array([np.abs(audio[at:at + rate // 100]).max() > 0.05 for at in range(0, len(audio), rate // 100)])
+    heard = np.array([np.abs(audio[at : at + rate // 100]).max() > 0.05 for at in range(0, len(audio), rate // 100)])
     assert not heard[:198].any()
     assert heard[202:298].all()
     assert not heard[302:498].any()
@@ -104,8 +106,9 @@ def test_webvtt_is_read_without_its_notes_styles_and_marks(tmp_path):
 
 @pytest.mark.parametrize("keep_timing", [True, False])
 def test_many_subtitles_are_read_soon(keep_timing):
-    text = "\n\n".join(f"00:{n // 60 % 60:02}:{n % 60:02}.000 --> 00:{n // 60 % 60:02}:{n % 60:02}.900\nOne" for n in
-                       range(100_000))
+    text = "\n\n".join(
+        f"00:{n // 60 % 60:02}:{n % 60:02}.000 --> 00:{n // 60 % 60:02}:{n % 60:02}.900\nOne" for n in range(100_000)
+    )
     began = time.process_time()
     read_subtitles(text, keep_timing)
     assert time.process_time() - began < 10

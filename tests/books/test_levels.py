@@ -12,7 +12,7 @@ RATE = 24000
 def clicks() -> np.ndarray:
     """Four loud samples a second: their level cannot become normal without peaks beyond full scale."""
     sound = np.zeros(3 * RATE, np.float32)
-    sound[::RATE // 4] = 0.9
+    sound[:: RATE // 4] = 0.9
     return sound
 
 

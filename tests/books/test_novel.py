@@ -28,43 +28,73 @@ class NovelPart(NamedTuple):
 Part = NovelPart
 TITLES = {"I": "The Pond", "II": "The Letter", "III": "The Return"}
 NOVEL = [
-    Part("rights", "Copyright © 2020 A. Writer. All rights reserved."), Part("rights", "ISBN 978-3-16-148410-0"),
-    Part("contents", "I The Pond"), Part("contents", "II The Letter"), Part("contents", "III The Return"),
+    Part("rights", "Copyright © 2020 A. Writer. All rights reserved."),
+    Part("rights", "ISBN 978-3-16-148410-0"),
+    Part("contents", "I The Pond"),
+    Part("contents", "II The Letter"),
+    Part("contents", "III The Return"),
     Part("text", "For Anna, who swims in every pond that she can find between here and the sea, and in all weather."),
     Part("heading", "Prologue"),
-    Part("text", "It had rained for nine days, and on the tenth the turtle came up the road to the house of Mr. Hale, "
-                 "slowly, as turtles do, and knocked. Nobody came, for nobody was at home but a well-known cat."),
+    Part(
+        "text",
+        "It had rained for nine days, and on the tenth the turtle came up the road to the house of Mr. Hale, "
+        "slowly, as turtles do, and knocked. Nobody came, for nobody was at home but a well-known cat.",
+    ),
     Part("heading", "I"),
-    Part("text", "The pond lay behind the house. It was deep, and green, and older than the oldest of the twenty-one "
-                 "willows around it, as the people of the village told one another in the evening.",
-         "1 The people of the village told one another many things."),
+    Part(
+        "text",
+        "The pond lay behind the house. It was deep, and green, and older than the oldest of the twenty-one "
+        "willows around it, as the people of the village told one another in the evening.",
+        "1 The people of the village told one another many things.",
+    ),
     Part("speech", "“Will you go down to the pond with me today?”"),
     Part("speech", "“I will go if the rain has ended by then,” said Anna."),
     Part("speech", "“It has ended. Look out of the window and see!”"),
-    Part("text", "She looked out, and it had. The willows stood in the sun, and under them stood the turtle, "
-                 "who seemed "
-                 "to wait for somebody, though one could not say for whom, or for how long."),
+    Part(
+        "text",
+        "She looked out, and it had. The willows stood in the sun, and under them stood the turtle, "
+        "who seemed "
+        "to wait for somebody, though one could not say for whom, or for how long.",
+    ),
     Part("scene", "* * *"),
-    Part("text", "In the night it sang. Nobody had heard a turtle sing before, and nobody has heard one since, so that "
-                 "the words of the song are told here as they were written down by the light of a candle:"),
-    Part("verse", "O slowly goes the turtle\nand slowly goes the day,\nand slowly all the willows\nwill bend "
-                 "and fade away."),
+    Part(
+        "text",
+        "In the night it sang. Nobody had heard a turtle sing before, and nobody has heard one since, so that "
+        "the words of the song are told here as they were written down by the light of a candle:",
+    ),
+    Part(
+        "verse",
+        "O slowly goes the turtle\nand slowly goes the day,\nand slowly all the willows\nwill bend and fade away.",
+    ),
     Part("heading", "II"),
-    Part("text", "The letter came on a Monday. It was short, and it had been long on its way, for the stamp was from a "
-                 "country that had ended in 1918, as Mr. Hale saw at once and said."),
+    Part(
+        "text",
+        "The letter came on a Monday. It was short, and it had been long on its way, for the stamp was from a "
+        "country that had ended in 1918, as Mr. Hale saw at once and said.",
+    ),
     Part("text", "Dear Anna, I am coming back. Keep the pond as it is, and let nobody in. Yours, T."),
-    Part("text", "Below it stood a table, which Anna read three times and did not understand at all, since "
-                 "the turtle had "
-                 "never before shown any sign of an interest in numbers or in the days of the week."),
-    Part("row", "Monday, nine"), Part("row", "Tuesday, ten"),
+    Part(
+        "text",
+        "Below it stood a table, which Anna read three times and did not understand at all, since "
+        "the turtle had "
+        "never before shown any sign of an interest in numbers or in the days of the week.",
+    ),
+    Part("row", "Monday, nine"),
+    Part("row", "Tuesday, ten"),
     Part("heading", "III"),
-    Part("text", "So it came back, and this time somebody was at home. Anna opened the door, and the cat went "
-                 "out, and the "
-                 "turtle came in and lay down before the fire as if it had always lain there."),
+    Part(
+        "text",
+        "So it came back, and this time somebody was at home. Anna opened the door, and the cat went "
+        "out, and the "
+        "turtle came in and lay down before the fire as if it had always lain there.",
+    ),
     Part("heading", "Afterword"),
-    Part("text", "I thank the pond, which has no part in the faults of this book, and the cat, which has a "
-                 "part in all of "
-                 "them, as everybody knows who has tried to write a page in the company of a cat."),
+    Part(
+        "text",
+        "I thank the pond, which has no part in the faults of this book, and the cat, which has a "
+        "part in all of "
+        "them, as everybody knows who has tried to write a page in the company of a cat.",
+    ),
 ]
 
 
@@ -120,8 +150,11 @@ def as_docx(path: Path) -> Path:
         text = "</w:t><w:br/><w:t>".join((heading(part.text) if part.kind == "heading" else part.text).split("\n"))
         level = '<w:pPr><w:outlineLvl w:val="0"/></w:pPr>' if part.kind == "heading" else ""
         mark = f'<w:r><w:footnoteReference w:id="{len(notes)}"/></w:r>' if part.note else ""
-        notes += [f'<w:footnote w:id="{len(notes)}"><w:p><w:r><w:t>{part.note}</w:t></w:r></w:p></w:footnote>'
-                  ] if part.note else []
+        notes += (
+            [f'<w:footnote w:id="{len(notes)}"><w:p><w:r><w:t>{part.note}</w:t></w:r></w:p></w:footnote>']
+            if part.note
+            else []
+        )
         body.append(f"<w:p>{level}<w:r><w:t>{text}</w:t></w:r>{mark}</w:p>")
     return write_docx(path, "".join(body), footnotes=f"<w:footnotes>{''.join(notes)}</w:footnotes>")
 
@@ -181,8 +214,13 @@ def spoken(document: Document) -> list[str]:
 
 def wanted() -> list[str]:
     """The words that a narrator reads."""
-    return words(" ".join(heading(part.text) if part.kind == "heading" else part.text for part in NOVEL
-                          if part.kind not in ("rights", "contents", "scene")))
+    return words(
+        " ".join(
+            heading(part.text) if part.kind == "heading" else part.text
+            for part in NOVEL
+            if part.kind not in ("rights", "contents", "scene")
+        )
+    )
 
 
 @pytest.mark.parametrize("name", WRITERS)

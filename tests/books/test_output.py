@@ -36,14 +36,28 @@ from ane.text.blocks import PARAGRAPH, TextBlock
 from tests.audio.test_loudness import measured
 from tests.books.stand_in import RATE, StandInSpeaker, book, run_job, write
 
-SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"   # would open a port
+SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"  # would open a port
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff", ".aif"), (".m4b", ".m4a", ".mp3", ".flac")
 
 
-TAGS = {"title": "The Book", "artist": "A. Writer", "composer": "N. Voice", "date": "1899", "publisher": "Press",
-        "description": "Of a turtle.", "grouping": "Ponds #2", "language": "eng", "genre": "Audiobook"}
-WITHOUT = {".ogg": TAGS, ".aac": TAGS, ".m4b": ("publisher",), ".m4a": ("publisher",),
-           ".wav": ("description", "composer", "grouping", "publisher")}
+TAGS = {
+    "title": "The Book",
+    "artist": "A. Writer",
+    "composer": "N. Voice",
+    "date": "1899",
+    "publisher": "Press",
+    "description": "Of a turtle.",
+    "grouping": "Ponds #2",
+    "language": "eng",
+    "genre": "Audiobook",
+}
+WITHOUT = {
+    ".ogg": TAGS,
+    ".aac": TAGS,
+    ".m4b": ("publisher",),
+    ".m4a": ("publisher",),
+    ".wav": ("description", "composer", "grouping", "publisher"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,38 +78,54 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
     av = pytest.importorskip("av", reason=INSTALL)
     path = tmp_path / f"book{suffix}"
     about = {"date": "1899", "publisher": "Press", "description": "Of a turtle.", "series": "Ponds #2"}
-    written = write(job, path, title="The Book", author="A. Writer", cover=image("JPEG"), narrator="N. Voice",
-                    language="en-GB", about=about)
+    written = write(
+        job,
+        path,
+        title="The Book",
+        author="A. Writer",
+        cover=image("JPEG"),
+        narrator="N. Voice",
+        language="en-GB",
+        about=about,
+    )
     with av.open(str(path)) as file:
         stream = file.streams.audio[0]
         seconds = sum(frame.samples for frame in file.decode(audio=0)) / stream.rate
         chapters = file.chapters()
         assert seconds == pytest.approx(written.seconds, abs=0.1)
         assert [chapter["metadata"]["title"] for chapter in chapters] == (
-            ["Chapter 1", "Chapter 2"] if suffix in WITH_CHAPTERS else [])
+            ["Chapter 1", "Chapter 2"] if suffix in WITH_CHAPTERS else []
+        )
         if chapters:
             assert float(chapters[1]["start"] * chapters[1]["time_base"]) == pytest.approx(written.seconds / 2, rel=0.2)
         assert suffix != ".mp3" or stream.bit_rate == FORMATS[suffix].bit_rate
         assert bool(file.streams.video) == (suffix in WITH_COVER)
         tags = {**stream.metadata, **file.metadata}
         tags = {name.lower().removeprefix("id3v2_priv."): value for name, value in tags.items()}
-        tags.setdefault("description", tags.get("comment", ""))         # as FFmpeg calls it in FLAC and Opus
+        tags.setdefault("description", tags.get("comment", ""))  # as FFmpeg calls it in FLAC and Opus
         wanted = {**TAGS, **dict.fromkeys(WITHOUT.get(suffix, ()), "")}
         assert {name: tags.get(name, "") for name in wanted} == wanted
 
 
 def test_the_page_states_the_bit_rate_of_each_format():
     page = (Path(__file__).parents[2] / "docs" / "narrate.md").read_text(encoding="utf-8")
-    stated = {suffix: 1000 * int(rate) for names, rate in re.findall(r"\| (`\..*?`) \| \w+, (\d+) kbit/s", page)
-              for suffix in re.findall(r"`(.*?)`", names) if suffix != ".epub"}
+    stated = {
+        suffix: 1000 * int(rate)
+        for names, rate in re.findall(r"\| (`\..*?`) \| \w+, (\d+) kbit/s", page)
+        for suffix in re.findall(r"`(.*?)`", names)
+        if suffix != ".epub"
+    }
     assert stated == {suffix: FORMATS[suffix].bit_rate for suffix in stated}
     assert stated.keys() > {".m4b", ".mp3", ".opus"}
 
 
 def test_a_png_is_a_cover_and_a_damaged_cover_is_left_out(job, tmp_path):
     av = pytest.importorskip("av", reason=INSTALL)
-    for name, cover, pictures in (("a", image("PNG"), 1), ("b", CoverImage(b"\xff\xd8\xffdamaged", "image/jpeg"), 0),
-                                  ("c", CoverImage(SDP, "image/jpeg"), 0)):
+    for name, cover, pictures in (
+        ("a", image("PNG"), 1),
+        ("b", CoverImage(b"\xff\xd8\xffdamaged", "image/jpeg"), 0),
+        ("c", CoverImage(SDP, "image/jpeg"), 0),
+    ):
         write(job, tmp_path / f"{name}.m4b", cover=cover)
         with av.open(str(tmp_path / f"{name}.m4b")) as file:
             assert len(file.streams.video) == pictures
@@ -118,9 +148,9 @@ def test_times_subtitles_and_silences_agree_with_the_sound(job, tmp_path):
     assert times["chapters"][1]["start"] == times["chapters"][0]["end"]
     audio, _ = read_recording(tmp_path / "book.wav")
     assert times["seconds"] == pytest.approx(len(audio) / RATE, abs=1e-4)
-    gap = audio[round(chunks[0]["end"] * RATE):round(chunks[1]["start"] * RATE)]
+    gap = audio[round(chunks[0]["end"] * RATE) : round(chunks[1]["start"] * RATE)]
     assert not gap.any()
-    assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)       # the edges of both sounds are the rest
+    assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)  # the edges of both sounds are the rest
     srt, vtt = ((tmp_path / f"book.{form}").read_text() for form in ("srt", "vtt"))
     assert len(srt.split("\n\n")) == 18
     assert srt.startswith("1\n00:00:00,000 --> 00:00:0")
@@ -130,8 +160,10 @@ def test_times_subtitles_and_silences_agree_with_the_sound(job, tmp_path):
 def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed():
     audio = np.zeros(2 * RATE, np.float32)
     audio[RATE:] = 0.3 * np.sin(np.arange(RATE) / 20)
-    speaker = SimpleNamespace(sample_rate=RATE, speak=lambda *given: SpokenChunk(audio, [], [
-        SpokenWord("Rain", 1.0, 1.6), SpokenWord("fell.", 1.6, 2.0)]))
+    speaker = SimpleNamespace(
+        sample_rate=RATE,
+        speak=lambda *given: SpokenChunk(audio, [], [SpokenWord("Rain", 1.0, 1.6), SpokenWord("fell.", 1.6, 2.0)]),
+    )
     chunk = PlannedChunk(1, "", "Rain fell.", 0, PARAGRAPH, "", 0.0)
     spoken = sound_of(speaker, SimpleNamespace(chunk=chunk, seed=1), 1)
     assert len(spoken.audio) / RATE == pytest.approx(1.05, abs=0.02)
@@ -142,8 +174,14 @@ def test_one_file_a_chapter_has_a_name_and_times_of_its_own_a_playlist_and_the_c
     cover = image("PNG")
     written = write(job, tmp_path / "book.wav", per_chapter=True, srt=True, json=True, playlist=True, cover=cover)
     assert [Path(file).name for file in written.files] == [
-        "book 01 Chapter 1.wav", "book 01 Chapter 1.srt", "book 02 Chapter 2.wav", "book 02 Chapter 2.srt", "book.m3u8",
-        "book.png", "book.json"]
+        "book 01 Chapter 1.wav",
+        "book 01 Chapter 1.srt",
+        "book 02 Chapter 2.wav",
+        "book 02 Chapter 2.srt",
+        "book.m3u8",
+        "book.png",
+        "book.json",
+    ]
     assert (tmp_path / "book 02 Chapter 2.srt").read_text().startswith("1\n00:00:00,000")
     sounds = [f"book 0{number} Chapter {number}.wav" for number in (1, 2)]
     times = json.loads((tmp_path / "book.json").read_text())
@@ -155,7 +193,8 @@ def test_one_file_a_chapter_has_a_name_and_times_of_its_own_a_playlist_and_the_c
     lines = (tmp_path / "book.m3u8").read_text(encoding="utf-8").splitlines()
     assert (lines[0], lines[2::2]) == ("#EXTM3U", sounds)
     assert [float(line.removeprefix("#EXTINF:").partition(",")[0]) for line in lines[1::2]] == pytest.approx(
-        seconds, abs=1)
+        seconds, abs=1
+    )
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".mp3", ".m4b", ".opus"])
@@ -166,8 +205,11 @@ def test_a_chapter_of_which_nothing_can_be_heard_is_a_file_of_silence(tmp_path, 
         def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
             return SpokenChunk(np.zeros(0, np.float32)) if text == "Silent." else super().speak(text, seed)
 
-    run_job(tmp_path / "job", Document([BookChapter(text, [TextBlock(PARAGRAPH, text)])
-                                        for text in ("Silent.", "Loud.")]), SilentSpeaker())
+    run_job(
+        tmp_path / "job",
+        Document([BookChapter(text, [TextBlock(PARAGRAPH, text)]) for text in ("Silent.", "Loud.")]),
+        SilentSpeaker(),
+    )
     written = write(tmp_path / "job", tmp_path / f"book{suffix}", per_chapter=True)
     with av.open(written.files[0]) as file:
         silent = np.concatenate([frame.to_ndarray().ravel() for frame in file.decode(audio=0)])
@@ -175,9 +217,16 @@ def test_a_chapter_of_which_nothing_can_be_heard_is_a_file_of_silence(tmp_path, 
     assert np.abs(silent).max() < 0.01
 
 
-@pytest.mark.parametrize(("title", "name"), [
-    ("../../etc/passwd", "b 1 etc passwd.mp3"), ('A: "B" / C?', "b 1 A B C.mp3"), ("..", "b 1 untitled.mp3"),
-    ("x" * 500, f"b 1 {'x' * 120}.mp3"), ("章" * 120, f"b 1 {'章' * 70}.mp3")])
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("../../etc/passwd", "b 1 etc passwd.mp3"),
+        ('A: "B" / C?', "b 1 A B C.mp3"),
+        ("..", "b 1 untitled.mp3"),
+        ("x" * 500, f"b 1 {'x' * 120}.mp3"),
+        ("章" * 120, f"b 1 {'章' * 70}.mp3"),
+    ],
+)
 def test_a_title_makes_a_harmless_file_name(tmp_path, title, name):
     options = OutputOptions(tmp_path / "b.mp3", per_chapter=True)
     assert options.chapter_path(1, 1, title) == tmp_path / name.replace("b 1", "b 01")
@@ -205,7 +254,7 @@ def test_a_decoded_file_is_as_loud_as_was_asked_and_its_peaks_stay_below_the_cei
     if suffix == ".epub":
         zipfile.ZipFile(tmp_path / "book.epub").extractall(tmp_path)
     sounds = sorted((tmp_path / "EPUB").glob("*.m4a")) or [tmp_path / f"book{suffix}"]
-    decoded = [read_recording(file) for file in sounds]         # mp3, ogg and flac: by another decoder than ours
+    decoded = [read_recording(file) for file in sounds]  # mp3, ogg and flac: by another decoder than ours
     meter = measured(np.concatenate([audio for audio, _ in decoded]), decoded[0][1])
     assert meter.loudness == pytest.approx(-22, abs=0.15)
     assert meter.true_peak <= levels.CEILING + 0.02
@@ -235,7 +284,9 @@ def test_finished_files_are_not_written_again_unless_something_changed(job, tmp_
 def test_equal_titles_make_files_of_their_own_numbered_as_in_the_book(tmp_path):
     options = OutputOptions(tmp_path / "book.wav", per_chapter=True)
     assert [path.name for path in options.paths(["Café", "A", "CAFE\u0301"], [1, 3])] == [
-        "book 01 Café.wav", "book 03 CAFE\u0301.wav"]
+        "book 01 Café.wav",
+        "book 03 CAFE\u0301.wav",
+    ]
 
 
 def test_a_job_on_another_disk_is_published(job, tmp_path, monkeypatch):
@@ -258,9 +309,9 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     now = [0.0]
     first, second = (JobStore(tmp_path / "job", lambda: now[0]) for _ in range(2))
     second.host = first.host
-    monkeypatch.setattr(store_module, "is_running", lambda pid: False)         # as in another container
+    monkeypatch.setattr(store_module, "is_running", lambda pid: False)  # as in another container
     if not held:
-        monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)       # a file system without locks
+        monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)  # a file system without locks
     assert first.claim_output()
     with completed(tmp_path / "book.wav", FileOwnership(first)) as target:
         target.write_bytes(b"the beg")
@@ -311,7 +362,7 @@ def test_the_name_of_a_link_decides_the_format_whatever_it_refers_to(job, tmp_pa
     assert (tmp_path / name).is_symlink()
     assert not (tmp_path / "nosuch.bin").is_symlink()
     assert (tmp_path / name).read_bytes()[:4] == (tmp_path / f"plain{Path(name).suffix}").read_bytes()[:4]
-    assert write(job, tmp_path / name).files == written.files       # its own content, which it may replace
+    assert write(job, tmp_path / name).files == written.files  # its own content, which it may replace
 
 
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
@@ -352,7 +403,9 @@ def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
     assert "pause" not in (tmp_path / "book.srt").read_text()
     [chapter] = json.loads((tmp_path / "book.json").read_text())["chapters"]
     assert [(word["word"], word["estimated"]) for word in chapter["chunks"][0]["words"]] == [
-        ("One", True), ("two.", True)], "it was spoken without times"
+        ("One", True),
+        ("two.", True),
+    ], "it was spoken without times"
 
 
 class TimedStandIn(StandInSpeaker):

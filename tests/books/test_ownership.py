@@ -98,8 +98,9 @@ def test_a_file_edited_after_a_run_was_killed_is_kept_and_one_that_was_not_is_re
     job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
     run_job(job, book(4))
     write(job, path, srt=True)
-    ended = subprocess.run([sys.executable, "-c", KILLED, job, path, when], cwd=Path(__file__).parents[2],
-                           capture_output=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, job, path, when], cwd=Path(__file__).parents[2], capture_output=True, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     whole = path.read_bytes()
     path.write_bytes(whole + b"a tag of the user's")
@@ -195,8 +196,14 @@ JobStore(Path(sys.argv[1])).close()
 def test_processes_that_begin_a_job_at_the_same_moment_share_it(tmp_path):
     for attempt in range(3):
         begin = str(time.time() + 4)
-        started = [subprocess.Popen([sys.executable, "-c", NEW_JOB, tmp_path / str(attempt) / "job", begin],
-                                    cwd=Path(__file__).parents[2], stderr=subprocess.PIPE) for _ in range(4)]
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", NEW_JOB, tmp_path / str(attempt) / "job", begin],
+                cwd=Path(__file__).parents[2],
+                stderr=subprocess.PIPE,
+            )
+            for _ in range(4)
+        ]
         assert [process.communicate()[1] for process in started] == [b""] * 4
 
 

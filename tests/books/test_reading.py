@@ -30,8 +30,12 @@ def kinds(document: Document) -> list[str]:
 
 
 def test_plain_text_has_chapters_paragraphs_scene_breaks_and_items(tmp_path):
-    document = read(tmp_path, "book.txt", "THE TURTLE\n\nCHAPTER I. The pond\n\nIt was\nfirst. \n\n* * *\n\n"
-                    "It slept.\n\n- one\n- two\n  more\n\nChapter 2\n\nIt woke.\n")
+    document = read(
+        tmp_path,
+        "book.txt",
+        "THE TURTLE\n\nCHAPTER I. The pond\n\nIt was\nfirst. \n\n* * *\n\n"
+        "It slept.\n\n- one\n- two\n  more\n\nChapter 2\n\nIt woke.\n",
+    )
     assert [chapter.title for chapter in document.chapters] == ["THE TURTLE", "CHAPTER I. The pond", "Chapter 2"]
     assert kinds(document) == [HEADING, HEADING, PARAGRAPH, SCENE_BREAK, PARAGRAPH, ITEM, ITEM, HEADING, PARAGRAPH]
     assert texts(document)[2:6] == ["It was first.", "It slept.", "one", "two more"]
@@ -43,27 +47,35 @@ def test_what_is_read_aloud_of_a_text(tmp_path, name, content, kept, expected):
 
 
 def test_markdown_has_headings_quotations_lists_and_no_code_or_notes(tmp_path):
-    document = read(tmp_path, "a.md", '---\ntitle: "The Pond"\nauthor: A. Writer\n---\n# The Pond\n\n## One\n\n'
-                    "Some *soft* text[^1] and a [link](http://x.org).\n\n[^1]: The note.\n\n> Quoted.\n\n---\n\n"
-                    "* a\n* b\n\n```\ncode\n```\n\n## Two\n\nEnd. ![picture](p.png)\n")
+    document = read(
+        tmp_path,
+        "a.md",
+        '---\ntitle: "The Pond"\nauthor: A. Writer\n---\n# The Pond\n\n## One\n\n'
+        "Some *soft* text[^1] and a [link](http://x.org).\n\n[^1]: The note.\n\n> Quoted.\n\n---\n\n"
+        "* a\n* b\n\n```\ncode\n```\n\n## Two\n\nEnd. ![picture](p.png)\n",
+    )
     assert (document.title, document.author) == ("The Pond", "A. Writer")
     assert [chapter.title for chapter in document.chapters] == ["The Pond", "One", "Two"]
     assert texts(document) == ["The Pond", "One", "Some soft text and a link.", "Quoted.", "a", "b", "Two", "End."]
     assert kinds(document)[3:7] == [QUOTATION, SCENE_BREAK, ITEM, ITEM]
 
 
-NAV = ('<nav epub:type="toc"><ol><li><a href="one.xhtml">First</a><ol><li><a href="one.xhtml#b">Inner</a></li>'
-       '</ol></li><li><a href="two.xhtml">Second</a></li></ol></nav><nav epub:type="landmarks"><ol><li>'
-       '<a href="two.xhtml">Start</a></li></ol></nav>')
-NCX = ('<?xml version="1.0"?><ncx><navMap><navPoint><navLabel><text>First</text></navLabel><content src="one.xhtml"/>'
-       '<navPoint><navLabel><text>Inner</text></navLabel><content src="one.xhtml#b"/></navPoint></navPoint>'
-       '<navPoint><navLabel><text>Second</text></navLabel><content src="two.xhtml"/></navPoint></navMap></ncx>')
+NAV = (
+    '<nav epub:type="toc"><ol><li><a href="one.xhtml">First</a><ol><li><a href="one.xhtml#b">Inner</a></li>'
+    '</ol></li><li><a href="two.xhtml">Second</a></li></ol></nav><nav epub:type="landmarks"><ol><li>'
+    '<a href="two.xhtml">Start</a></li></ol></nav>'
+)
+NCX = (
+    '<?xml version="1.0"?><ncx><navMap><navPoint><navLabel><text>First</text></navLabel><content src="one.xhtml"/>'
+    '<navPoint><navLabel><text>Inner</text></navLabel><content src="one.xhtml#b"/></navPoint></navPoint>'
+    '<navPoint><navLabel><text>Second</text></navLabel><content src="two.xhtml"/></navPoint></navMap></ncx>'
+)
 DOCUMENTS = {
     "cover.xhtml": '<section epub:type="cover"><p>A cover.</p></section>',
     "one.xhtml": '<h1>One</h1><p>He went<a epub:type="noteref" href="#n1">1</a> on<sup><a href="#n2">[2]</a></sup>.'
-                 '<br/>A line.</p><h2 id="b">Inner</h2>'
-                 '<p>10<sup>2</sup> <span epub:type="pagebreak">12</span>steps&nbsp;&amp; '
-                 'on.</p><aside epub:type="footnote" id="n1">A note.</aside><p hidden>Hidden.</p>',
+    '<br/>A line.</p><h2 id="b">Inner</h2>'
+    '<p>10<sup>2</sup> <span epub:type="pagebreak">12</span>steps&nbsp;&amp; '
+    'on.</p><aside epub:type="footnote" id="n1">A note.</aside><p hidden>Hidden.</p>',
     "two.xhtml": '<h1>Two</h1><blockquote xml:lang="fr"><p>Bonjour.</p></blockquote><hr/><p>End.',
     "index.xhtml": "<h1>Index</h1><p>turtle, 12</p>",
 }
@@ -72,10 +84,17 @@ COVER = '<item id="cover" href="cover.jpg" media-type="image/jpeg"/>'
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path, version):
-    contents = ('<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>' if version == 3
-                else '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>')
-    book = write_book(tmp_path / "book.epub", DOCUMENTS, contents + COVER, {
-        "OEBPS/nav.xhtml": NAV, "OEBPS/toc.ncx": NCX, "OEBPS/cover.jpg": b"\xff\xd8picture"})
+    contents = (
+        '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
+        if version == 3
+        else '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
+    )
+    book = write_book(
+        tmp_path / "book.epub",
+        DOCUMENTS,
+        contents + COVER,
+        {"OEBPS/nav.xhtml": NAV, "OEBPS/toc.ncx": NCX, "OEBPS/cover.jpg": b"\xff\xd8picture"},
+    )
     document = read_document(book)
     assert (document.title, document.author, document.language) == ("The Turtle", "A. Writer", "en")
     assert document.cover is not None
@@ -98,26 +117,43 @@ def test_what_is_left_out_of_an_epub_is_counted_and_each_rule_can_be_turned_off(
     book = write_book(tmp_path / "book.epub", DOCUMENTS)
     document = read_document(book)
     assert omitted_text(document.omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
-    for rule, text in (("footnotes", "A note."), ("front-matter", "A cover."), ("page-numbers", "10² 12steps & on."),
-                       ("front-matter", "turtle, 12")):
+    for rule, text in (
+        ("footnotes", "A note."),
+        ("front-matter", "A cover."),
+        ("page-numbers", "10² 12steps & on."),
+        ("front-matter", "turtle, 12"),
+    ):
         assert text not in texts(document)
         assert text in texts(read_document(book, (rule,)))
 
 
-@pytest.mark.parametrize(("metadata", "about"), [
-    ('<dc:date>1899-05-20T00:00:00</dc:date><dc:publisher>Press &amp; Sons</dc:publisher><dc:description>&lt;p&gt;A '
-     'turtle&lt;/p&gt; swims.</dc:description><meta name="calibre:series" content="Ponds"/><meta '
-     'name="calibre:series_index" content="2.0"/><dc:contributor opf:role="nrt">A Human</dc:contributor>',
-     {"date": "1899", "publisher": "Press & Sons", "description": "A turtle swims.", "series": "Ponds #2"}),
-    ('<meta property="belongs-to-collection" id="c">Ponds</meta><meta refines="#c" property="collection-type">series'
-     '</meta><meta refines="#c" property="group-position">2</meta><dc:description><p>A</p><p>turtle</p>'
-     '</dc:description>',
-     {"description": "A turtle", "series": "Ponds #2"}),
-    ('<meta property="belongs-to-collection" id="c">Shelf</meta><meta refines="#c" property="collection-type">set'
-     '</meta><dc:date opf:event="modification">2020</dc:date><dc:date>0101-01-01</dc:date>', {}),
-    ('<dc:creator id="t">The Translator</dc:creator><meta refines="#t" property="role">trl</meta>'
-     '<dc:creator opf:role="ill">The Painter</dc:creator>', {}),
-])
+@pytest.mark.parametrize(
+    ("metadata", "about"),
+    [
+        (
+            "<dc:date>1899-05-20T00:00:00</dc:date><dc:publisher>Press &amp; Sons</dc:publisher><dc:description>"
+            '&lt;p&gt;A turtle&lt;/p&gt; swims.</dc:description><meta name="calibre:series" content="Ponds"/><meta '
+            'name="calibre:series_index" content="2.0"/><dc:contributor opf:role="nrt">A Human</dc:contributor>',
+            {"date": "1899", "publisher": "Press & Sons", "description": "A turtle swims.", "series": "Ponds #2"},
+        ),
+        (
+            '<meta property="belongs-to-collection" id="c">Ponds</meta><meta refines="#c" property="collection-type">'
+            'series</meta><meta refines="#c" property="group-position">2</meta><dc:description><p>A</p><p>turtle</p>'
+            "</dc:description>",
+            {"description": "A turtle", "series": "Ponds #2"},
+        ),
+        (
+            '<meta property="belongs-to-collection" id="c">Shelf</meta><meta refines="#c" property="collection-type">'
+            'set</meta><dc:date opf:event="modification">2020</dc:date><dc:date>0101-01-01</dc:date>',
+            {},
+        ),
+        (
+            '<dc:creator id="t">The Translator</dc:creator><meta refines="#t" property="role">trl</meta>'
+            '<dc:creator opf:role="ill">The Painter</dc:creator>',
+            {},
+        ),
+    ],
+)
 def test_the_metadata_of_an_epub_are_facts_about_the_book(tmp_path, metadata, about):
     document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": "<p>Words.</p>"}, metadata=metadata))
     assert (document.title, document.author, document.about) == ("The Turtle", "A. Writer", about)
@@ -132,8 +168,12 @@ def test_what_the_guide_of_an_epub_calls_front_matter_is_left_out_and_counted(tm
 
 def test_contents_that_name_places_within_a_document_begin_a_chapter_at_each(tmp_path):
     contents = '<nav><ol><li><a href="a.xhtml#one">First</a></li><li><a href="a.xhtml#two">Second</a></li></ol></nav>'
-    book = write_book(tmp_path / "book.epub", {"a.xhtml": '<p id="one">1.</p><p id="two">2.</p>'},
-                      '<item id="nav" href="nav.xhtml" properties="nav"/>', {"OEBPS/nav.xhtml": contents})
+    book = write_book(
+        tmp_path / "book.epub",
+        {"a.xhtml": '<p id="one">1.</p><p id="two">2.</p>'},
+        '<item id="nav" href="nav.xhtml" properties="nav"/>',
+        {"OEBPS/nav.xhtml": contents},
+    )
     assert [chapter.title for chapter in read_document(book).chapters] == ["First", "Second"]
 
 
@@ -144,8 +184,10 @@ def test_what_follows_an_empty_title_is_no_title(tmp_path):
 
 
 def test_without_contents_each_document_with_a_heading_begins_a_chapter(tmp_path):
-    book = write_book(tmp_path / "book.epub", {"a.xhtml": "<h1>A</h1><p>1.</p>", "b.xhtml": "<p>2.</p>",
-                                               "c.xhtml": "<h2>C</h2><p>3.</p>"})
+    book = write_book(
+        tmp_path / "book.epub",
+        {"a.xhtml": "<h1>A</h1><p>1.</p>", "b.xhtml": "<p>2.</p>", "c.xhtml": "<h2>C</h2><p>3.</p>"},
+    )
     assert [chapter.title for chapter in read_document(book).chapters] == ["A", "C"]
 
 
@@ -178,7 +220,8 @@ def test_parts_are_divided_into_their_chapters(tmp_path):
     assert titles == ["PART ONE", "CHAPTER 0", "CHAPTER 1", "PART TWO", "CHAPTER 2", "CHAPTER 3"]
     text = text.replace("PART", "BOOK")
     assert [chapter.title for chapter in read(tmp_path, "b.txt", text).chapters] == [
-        title.replace("PART", "BOOK") for title in titles]
+        title.replace("PART", "BOOK") for title in titles
+    ]
     sections = "# One\n\nText.\n\n## Section\n\nText.\n\n# Two\n\nText.\n\n## Section\n\nText.\n"
     assert [chapter.title for chapter in read(tmp_path, "a.md", sections).chapters] == ["One", "Two"]
 

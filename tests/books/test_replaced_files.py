@@ -17,7 +17,7 @@ def test_a_file_that_the_job_did_not_write_is_not_replaced(tmp_path):
     run_job(job, book(4))
     with closing(JobStore(job)) as store:
         path.touch()
-        check_replaced(store, options, ["A"], [1], force=False)     # nothing is lost with an empty file
+        check_replaced(store, options, ["A"], [1], force=False)  # nothing is lost with an empty file
         for name in ("talk.wav", "talk.srt"):
             (tmp_path / name).write_text("the user's")
             with pytest.raises(UserError, match=rf"{name} {foreign}force=True"):

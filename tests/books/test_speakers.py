@@ -37,11 +37,14 @@ def test_a_voice_of_the_cast_speaks_its_chunk_and_the_check_reads_its_words_alon
     chunk, narrated = plan_book(document, identity, Silences(), (10, 12), speaker.spoken_as, cast).chunks
     assert [(chunk.text, chunk.voice), (narrated.text, narrated.voice)] == [("“It rains,”", "Anna"), ("said Anna.", "")]
     assert spoken_text(chunk.text, speaker) == chunk.text
-    np.testing.assert_array_equal(speaker.speak(chunk.text, 3, chunk.voice).audio, synthesizer.speak(
-        chunk.text, "michael", settings=settings, seed=3).audio)
+    np.testing.assert_array_equal(
+        speaker.speak(chunk.text, 3, chunk.voice).audio,
+        synthesizer.speak(chunk.text, "michael", settings=settings, seed=3).audio,
+    )
     with pytest.raises(UserError, match="line 1, voice 'nobody' of Anna in the cast: no voice 'nobody' in"):
-        BookSpeaker(synthesizer, SpeechRequest("", settings=settings, cast={"speakers": {"Anna": "nobody"}})
-                    ).spoken_as("", "Anna")
+        BookSpeaker(synthesizer, SpeechRequest("", settings=settings, cast={"speakers": {"Anna": "nobody"}})).spoken_as(
+            "", "Anna"
+        )
 
 
 def test_settings_that_change_no_sound_are_no_part_of_a_speakers():

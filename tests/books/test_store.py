@@ -45,9 +45,15 @@ def test_only_what_is_new_or_spoken_in_another_way_is_spoken_again(tmp_path):
     assert run_job(job, book(), StandInSpeaker("other", steps=4)) == CHUNKS
 
 
-@pytest.mark.parametrize(("message", "times", "opens"), [
-    ("database is locked", 39, True), ("database is locked", 40, False), ("disk I/O error", 1, False),
-    ("database or disk is full", 1, False)])
+@pytest.mark.parametrize(
+    ("message", "times", "opens"),
+    [
+        ("database is locked", 39, True),
+        ("database is locked", 40, False),
+        ("disk I/O error", 1, False),
+        ("database or disk is full", 1, False),
+    ],
+)
 def test_a_process_that_opens_the_same_job_is_waited_for(tmp_path, monkeypatch, message, times, opens):
     """Four seconds at most."""
     left, slept = [message] * times, []
@@ -100,8 +106,11 @@ def test_what_was_spoken_with_other_options_is_kept_until_the_output_is_written(
     assert rows() == CHUNKS
 
 
-FORMER_VERSION = ["UPDATE chunks SET text = '[voice:' || voice || ']' || text || '[voice]' WHERE voice != ''",
-                  "ALTER TABLE chunks DROP COLUMN voice", "PRAGMA user_version = 2"]
+FORMER_VERSION = [
+    "UPDATE chunks SET text = '[voice:' || voice || ']' || text || '[voice]' WHERE voice != ''",
+    "ALTER TABLE chunks DROP COLUMN voice",
+    "PRAGMA user_version = 2",
+]
 
 
 def test_a_job_of_the_former_version_whose_texts_have_marks_of_voices_goes_on(tmp_path):
@@ -134,7 +143,10 @@ def test_another_text_is_recognised_by_its_chunks(tmp_path):
     other = Document([BookChapter("A", [TextBlock(PARAGRAPH, "Another text.")])])
     with closing(JobStore(tmp_path / "job")) as store:
         assert [store.missing_texts(plan_for(speaker, text)) for text in (book(changed=4), book(4), other)] == [
-            (1, CHUNKS), (4, CHUNKS), (CHUNKS, CHUNKS)]
+            (1, CHUNKS),
+            (4, CHUNKS),
+            (CHUNKS, CHUNKS),
+        ]
 
 
 def refuse(text: str) -> None:
@@ -296,8 +308,14 @@ def test_a_new_job_is_discarded_unless_another_process_uses_or_began_it(tmp_path
 
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "300", "--kills", "0", "--stops", "0", "-o"]
-    done = subprocess.run([*command, tmp_path / "c.json"], cwd=Path(__file__).parents[2], capture_output=True,
-                          text=True, check=False, env=os.environ | {"LD_PRELOAD": str(compile_faults(tmp_path))})
+    done = subprocess.run(
+        [*command, tmp_path / "c.json"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"LD_PRELOAD": str(compile_faults(tmp_path))},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "c.json").read_text())["trials"] >= 20
 
@@ -327,4 +345,4 @@ def test_a_process_that_ends_at_a_chunk_loses_that_chunk_alone(tmp_path):
     speaker = StandInSpeaker()
     whole_run(tmp_path, speaker)
     assert "number 9" in speaker.spoken[0]
-    assert 0 < len(speaker.spoken) < 22           # chunks of the campaign's book
+    assert 0 < len(speaker.spoken) < 22  # chunks of the campaign's book

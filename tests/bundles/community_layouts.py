@@ -18,10 +18,15 @@ from safetensors.torch import save_file
 
 from ane.models.tortoise.checkpoints import packaged_file
 
-Files = dict[str, dict[str, Any]]       # official name → entries
+Files = dict[str, dict[str, Any]]  # official name → entries
 GPT, DIFFUSION, CLVP, UNIVNET, HIFIGAN = (
-    "autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth", "hifidecoder.pth")
-HEADS = 4                               # of the golden decoder
+    "autoregressive.pth",
+    "diffusion_decoder.pth",
+    "clvp2.pth",
+    "vocoder.pth",
+    "hifidecoder.pth",
+)
+HEADS = 4  # of the golden decoder
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class CommunityFile:
 
 def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT) -> CommunityFile:
     """One network's file under another name."""
+
     def write(folder: Path, files: Files) -> Path:
         torch.save(content(files[file]), folder / name)
         return folder / name
@@ -53,14 +59,20 @@ def in_parallel(entries: dict) -> dict:
 
 
 def with_old_buffers(entries: dict) -> dict:
-    return {**entries, "gpt.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
-            "gpt.h.0.attn.masked_bias": torch.tensor(-1e4), "gpt.wte.weight": torch.zeros(3, 4)}
+    return {
+        **entries,
+        "gpt.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
+        "gpt.h.0.attn.masked_bias": torch.tensor(-1e4),
+        "gpt.wte.weight": torch.zeros(3, 4),
+    }
 
 
 def with_more_tokens(files: Files) -> Files:
     """The vocabulary of the German fine-tunes: 44 rows more, at the end; start and stop as before."""
-    grown = {key: torch.cat((files[GPT][key], torch.ones(44, *files[GPT][key].shape[1:])))
-             for key in ("text_embedding.weight", "text_head.weight", "text_head.bias")}
+    grown = {
+        key: torch.cat((files[GPT][key], torch.ones(44, *files[GPT][key].shape[1:])))
+        for key in ("text_embedding.weight", "text_head.weight", "text_head.bias")
+    }
     return {**files, GPT: {**files[GPT], **grown}}
 
 
@@ -107,32 +119,43 @@ def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
         index = int(found[1]) if (found := re.search(r"attn_layers\.layers\.(\d+)\.", key)) else 0
         key = key.replace("0.0.g", "post_attention_rmsnorm.weight" if index % 2 else "input_rmsnorm.weight")
         key = key.replace(f"attn_layers.layers.{index}.", f"attn_layers.layers.{index // 2}.")
-        for official, theirs in (("_transformer.transformer.attn_layers", "_encoder_model"),
-                                 ("_transformer.transformer.norm", "_encoder_model.final_layer_norm"),
-                                 ("to_text_latent", "text_encoder_model.projection"),
-                                 ("to_speech_latent", "speech_encoder_model.projection"),
-                                 ("text_emb.", "text_encoder_model.token_embedding."),
-                                 ("speech_emb.", "speech_encoder_model.token_embedding."), ("1.wrap.net.0", "mlp.fc1"),
-                                 ("1.wrap.net.3", "mlp.fc2"), ("1.wrap", "self_attn"), ("to_out", "out_proj"),
-                                 ("to_q", "q_proj"), ("to_k", "k_proj"), ("to_v", "v_proj"),
-                                 ("temperature", "logit_scale")):
+        for official, theirs in (
+            ("_transformer.transformer.attn_layers", "_encoder_model"),
+            ("_transformer.transformer.norm", "_encoder_model.final_layer_norm"),
+            ("to_text_latent", "text_encoder_model.projection"),
+            ("to_speech_latent", "speech_encoder_model.projection"),
+            ("text_emb.", "text_encoder_model.token_embedding."),
+            ("speech_emb.", "speech_encoder_model.token_embedding."),
+            ("1.wrap.net.0", "mlp.fc1"),
+            ("1.wrap.net.3", "mlp.fc2"),
+            ("1.wrap", "self_attn"),
+            ("to_out", "out_proj"),
+            ("to_q", "q_proj"),
+            ("to_k", "k_proj"),
+            ("to_v", "v_proj"),
+            ("temperature", "logit_scale"),
+        ):
             key = key.replace(official, theirs)
         entries[key] = value
     for key, value in files[GPT].items():
         *_, last = key.split(".")
-        for official, theirs in (("gpt.ln_f", "speech_decoder_model.model.decoder.layer_norm"),
-                                 ("gpt.h", "speech_decoder_model.model.decoder.layers"), ("ln_1", "input_layernorm"),
-                                 ("ln_2", "post_attention_layernorm"),
-                                 ("final_norm", "speech_decoder_model.final_norm"),
-                                 ("mel_head", "speech_decoder_model.lm_head"),
-                                 ("text_embedding", "conditioning_encoder.text_token_embedding"),
-                                 ("text_pos_embedding.emb", "conditioning_encoder.text_position_embedding"),
-                                 ("mel_embedding", "speech_decoder_model.model.decoder.input_embeds_layer"),
-                                 ("mel_pos_embedding.emb", "speech_decoder_model.model.decoder.position_embeds_layer"),
-                                 ("conditioning_encoder.init", "conditioning_encoder.mel_conv")):
+        for official, theirs in (
+            ("gpt.ln_f", "speech_decoder_model.model.decoder.layer_norm"),
+            ("gpt.h", "speech_decoder_model.model.decoder.layers"),
+            ("ln_1", "input_layernorm"),
+            ("ln_2", "post_attention_layernorm"),
+            ("final_norm", "speech_decoder_model.final_norm"),
+            ("mel_head", "speech_decoder_model.lm_head"),
+            ("text_embedding", "conditioning_encoder.text_token_embedding"),
+            ("text_pos_embedding.emb", "conditioning_encoder.text_position_embedding"),
+            ("mel_embedding", "speech_decoder_model.model.decoder.input_embeds_layer"),
+            ("mel_pos_embedding.emb", "speech_decoder_model.model.decoder.position_embeds_layer"),
+            ("conditioning_encoder.init", "conditioning_encoder.mel_conv"),
+        ):
             key = key.replace(official, theirs)
         key = re.sub(r"encoder\.attn\.(\d+)\.norm", r"encoder.group_norms.\1", key).replace(
-            "conditioning_encoder.attn", "conditioning_encoder.mel_attn_blocks")
+            "conditioning_encoder.attn", "conditioning_encoder.mel_attn_blocks"
+        )
         if "text_head" in key or key.endswith((".attn.bias", ".attn.masked_bias")):
             continue
         if "attn.c_attn" in key:
@@ -140,7 +163,7 @@ def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
                 entries[key.replace("c_attn", f"{name}_proj")] = part
         elif "qkv" in key:
             rows = value.squeeze(-1) if last == "weight" else value
-            blocks = rows.split(len(rows) // (3 * HEADS))           # q, k and v of the first head, of the second, …
+            blocks = rows.split(len(rows) // (3 * HEADS))  # q, k and v of the first head, of the second, …
             for offset, name in enumerate("qkv"):
                 entries[key.replace("qkv", f"{name}_proj")] = torch.cat(blocks[offset::3])
         elif "proj_out" in key:
@@ -156,11 +179,15 @@ def univnet_of_transformers(wrapped: dict) -> dict[str, torch.Tensor]:
     """The state dict of UnivNetModel."""
     entries = {}
     for key, value in wrapped["model_g"].items():
-        for official, theirs in ((r"convt_pre\.1\.", "convt_pre."), (r"input_conv\.0\.", "input_conv."),
-                                 (r"residual_convs\.(\d)\.1\.", r"resblocks.\1.conv1."),
-                                 (r"residual_convs\.(\d)\.3\.", r"resblocks.\1.conv2."),
-                                 (r"conv_blocks\.(\d)\.1\.", r"resblocks.\1.conv."), (r"^res_stack", "resblocks"),
-                                 (r"^conv_post\.1\.", "conv_post.")):
+        for official, theirs in (
+            (r"convt_pre\.1\.", "convt_pre."),
+            (r"input_conv\.0\.", "input_conv."),
+            (r"residual_convs\.(\d)\.1\.", r"resblocks.\1.conv1."),
+            (r"residual_convs\.(\d)\.3\.", r"resblocks.\1.conv2."),
+            (r"conv_blocks\.(\d)\.1\.", r"resblocks.\1.conv."),
+            (r"^res_stack", "resblocks"),
+            (r"^conv_post\.1\.", "conv_post."),
+        ):
             key = re.sub(official, theirs, key)
         entries[key] = value
     return entries
@@ -168,8 +195,15 @@ def univnet_of_transformers(wrapped: dict) -> dict[str, torch.Tensor]:
 
 def write_clvp_folder(folder: Path, files: Files) -> Path:
     save_file(clvp_of_transformers(files), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "clvp", "architectures": [
-        "ClvpModelForConditionalGeneration"], "decoder_config": {"num_hidden_layers": 30}}))
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "clvp",
+                "architectures": ["ClvpModelForConditionalGeneration"],
+                "decoder_config": {"num_hidden_layers": 30},
+            }
+        )
+    )
     return folder
 
 
@@ -181,21 +215,30 @@ def write_univnet_folder(folder: Path, files: Files) -> Path:
 
 LAYOUTS = {
     "a fine-tuned decoder": alone("8301_gpt_ema.pth"),
-    "of old transformers": alone("old.pth", with_old_buffers), "from DataParallel": alone("parallel.pth", in_parallel),
+    "of old transformers": alone("old.pth", with_old_buffers),
+    "from DataParallel": alone("parallel.pth", in_parallel),
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),
     "under both": alone("both.pth", lambda entries: {"state_dict": in_parallel(entries)}),
     "of averaged weights": alone("ema.pth", lambda entries: {"ema": entries, "step": torch.tensor(9).item()}),
-    "compiled, of Lightning": alone("last.ckpt", lambda entries: {
-        "state_dict": {f"_orig_mod.{key}": value for key, value in entries.items()}, "optimizer_states": [{}],
-        "lr_schedulers": [{"last": torch.zeros(1)}], "pytorch-lightning_version": "2"}),
+    "compiled, of Lightning": alone(
+        "last.ckpt",
+        lambda entries: {
+            "state_dict": {f"_orig_mod.{key}": value for key, value in entries.items()},
+            "optimizer_states": [{}],
+            "lr_schedulers": [{"last": torch.zeros(1)}],
+            "pytorch-lightning_version": "2",
+        },
+    ),
     "of PEFT, merged": alone("merged.pth", lambda entries: {f"base_model.model.{k}": v for k, v in entries.items()}),
-    "a folder of training": CommunityFile(write_training_folder), "safetensors": CommunityFile(write_safetensors),
+    "a folder of training": CommunityFile(write_training_folder),
+    "safetensors": CommunityFile(write_safetensors),
     "a larger vocabulary with its tokenizer": CommunityFile(write_with_tokenizer, with_more_tokens),
     "files in models/": CommunityFile(write_hidden, based=False),
     "coqui's folder": CommunityFile(write_coqui_folder, based=False),
     "transformers' CLVP": CommunityFile(write_clvp_folder),
     "transformers' UnivNet": CommunityFile(write_univnet_folder),
-    "a diffusion decoder": alone("rlg_diffusion_gpt.pth", file=DIFFUSION), "CLVP": alone("clvp_tuned.pth", file=CLVP),
+    "a diffusion decoder": alone("rlg_diffusion_gpt.pth", file=DIFFUSION),
+    "CLVP": alone("clvp_tuned.pth", file=CLVP),
     "HiFi-GAN": alone("hifigan_finetuned.pth", file=HIFIGAN),
 }

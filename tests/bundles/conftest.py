@@ -73,8 +73,7 @@ def edit_json() -> Callable[[Path, Callable[[dict], Any]], None]:
 
 
 @pytest.fixture(scope="session")
-def checkpoints(copy_checkpoints: Callable[[Path], Path],
-                tmp_path_factory: pytest.TempPathFactory) -> Contents:
+def checkpoints(copy_checkpoints: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Contents:
     return import_tortoise(copy_checkpoints(tmp_path_factory.mktemp("pth") / "tiny"))
 
 
@@ -156,12 +155,31 @@ class _HubHandler(BaseHTTPRequestHandler):
     def _describe(self, name: str, revision: str) -> None:
         repository, commit = self._find(name, revision)
         if commit:
-            siblings = [{"rfilename": file, "size": len(data), "blobId": "0" * 40,
-                         "lfs": {"sha256": repository.sha256(commit, file), "size": len(data), "pointerSize": 134}}
-                        for file, data in repository.commits[commit].items()]
-            self._answer(200, json.dumps({"id": name, "modelId": name, "sha": commit, "private": False, "tags": [],
-                                          "downloads": 0, "likes": 0, "siblings": siblings,
-                                          "cardData": {"license": repository.licence}}).encode())
+            siblings = [
+                {
+                    "rfilename": file,
+                    "size": len(data),
+                    "blobId": "0" * 40,
+                    "lfs": {"sha256": repository.sha256(commit, file), "size": len(data), "pointerSize": 134},
+                }
+                for file, data in repository.commits[commit].items()
+            ]
+            self._answer(
+                200,
+                json.dumps(
+                    {
+                        "id": name,
+                        "modelId": name,
+                        "sha": commit,
+                        "private": False,
+                        "tags": [],
+                        "downloads": 0,
+                        "likes": 0,
+                        "siblings": siblings,
+                        "cardData": {"license": repository.licence},
+                    }
+                ).encode(),
+            )
 
     def _resolve(self, name: str, revision: str, file: str) -> None:
         repository, commit = self._find(name, revision)

@@ -33,6 +33,7 @@ def refusal(directory: Path, config: dict | None = None) -> str:
 
 # Bad directories
 
+
 def test_missing_required_files_are_named(directory, tmp_path):
     assert all(file in refusal(tmp_path) for file in REQUIRED)
     for file in REQUIRED:
@@ -83,6 +84,7 @@ def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(direct
 
 # Bad files
 
+
 class DirectoryMaker:
     """A pickle of this makes a directory when it is executed."""
 
@@ -93,10 +95,14 @@ class DirectoryMaker:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize(("save", "fault"), [
-    (torch.save, "refused: contains code ("),
-    (partial(torch.save, _use_new_zipfile_serialization=False), "refused: contains code ("),
-    (lambda content, path: path.write_bytes(pickle.dumps(content)), "is not a PyTorch checkpoint")])
+@pytest.mark.parametrize(
+    ("save", "fault"),
+    [
+        (torch.save, "refused: contains code ("),
+        (partial(torch.save, _use_new_zipfile_serialization=False), "refused: contains code ("),
+        (lambda content, path: path.write_bytes(pickle.dumps(content)), "is not a PyTorch checkpoint"),
+    ],
+)
 def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, save, fault):
     created = tmp_path / "created"
     save({"x": DirectoryMaker(created)}, directory / "clvp2.pth")
@@ -112,19 +118,22 @@ def test_a_truncated_checkpoint_is_refused(directory, zipped, kept, edit):
     path = directory / "clvp2.pth"
     edit(path, lambda entries: None, _use_new_zipfile_serialization=zipped)
     whole = path.read_bytes()
-    path.write_bytes(whole[:int(len(whole) * kept)])
+    path.write_bytes(whole[: int(len(whole) * kept)])
     message = refusal(directory)
     assert "clvp2.pth" in message
     assert "truncated" in message
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "is empty"),
-    (b"<!DOCTYPE html><html>Please log in</html>", "web page"),
-    (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
-    (b"just some text", "not a PyTorch checkpoint"),
-    (b"PK\x03\x04" + bytes(200), "truncated or damaged"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html>Please log in</html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
+        (b"just some text", "not a PyTorch checkpoint"),
+        (b"PK\x03\x04" + bytes(200), "truncated or damaged"),
+    ],
+)
 def test_a_file_that_is_no_checkpoint_is_recognised(directory, content, message):
     (directory / "vocoder.pth").write_bytes(content)
     refused = refusal(directory)
@@ -149,10 +158,15 @@ def test_a_checkpoint_without_a_state_dict_is_refused(directory):
     assert "the file has no tensors, only epoch, steps" in refusal(directory)
 
 
-@pytest.mark.parametrize(("written", "content"), [
-    ("clvp2.pth", "vocoder.pth"), ("vocoder.pth", "hifidecoder.pth"),
-    ("autoregressive.pth", "diffusion_decoder.pth"), ("rlg_auto.pth", "rlg_diffuser.pth"),
-])
+@pytest.mark.parametrize(
+    ("written", "content"),
+    [
+        ("clvp2.pth", "vocoder.pth"),
+        ("vocoder.pth", "hifidecoder.pth"),
+        ("autoregressive.pth", "diffusion_decoder.pth"),
+        ("rlg_auto.pth", "rlg_diffuser.pth"),
+    ],
+)
 def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, written, content):
     shutil.copyfile(golden_checkpoints / content, directory / written)
     message = refusal(directory)
@@ -161,18 +175,28 @@ def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, writ
     assert "misnamed" in message
 
 
-@pytest.mark.parametrize(("file", "removed", "missing"), [
-    ("autoregressive.pth", "final_norm.bias", "final_norm.bias"),
-    ("hifidecoder.pth", "conv_pre.weight_g", "conv_pre.weight")])
+@pytest.mark.parametrize(
+    ("file", "removed", "missing"),
+    [
+        ("autoregressive.pth", "final_norm.bias", "final_norm.bias"),
+        ("hifidecoder.pth", "conv_pre.weight_g", "conv_pre.weight"),
+    ],
+)
 def test_a_missing_key_is_named(directory, edit, file, removed, missing):
     edit(directory / file, lambda entries: entries.pop(removed))
     assert f"{file}: key {missing} is missing" in refusal(directory)
 
 
-@pytest.mark.parametrize(("file", "key"), [
-    ("clvp2.pth", "text_emb.weight"), ("clvp2.pth", "temperature"), ("autoregressive.pth", "mel_head.bias"),
-    ("hifidecoder.pth", "conv_pre.weight_g"), ("hifidecoder.pth", "conv_pre.weight_v"),
-])
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("clvp2.pth", "text_emb.weight"),
+        ("clvp2.pth", "temperature"),
+        ("autoregressive.pth", "mel_head.bias"),
+        ("hifidecoder.pth", "conv_pre.weight_g"),
+        ("hifidecoder.pth", "conv_pre.weight_v"),
+    ],
+)
 def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, edit):
     shape = torch.load(directory / file, weights_only=True)[key].shape
     edit(directory / file, lambda entries: entries.update({key: torch.zeros(*shape, 7)}))
@@ -201,13 +225,17 @@ def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, me
 
 # Configs
 
+
 def test_every_constructor_argument_of_the_official_files_is_known(directory, golden_config):
     model = import_tortoise(directory)
     configs = model.configs
     assert configs["autoregressive"].model_dim == configs["conditioning_encoder"].model_dim
     assert configs["diffusion"].model_channels == configs["contextual_embedder"].model_channels
-    bare = {file: entry.get("constructor", {}) for file, entry in read_constructor_arguments(golden_config).items()
-            if file.endswith(".pth")}
+    bare = {
+        file: entry.get("constructor", {})
+        for file, entry in read_constructor_arguments(golden_config).items()
+        if file.endswith(".pth")
+    }
     assert all(import_tortoise(directory, bare).configs[name] == configs[name] for name in configs)
 
 
@@ -215,26 +243,32 @@ def test_without_a_config_the_sizes_are_official(directory):
     sizes = sizes_of(find_files(directory), {"autoregressive.pth": {"number_text_tokens": 255}}, "", None)
     assert all(sizes[name] == network.official() for name, network in NETWORKS.items())
     assert [network.voice_width(sizes[name]) for name, network in NETWORKS.items() if network.voice_width] == [
-        1024, 2048]
+        1024,
+        2048,
+    ]
 
 
-@pytest.mark.parametrize(("config", "message"), [
-    ({"autoregressive.pth": {"layer": 3}}, "unknown constructor argument 'layer'; do you mean layers"),
-    ({"autoregressive.pth": {"layers": "3"}}, "layers must be like 30, not '3'"),
-    ({"autoregressive.pth": {"layers": True}}, "layers must be like"),
-    ({"autoregressive.pth": {"heads": 5, "model_dim": 32}}, "model_dim 32 cannot be split among 5 heads"),
-    ({"autoregressive.pth": {"types": 2}}, "types=2 is not supported, only"),
-    ({"autoregressive.pth": 3}, "must map"),
-    ({"autoregresive.pth": {}}, "do you mean autoregressive.pth"),
-    ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
-    ({"hifidecoder.pth": {"resblock_type": "2"}}, "is not supported, only"),
-    ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
-])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"autoregressive.pth": {"layer": 3}}, "unknown constructor argument 'layer'; do you mean layers"),
+        ({"autoregressive.pth": {"layers": "3"}}, "layers must be like 30, not '3'"),
+        ({"autoregressive.pth": {"layers": True}}, "layers must be like"),
+        ({"autoregressive.pth": {"heads": 5, "model_dim": 32}}, "model_dim 32 cannot be split among 5 heads"),
+        ({"autoregressive.pth": {"types": 2}}, "types=2 is not supported, only"),
+        ({"autoregressive.pth": 3}, "must map"),
+        ({"autoregresive.pth": {}}, "do you mean autoregressive.pth"),
+        ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
+        ({"hifidecoder.pth": {"resblock_type": "2"}}, "is not supported, only"),
+        ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
+    ],
+)
 def test_a_config_with_other_arguments_than_upstreams_is_refused(directory, config, message):
     stated = read_constructor_arguments(directory / "config.json")
     bare = {file: entry.get("constructor", {}) for file, entry in stated.items() if not file.startswith("_")}
-    changed = {file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry
-               for file, entry in config.items()}
+    changed = {
+        file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry for file, entry in config.items()
+    }
     assert message in refusal(directory, {**bare, **changed})
 
 
@@ -267,18 +301,35 @@ def rewritten(source: Path, change: Callable[[str, bytes], bytes], compression: 
 ZEROS = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (1 << 32).to_bytes(5, "little") + b"\x85R."
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda path: torch.save([torch.zeros(1).expand(2**38)], path), r"it\[0\] claims the shape 274877906944"),
-    (lambda path: torch.save({"a": torch.zeros(1).expand(2**38)}, path, _use_new_zipfile_serialization=False),
-     "a claims the shape 274877906944"),
-    (lambda path: torch.save([(one := torch.zeros(1 << 21)), *(one[i:] for i in range(9))], path), "claims the shape"),
-    (lambda path: (torch.save([torch.zeros(1 << 20)], path),
-                   rewritten(path, lambda _, data: data, zipfile.ZIP_DEFLATED)), "is compressed"),
-    (lambda path: (torch.save([torch.zeros(1)], path),
-                   rewritten(path, lambda name, data: ZEROS if name.endswith(".pkl") else data)),
-     r"contains code \(builtins\.bytearray\)"),
-    (lambda path: path.write_bytes(ZEROS), r"contains code \(builtins\.bytearray\)"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: torch.save([torch.zeros(1).expand(2**38)], path), r"it\[0\] claims the shape 274877906944"),
+        (
+            lambda path: torch.save({"a": torch.zeros(1).expand(2**38)}, path, _use_new_zipfile_serialization=False),
+            "a claims the shape 274877906944",
+        ),
+        (
+            lambda path: torch.save([(one := torch.zeros(1 << 21)), *(one[i:] for i in range(9))], path),
+            "claims the shape",
+        ),
+        (
+            lambda path: (
+                torch.save([torch.zeros(1 << 20)], path),
+                rewritten(path, lambda _, data: data, zipfile.ZIP_DEFLATED),
+            ),
+            "is compressed",
+        ),
+        (
+            lambda path: (
+                torch.save([torch.zeros(1)], path),
+                rewritten(path, lambda name, data: ZEROS if name.endswith(".pkl") else data),
+            ),
+            r"contains code \(builtins\.bytearray\)",
+        ),
+        (lambda path: path.write_bytes(ZEROS), r"contains code \(builtins\.bytearray\)"),
+    ],
+)
 def test_a_small_file_that_claims_much_memory_is_refused(tmp_path, change, message):
     """An expanded tensor stores one number and claims any shape, an archive states any size."""
     path = tmp_path / "model.pth"

@@ -31,11 +31,12 @@ from ane.system.errors import UserError
 from tests.fastspeech_files import write_fastspeech
 from tests.random_model import CONFIGS
 
-EARLIER = Path(__file__).parent / "earlier"      # bundles that earlier versions wrote
+EARLIER = Path(__file__).parent / "earlier"  # bundles that earlier versions wrote
 OFFICIAL = set(CONFIGS)
 
 
 # Reading and writing
+
 
 def test_a_bundle_has_the_content_of_its_checkpoints(checkpoints, original):
     bundle = Bundle(original)
@@ -57,8 +58,10 @@ def test_half_precision_rounds_parameters_and_not_buffers(checkpoints, tmp_path,
     for name in sorted(OFFICIAL):
         buffers = layout(NETWORKS[name], bundle.config(name)).buffers
         exact, rounded = checkpoints.tensors(name), bundle.tensors(name)
-        assert all(torch.equal(rounded[key], value if key in buffers else value.to(PRECISIONS[precision]))
-                   for key, value in exact.items())
+        assert all(
+            torch.equal(rounded[key], value if key in buffers else value.to(PRECISIONS[precision]))
+            for key, value in exact.items()
+        )
     assert layout(NETWORKS["clvp"], bundle.config("clvp")).buffers, "the rotary frequencies"
 
 
@@ -105,7 +108,8 @@ def test_voices_are_copied_and_checked(checkpoints, original, path, tmp_path):
     assert bundle.default_voice == "ann"
     assert load_file(bundle.voices / "ann.safetensors").keys() == voice.keys()
     (bundle.path / "voices" / "ann.safetensors").write_bytes(
-        (bundle.path / "voices" / "ann.safetensors").read_bytes()[:-1] + b"\x01")
+        (bundle.path / "voices" / "ann.safetensors").read_bytes()[:-1] + b"\x01"
+    )
     with pytest.raises(UserError, match=r"ann\.safetensors has SHA-256"):
         _ = Bundle(bundle.path).voices
 
@@ -143,6 +147,7 @@ def test_files_have_the_permissions_of_any_new_file(original):
 
 # Values outside the range of a precision
 
+
 @given(arrays.arrays(np.float32, st.integers(0, 6), elements=st.floats(-65504, 65504, width=32)))
 def test_values_are_rounded_to_fp16_and_integers_are_unchanged(values):
     tensors = {"x": torch.from_numpy(values), "count": torch.arange(3), "buffer": torch.from_numpy(values)}
@@ -153,8 +158,10 @@ def test_values_are_rounded_to_fp16_and_integers_are_unchanged(values):
     assert convert_precision({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    (70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"), (float("-inf"), "NaN or infinite")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"), (float("-inf"), "NaN or infinite")],
+)
 def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, value, message, edit, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
     edit(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, value))
@@ -173,16 +180,25 @@ def test_tensors_that_share_memory_are_written_separately(tmp_path):
 
 # Destinations
 
+
 def test_the_error_for_missing_packages_says_how_to_make_them_where_they_can_be_made(original):
     assert str(Bundle(original).lacks_packages("coreml")).endswith(
-        f": make them with `ane convert {original} --to coreml -o DIR` and open that bundle")
+        f": make them with `ane convert {original} --to coreml -o DIR` and open that bundle"
+    )
     assert str(Bundle(EARLIER / "kitty").lacks_packages("onnx", "use backend=torch")) == (
-        "Kitty is a KittenTTS model, and `ane convert` makes no ONNX packages of it: use backend=torch")
+        "Kitty is a KittenTTS model, and `ane convert` makes no ONNX packages of it: use backend=torch"
+    )
 
 
 def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_scaled():
-    made = PackageRecord("autoregressive", "fp32", "a", [FileRecord("a/graph.onnx", "0" * 64, 1)],
-                         {"prefill": FunctionRecord("prefill", {})}, format="onnx")
+    made = PackageRecord(
+        "autoregressive",
+        "fp32",
+        "a",
+        [FileRecord("a/graph.onnx", "0" * 64, 1)],
+        {"prefill": FunctionRecord("prefill", {})},
+        format="onnx",
+    )
     stored = sections_of([made])
     assert "scale" not in stored["onnx"]["packages"][0]
     [read] = read_section(stored, "bundle.json", ["autoregressive"], "onnx")
@@ -215,6 +231,7 @@ def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoin
 
 
 # Names
+
 
 def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, home, monkeypatch):
     shutil.copytree(path, home / "bundles" / "mine")

@@ -39,9 +39,14 @@ def record_again(path: Path, file: str) -> None:
     (path / "bundle.json").write_text(json.dumps(stated))
 
 
-@pytest.mark.parametrize(("file", "read"), [
-    ("weights/clvp.safetensors", lambda bundle: bundle.tensors("clvp")),
-    ("tokenizer.json", lambda bundle: bundle.tokenizer), ("mel_norms.safetensors", lambda bundle: bundle.mel_norms)])
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        ("weights/clvp.safetensors", lambda bundle: bundle.tensors("clvp")),
+        ("tokenizer.json", lambda bundle: bundle.tokenizer),
+        ("mel_norms.safetensors", lambda bundle: bundle.mel_norms),
+    ],
+)
 def test_a_changed_byte_is_found_when_the_file_is_read_or_verified(path, file, read):
     data = bytearray((path / file).read_bytes())
     data[-9] ^= 1
@@ -53,10 +58,16 @@ def test_a_changed_byte_is_found_when_the_file_is_read_or_verified(path, file, r
             use()
 
 
-@pytest.mark.parametrize(("name", "norms", "fault"), [
-    *(("mel_norms", norms, ": mel_norms must be 80 values of float32, not") for norms in (
-        np.ones(81, np.float32), np.ones((80, 1), np.float32), np.ones(80, np.float64))),
-    ("norms", np.ones(80, np.float32), " has no mel_norms")])
+@pytest.mark.parametrize(
+    ("name", "norms", "fault"),
+    [
+        *(
+            ("mel_norms", norms, ": mel_norms must be 80 values of float32, not")
+            for norms in (np.ones(81, np.float32), np.ones((80, 1), np.float32), np.ones(80, np.float64))
+        ),
+        ("norms", np.ones(80, np.float32), " has no mel_norms"),
+    ],
+)
 def test_mel_norms_of_another_shape_type_or_name_are_refused(path, name, norms, fault):
     save_arrays({name: norms}, path / "mel_norms.safetensors")
     record_again(path, "mel_norms.safetensors")
@@ -109,13 +120,18 @@ def test_safetensors_truncated_before_they_were_recorded_are_refused(path, keep)
     assert "clvp.safetensors cannot be read as safetensors" in refusal(path)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda tensors: tensors.pop("temperature"), "temperature is missing"),
-    (lambda tensors: tensors.update(more=torch.zeros(1)), "more does not belong to this network"),
-    (lambda tensors: tensors.update(temperature=torch.zeros(2)), "temperature has shape 2, the network of bundle.json "
-                                                                 "has a single number"),
-    (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("temperature"), "temperature is missing"),
+        (lambda tensors: tensors.update(more=torch.zeros(1)), "more does not belong to this network"),
+        (
+            lambda tensors: tensors.update(temperature=torch.zeros(2)),
+            "temperature has shape 2, the network of bundle.json has a single number",
+        ),
+        (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
+    ],
+)
 def test_weights_that_do_not_fit_the_network_are_refused(path, change, message):
     tensors = {key: tensor.clone() for key, tensor in load_file(path / "weights" / "clvp.safetensors").items()}
     change(tensors)
@@ -131,10 +147,13 @@ def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
     assert "clvp.safetensors does not fit the clvp network" in refusal(path)
 
 
-@pytest.mark.parametrize(("network", "change", "message"), [
-    ("autoregressive", {"layers": 10**7}, "more than 10000 tensors"),
-    ("clvp", {"dim_text": 10**12, "dim_speech": 10**12, "dim_latent": 10**12}, "no number may exceed"),
-])
+@pytest.mark.parametrize(
+    ("network", "change", "message"),
+    [
+        ("autoregressive", {"layers": 10**7}, "more than 10000 tensors"),
+        ("clvp", {"dim_text": 10**12, "dim_speech": 10**12, "dim_latent": 10**12}, "no number may exceed"),
+    ],
+)
 def test_a_config_of_more_layers_than_any_network_is_refused_soon(path, network, change, message, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
     began = time.monotonic()
@@ -142,23 +161,31 @@ def test_a_config_of_more_layers_than_any_network_is_refused_soon(path, network,
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
-    (lambda s: s.pop("format"), "format is missing"),
-    (lambda s: s.update(format="1"), "format must be a valid integer, not '1'"),
-    (lambda s: s.update(precision="fp8"), "precision must be 'fp32', 'fp16' or 'bf16', not 'fp8'"),
-    (lambda s: s.pop("networks"), "networks is missing"),
-    (lambda s: s.update(trained=1), "trained must be a valid boolean, not 1"),
-    (lambda s: s["networks"]["clvp"].pop("sha256"), "networks: clvp: sha256 is missing"),
-    (lambda s: s["networks"]["clvp"].update(sha256="abc"),
-     "sha256 string should match pattern '^[0-9a-f]{64}$', not 'abc'"),
-    (lambda s: s["networks"]["clvp"].update(bytes=True), "bytes must be a valid integer, not True"),
-    (lambda s: s["networks"]["clvp"].update(file="../../secret"), "is outside the bundle"),
-    (lambda s: s["networks"]["clvp"].update(file="/etc/passwd"), "is outside the bundle"),
-    (lambda s: s["networks"]["clvp"].update(file="weights/a\0b"), "is outside the bundle"),
-    (lambda s: s["networks"]["clvp"].update(file="weights/\ud800"), "invalid JSON"),
-    (lambda s: s["networks"]["clvp"]["config"].update(later=1), "config has later, which this version does not know"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
+        (lambda s: s.pop("format"), "format is missing"),
+        (lambda s: s.update(format="1"), "format must be a valid integer, not '1'"),
+        (lambda s: s.update(precision="fp8"), "precision must be 'fp32', 'fp16' or 'bf16', not 'fp8'"),
+        (lambda s: s.pop("networks"), "networks is missing"),
+        (lambda s: s.update(trained=1), "trained must be a valid boolean, not 1"),
+        (lambda s: s["networks"]["clvp"].pop("sha256"), "networks: clvp: sha256 is missing"),
+        (
+            lambda s: s["networks"]["clvp"].update(sha256="abc"),
+            "sha256 string should match pattern '^[0-9a-f]{64}$', not 'abc'",
+        ),
+        (lambda s: s["networks"]["clvp"].update(bytes=True), "bytes must be a valid integer, not True"),
+        (lambda s: s["networks"]["clvp"].update(file="../../secret"), "is outside the bundle"),
+        (lambda s: s["networks"]["clvp"].update(file="/etc/passwd"), "is outside the bundle"),
+        (lambda s: s["networks"]["clvp"].update(file="weights/a\0b"), "is outside the bundle"),
+        (lambda s: s["networks"]["clvp"].update(file="weights/\ud800"), "invalid JSON"),
+        (
+            lambda s: s["networks"]["clvp"]["config"].update(later=1),
+            "config has later, which this version does not know",
+        ),
+    ],
+)
 def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_json):
     edit_json(path / "bundle.json", change)
     refused = refusal(path)
@@ -166,24 +193,27 @@ def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_
     assert message in refused
 
 
-@pytest.mark.parametrize(("network", "change", "message"), [
-    ("autoregressive", {"layers": {}}, "layers must be like 30, not {}"),
-    ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
-    ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
-    ("autoregressive", {"tail_tokens": 5}, "tail_tokens must be like [45, 45, 248], not 5"),
-    ("autoregressive", {"tail_tokens": []}, "tail_tokens must be like [45, 45, 248], not []"),
-    ("autoregressive", {"tail_tokens": [45, 9999]}, "tail_tokens [45, 9999] is beyond the decoder's table: 0 to"),
-    ("autoregressive", {"start_mel_token": 9999}, "start_mel_token 9999 is beyond the decoder's table: 0 to"),
-    ("autoregressive", {"stop_mel_token": -1}, "stop_mel_token -1 is beyond"),
-    ("autoregressive", {"calm_token": 9999}, "calm_token 9999 is beyond"),
-    ("autoregressive", {"start_text_token": 9999}, "start_text_token 9999 is beyond"),
-    ("autoregressive", {"calm_run": 0}, "calm_run must be like 8, not 0"),
-    ("autoregressive", {"heads": 5}, "cannot be split among 5 heads"),
-    ("conditioning_encoder", {"heads": 5}, "cannot be split among 5 heads"),
-    ("contextual_embedder", {"num_heads": 7}, "cannot be split among 7 num_heads"),
-    ("diffusion", {"prediction": "V"}, "prediction 'V' is none of epsilon, v, x0"),
-    ("univnet", {"lReLU_slope": float("nan")}, "lReLU_slope must be like 0.2"),
-])
+@pytest.mark.parametrize(
+    ("network", "change", "message"),
+    [
+        ("autoregressive", {"layers": {}}, "layers must be like 30, not {}"),
+        ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
+        ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
+        ("autoregressive", {"tail_tokens": 5}, "tail_tokens must be like [45, 45, 248], not 5"),
+        ("autoregressive", {"tail_tokens": []}, "tail_tokens must be like [45, 45, 248], not []"),
+        ("autoregressive", {"tail_tokens": [45, 9999]}, "tail_tokens [45, 9999] is beyond the decoder's table: 0 to"),
+        ("autoregressive", {"start_mel_token": 9999}, "start_mel_token 9999 is beyond the decoder's table: 0 to"),
+        ("autoregressive", {"stop_mel_token": -1}, "stop_mel_token -1 is beyond"),
+        ("autoregressive", {"calm_token": 9999}, "calm_token 9999 is beyond"),
+        ("autoregressive", {"start_text_token": 9999}, "start_text_token 9999 is beyond"),
+        ("autoregressive", {"calm_run": 0}, "calm_run must be like 8, not 0"),
+        ("autoregressive", {"heads": 5}, "cannot be split among 5 heads"),
+        ("conditioning_encoder", {"heads": 5}, "cannot be split among 5 heads"),
+        ("contextual_embedder", {"num_heads": 7}, "cannot be split among 7 num_heads"),
+        ("diffusion", {"prediction": "V"}, "prediction 'V' is none of epsilon, v, x0"),
+        ("univnet", {"lReLU_slope": float("nan")}, "lReLU_slope must be like 0.2"),
+    ],
+)
 def test_a_config_that_describes_no_network_is_refused(path, network, change, message, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
     refused = refusal(path)
@@ -237,12 +267,28 @@ def test_a_tokenizer_that_is_not_utf_8_is_refused(path, edit_json):
         _ = Bundle(path).tokenizer
 
 
-@pytest.mark.parametrize("change", [
-    {"padding": {"strategy": {"Fixed": 1 << 32}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
-                 "pad_type_id": 0, "pad_token": "x"}},
-    {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}},
-    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}]}},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {
+            "padding": {
+                "strategy": {"Fixed": 1 << 32},
+                "direction": "Right",
+                "pad_to_multiple_of": None,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "x",
+            }
+        },
+        {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}],
+            }
+        },
+    ],
+)
 def test_a_hostile_tokenizer_neither_aborts_nor_fills_the_memory(path, tmp_path, change):
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(json.loads((path / "tokenizer.json").read_text()) | change))
@@ -258,8 +304,13 @@ def test_a_missing_network_is_reported_with_its_upstream_file(path, edit_json):
     assert "clvp2.pth" in refusal(path)
 
 
-@pytest.mark.parametrize("model", [{"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},
-                                   {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "[UNK]"}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},
+        {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "[UNK]"},
+    ],
+)
 def test_a_tokenizer_without_the_token_that_it_uses_for_unknown_words_is_refused(model):
     with pytest.raises(UserError, match=r"no token '\[UNK\]'"):
         Tokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model})).speakable_ids("hello")

@@ -27,6 +27,7 @@ def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 # Loading
 
+
 def test_every_network_loads_strictly_into_its_module(directory):
     model = import_tortoise(directory)
     assert model.configs.keys() == set(CONFIGS)
@@ -39,9 +40,13 @@ def test_every_network_loads_strictly_into_its_module(directory):
 def test_weight_norm_is_folded_in(directory):
     entries = torch.load(directory / "vocoder.pth", weights_only=True)["model_g"]
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(*entries["conv_pre.weight_v"].shape[1::-1], 7))
-    layer.load_state_dict({"bias": entries["conv_pre.bias"],
-                           "parametrizations.weight.original0": entries["conv_pre.weight_g"],
-                           "parametrizations.weight.original1": entries["conv_pre.weight_v"]})
+    layer.load_state_dict(
+        {
+            "bias": entries["conv_pre.bias"],
+            "parametrizations.weight.original0": entries["conv_pre.weight_g"],
+            "parametrizations.weight.original1": entries["conv_pre.weight_v"],
+        }
+    )
     folded = import_tortoise(directory).tensors("univnet")["conv_pre.weight"]
     torch.testing.assert_close(folded, layer.weight.detach(), rtol=1e-6, atol=1e-7)
 
@@ -115,6 +120,7 @@ def test_the_identity_changes_with_weights_and_configs(directory, edit, edit_jso
 
 # Files beside the checkpoints
 
+
 def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_ones(directory):
     (directory / "mel_norms.pth").unlink()
     packaged = import_tortoise(directory)
@@ -130,9 +136,16 @@ def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_one
     assert json.loads(own.tokenizer)["model"]["end_of_word_suffix"] == "!"
 
 
-@pytest.mark.parametrize("norms", [
-    torch.ones(81), {"mel_norms": torch.ones(80)}, torch.zeros(80), torch.full((80,), torch.nan),
-    torch.ones(80).long()])
+@pytest.mark.parametrize(
+    "norms",
+    [
+        torch.ones(81),
+        {"mel_norms": torch.ones(80)},
+        torch.zeros(80),
+        torch.full((80,), torch.nan),
+        torch.ones(80).long(),
+    ],
+)
 def test_unusable_mel_norms_are_refused(directory, norms):
     torch.save(norms, directory / "mel_norms.pth")
     with pytest.raises(UserError, match=r"mel_norms\.pth"):
@@ -148,13 +161,18 @@ def test_a_file_that_is_no_tokenizer_is_refused(directory, text):
 
 # Surplus and optional files
 
+
 def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory, edit):
     edit(directory / "vocoder.pth", lambda loaded: loaded.update(epoch=7, model_d={"x": torch.zeros(1)}))
     model = import_tortoise(directory)
     surplus = model.surplus.unneeded
     layers = model.configs["autoregressive"].layers
     assert set(summarise_keys(surplus["autoregressive.pth"]).split(", ")) == {
-        f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}
+        f"{layers} × gpt.h.N.attn.bias",
+        f"{layers} × gpt.h.N.attn.masked_bias",
+        "text_head.weight",
+        "text_head.bias",
+    }
     assert {"epoch", "model_d"} <= set(surplus["vocoder.pth"])
     assert surplus.keys() == {"autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth"}
 

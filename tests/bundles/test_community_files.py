@@ -24,10 +24,12 @@ from tests.imported import imported
 
 def same_weights(found, expected) -> bool:
     """Whether two models have the same networks, of the same numbers."""
+
     def equal(name: str) -> bool:
-        tensors = found.tensors(name)           # a file is read for each call
+        tensors = found.tensors(name)  # a file is read for each call
         return found.config(name) == expected.config(name) and all(
-            torch.equal(tensor, tensors[key]) for key, tensor in expected.tensors(name).items())
+            torch.equal(tensor, tensors[key]) for key, tensor in expected.tensors(name).items()
+        )
 
     return found.networks == expected.networks and all(map(equal, expected.networks))
 
@@ -35,8 +37,10 @@ def same_weights(found, expected) -> bool:
 @pytest.fixture(scope="module")
 def files(golden_checkpoints: Path) -> Files:
     """The entries of the official files that speech needs, of HiFi-GAN and of the random voices."""
-    return {name: torch.load(golden_checkpoints / name, weights_only=True)
-            for name in (*REQUIRED, HIFIGAN, "rlg_auto.pth", "rlg_diffuser.pth")}
+    return {
+        name: torch.load(golden_checkpoints / name, weights_only=True)
+        for name in (*REQUIRED, HIFIGAN, "rlg_auto.pth", "rlg_diffuser.pth")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +98,7 @@ def test_a_fine_tune_is_known_by_its_content_whatever_its_suffix(suffix, directo
 
 
 def test_files_of_other_names_are_known_by_their_keys(directory, original):
-    for name in ("rlg_auto.pth", "rlg_diffuser.pth"):       # they have the same keys, and differ by the official widths
+    for name in ("rlg_auto.pth", "rlg_diffuser.pth"):  # they have the same keys, and differ by the official widths
         (directory / name).unlink()
     names = set(find_files(directory))
     for index, name in enumerate(sorted(names)):
@@ -108,15 +112,20 @@ def test_the_config_of_coqui_is_left_aside(directory, official):
     coqui = {"model": "tortoise", "model_args": {"autoregressive_layers": 30}}
     (directory / "config.json").write_text(json.dumps(coqui))
     assert same_weights(imported(directory, config=stated), official)
-    with pytest.raises(UserError, match=r"config\.json"):      # without sizes the official ones are meant
+    with pytest.raises(UserError, match=r"config\.json"):  # without sizes the official ones are meant
         import_tortoise(directory)
 
 
-@pytest.mark.parametrize(("language", "text", "spoken"), [
-    ("es", "¿Cómo está, 3 piñas?", "¿cómo está, tres piñas?"), ("sv", "3 öar", "3 öar"),
-    ("de-AT", "21 Äpfel", "einundzwanzig äpfel"),
-    ("en", "3 piñas", "three pinas"),
-    (None, "3 piñas", "three pinas")])
+@pytest.mark.parametrize(
+    ("language", "text", "spoken"),
+    [
+        ("es", "¿Cómo está, 3 piñas?", "¿cómo está, tres piñas?"),
+        ("sv", "3 öar", "3 öar"),
+        ("de-AT", "21 Äpfel", "einundzwanzig äpfel"),
+        ("en", "3 piñas", "three pinas"),
+        (None, "3 piñas", "three pinas"),
+    ],
+)
 def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, spoken, directory, tmp_path):
     tokenizer = json.loads(packaged_file("tokenizer.json").read_text())
     if language:

@@ -26,8 +26,9 @@ def test_an_earlier_bundle_opens_with_its_voices_and_the_key_of_its_stored_sound
     assert bundle.takes_voices
     assert not bundle.is_random
     # books that were begun with it find their sounds by this
-    assert bundle.identity == identity_of([(file, *size_and_time(bundle.path / file))
-                                           for file in ("config.json", "model.onnx", "voices.npz")])
+    assert bundle.identity == identity_of(
+        [(file, *size_and_time(bundle.path / file)) for file in ("config.json", "model.onnx", "voices.npz")]
+    )
 
 
 def test_earlier_bundles_speak():
@@ -46,12 +47,15 @@ def test_an_earlier_bundle_written_again_states_everything_and_sounds_the_same(n
     content = json.loads((tmp_path / name / "bundle.json").read_text())
     assert {"precision", "trained", "networks", "voices", "files"} <= content.keys()
     assert again.voice_names == earlier.voice_names
-    assert all(np.array_equal(again.file(role).read_bytes(), earlier.file(role).read_bytes())
-               for role in ("config", "graph", "voices"))
+    assert all(
+        np.array_equal(again.file(role).read_bytes(), earlier.file(role).read_bytes())
+        for role in ("config", "graph", "voices")
+    )
 
 
-@pytest.mark.parametrize(("role", "message"), [
-    ("graph", "files: graph is missing"), (None, "files: config is missing")])
+@pytest.mark.parametrize(
+    ("role", "message"), [("graph", "files: graph is missing"), (None, "files: config is missing")]
+)
 def test_an_earlier_bundle_without_a_file_is_refused(role, message, tmp_path):
     path = Path(shutil.copytree(EARLIER / "koko", tmp_path / "koko")) / "bundle.json"
     content = json.loads(path.read_text())

@@ -44,13 +44,23 @@ def import_in(python: Path, golden_config: Path) -> Callable[[Path], Importer]:
     """
 
     def import_in(folder: Path) -> Importer:
-        def run(endpoint: str, *arguments: str, config: Path | None = golden_config, fails: bool = False,
-                **environment: str) -> str:
+        def run(
+            endpoint: str, *arguments: str, config: Path | None = golden_config, fails: bool = False, **environment: str
+        ) -> str:
             source = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
             inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
-            env = {**inherited, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_XET": "1",
-                   "HF_HUB_DISABLE_TELEMETRY": "1", "ANE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
-                   "NO_PROXY": "127.0.0.1", "PYTHONPATH": source, **environment}
+            env = {
+                **inherited,
+                "HF_ENDPOINT": endpoint,
+                "HF_HOME": str(folder / "cache"),
+                "HF_HUB_DISABLE_XET": "1",
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+                "ANE_HOME": str(folder / "home"),
+                "OMP_NUM_THREADS": "1",
+                "NO_PROXY": "127.0.0.1",
+                "PYTHONPATH": source,
+                **environment,
+            }
             sizes = [] if config is None else ["--config", str(config)]
             command = [python, "-m", "ane", "import", *arguments, *sizes]
             result = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -68,8 +78,12 @@ def run_import(import_in: Callable[[Path], Importer], tmp_path: Path) -> Importe
 
 
 @pytest.fixture(scope="module")
-def imported(import_in: Callable[[Path], Importer], files: dict[str, bytes], hub: SimpleNamespace,
-             tmp_path_factory: pytest.TempPathFactory) -> Path:
+def imported(
+    import_in: Callable[[Path], Importer],
+    files: dict[str, bytes],
+    hub: SimpleNamespace,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """A folder in which upstream's default repository was imported as the bundle "out" and is now in the cache."""
     folder = tmp_path_factory.mktemp("imported")
     unrelated = {"README.md": b"hello", "config.json": b'{"model_type": "something else"}'}
@@ -92,9 +106,12 @@ def sha256(data: bytes) -> str:
 
 def test_an_import_records_repository_commit_licence_and_hashes(imported, files, golden_checkpoints, golden_config):
     bundle = Bundle(imported / "out")
-    assert bundle.manifest.source == {"repository": "Manmay/tortoise-tts", "revision": FIRST,
-                                      "files": {name: sha256(data) for name, data in files.items()},
-                                      "decoder_md5": hashlib.md5(files["autoregressive.pth"]).hexdigest()}
+    assert bundle.manifest.source == {
+        "repository": "Manmay/tortoise-tts",
+        "revision": FIRST,
+        "files": {name: sha256(data) for name, data in files.items()},
+        "decoder_md5": hashlib.md5(files["autoregressive.pth"]).hexdigest(),
+    }
     assert bundle.decoder_md5 == bundle.manifest.source["decoder_md5"]
     assert bundle.manifest.licence == "apache-2.0"
     local = imported_from(golden_checkpoints, config=golden_config)
@@ -113,8 +130,11 @@ def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path, hub):
     bundle = Bundle(tmp_path / "out")
     assert bundle.family.name == "whisper"
     assert bundle.tokenizer == tokenizer.decode()
-    assert bundle.manifest.source == {"repository": "someone/whisper-tiny", "revision": FIRST,
-                                      "files": {name: sha256(data) for name, data in files.items()}}
+    assert bundle.manifest.source == {
+        "repository": "someone/whisper-tiny",
+        "revision": FIRST,
+        "files": {name: sha256(data) for name, data in files.items()},
+    }
 
 
 def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignment_heads(run_import, tmp_path, hub):
@@ -131,21 +151,27 @@ def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignme
     expected = imported_from(write_hugging_face(tmp_path / "whole"))
     for network in bundle.networks:
         assert all(tensor.equal(expected.tensors(network)[key]) for key, tensor in bundle.tensors(network).items())
-    run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None,
-                         HF_HUB_OFFLINE="1")
+    run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None, HF_HUB_OFFLINE="1")
 
 
 def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_path, hub):
     source = write_kokoro_model(tmp_path / "source")
     style = np.load(source / "voices-v1.0.bin")["af_heart"].tobytes()
-    files = {"onnx/model.onnx": (source / "model.onnx").read_bytes(), "onnx/model_fp16.onnx": b"", "config.json": b"{}",
-             "voices/af_heart.bin": style, "voices/bm_fable.bin": style, "voices/jf_alpha.bin": b"not English"}
+    files = {
+        "onnx/model.onnx": (source / "model.onnx").read_bytes(),
+        "onnx/model_fp16.onnx": b"",
+        "config.json": b"{}",
+        "voices/af_heart.bin": style,
+        "voices/bm_fable.bin": style,
+        "voices/jf_alpha.bin": b"not English",
+    }
     repository = hub.Repository({FIRST: files}, {"main": FIRST})
     with hub.serving({"onnx-community/Kokoro-82M-v1.0-ONNX": repository}) as endpoint:
         printed = run_import(endpoint, "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./out", config=None)
     assert "Voices: af_heart, bm_fable\n" in printed
-    run_import("http://127.0.0.1:9", "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./again", config=None,
-                         HF_HUB_OFFLINE="1")
+    run_import(
+        "http://127.0.0.1:9", "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./again", config=None, HF_HUB_OFFLINE="1"
+    )
 
 
 def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path, hub):
@@ -160,10 +186,16 @@ def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path
     assert bundle.manifest.source["revision"] == FIRST
 
 
-@pytest.mark.parametrize(("names", "missing"), [
-    ({"config.json"}, "model.safetensors"),
-    ({"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"},
-     "model-00002-of-00002.safetensors")])
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        ({"config.json"}, "model.safetensors"),
+        (
+            {"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"},
+            "model-00002-of-00002.safetensors",
+        ),
+    ],
+)
 def test_a_whisper_repository_without_all_weights_is_refused(run_import, tmp_path, hub, names, missing):
     folder = write_hugging_face(tmp_path / "source", shards=2)
     repository = hub.Repository({FIRST: {name: (folder / name).read_bytes() for name in names}}, {"main": FIRST})
@@ -185,12 +217,16 @@ def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, 
 
 
 def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported, files, tmp_path, hub):
-    tuned = {"8301_gpt.pth": files["autoregressive.pth"], "900_gpt.pth": b"",
-             "tokenizer.json": packaged_file("tokenizer.json").read_bytes()}
+    tuned = {
+        "8301_gpt.pth": files["autoregressive.pth"],
+        "900_gpt.pth": b"",
+        "tokenizer.json": packaged_file("tokenizer.json").read_bytes(),
+    }
     repository = hub.Repository({FIRST: {f"models/{name}": data for name, data in tuned.items()}}, {"main": FIRST})
     with hub.serving({"me/tuned": repository}) as endpoint:
-        run_import(endpoint, "me/tuned/models/8301_gpt.pth", "--base", str(imported / "out"), "-o", "./out",
-                   config=None)
+        run_import(
+            endpoint, "me/tuned/models/8301_gpt.pth", "--base", str(imported / "out"), "-o", "./out", config=None
+        )
     source = Bundle(tmp_path / "out").manifest.source
     assert source["files"].keys() == {"models/8301_gpt.pth", "models/tokenizer.json"}
     assert (source["repository"], source["base"]) == ("me/tuned/models/8301_gpt.pth", "out")
@@ -217,13 +253,18 @@ def test_a_refused_connection_is_reported(run_import):
     assert f"the hub at {endpoint} cannot be reached" in message
 
 
-@pytest.mark.parametrize(("faults", "arguments", "message"), [
-    (None, (), "has no repository me/tts"), ({"files": {"README.md": b""}}, (), "at main has no autoregressive.pth"),
-    ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "give OWNER/NAME/8301_gpt.pth as SOURCE, with --base"),
-    ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
-    ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
-    ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
-    ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts states {'f' * 64}")])
+@pytest.mark.parametrize(
+    ("faults", "arguments", "message"),
+    [
+        (None, (), "has no repository me/tts"),
+        ({"files": {"README.md": b""}}, (), "at main has no autoregressive.pth"),
+        ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "give OWNER/NAME/8301_gpt.pth as SOURCE, with --base"),
+        ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
+        ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
+        ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
+        ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts states {'f' * 64}"),
+    ],
+)
 def test_a_fault_of_the_repository_is_reported(run_import, files, tmp_path, hub, faults, arguments, message):
     repositories = {}
     if faults is not None:
@@ -243,7 +284,8 @@ def test_a_server_that_is_no_hub_is_reported(run_import, hub, path, message):
 
 @pytest.mark.parametrize("arguments", [("./out", "--force"), ("./new", "--expect", "out/bundle.json")])
 def test_other_bytes_of_a_commit_that_a_bundle_recorded_are_refused(
-        imported, run_import, files, tmp_path, arguments, hub):
+    imported, run_import, files, tmp_path, arguments, hub
+):
     shutil.copytree(imported / "out", tmp_path / "out")
     forged = files | {"rlg_auto.pth": files["rlg_auto.pth"] + b"\0"}
     with hub.serving({"Manmay/tortoise-tts": hub.Repository({FIRST: forged}, {"main": FIRST})}) as endpoint:
@@ -267,6 +309,7 @@ def test_a_new_commit_can_have_other_bytes(imported, run_import, files, tmp_path
 
 # Recorded hashes
 
+
 def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle_json(tmp_path, edit_json):
     path = tmp_path / "expected.json"
     path.write_text(json.dumps({"a.pth": "A" * 64}))
@@ -288,8 +331,20 @@ def test_hashes_are_compared_without_case_and_every_recorded_file_must_exist():
         check_recorded_hashes({"c.pth": "ab"}, {"a.pth": "ab"}, "x")
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("Manmay/tortoise-tts", True), ("a/b", True), ("a", False), ("./a", False), ("/a/b", False), ("a/b/c", False),
-    ("../b", False), ("~/b", False), ("a/", False), ("a/b/models/8301_gpt.pth", True)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Manmay/tortoise-tts", True),
+        ("a/b", True),
+        ("a", False),
+        ("./a", False),
+        ("/a/b", False),
+        ("a/b/c", False),
+        ("../b", False),
+        ("~/b", False),
+        ("a/", False),
+        ("a/b/models/8301_gpt.pth", True),
+    ],
+)
 def test_repository_ids_are_distinguished_from_paths(text, expected):
     assert is_repository(text) is expected

@@ -45,24 +45,35 @@ ADAPTERS = {
     kohya: ("lora_unet_gpt_h_0.lora_down.weight", "adapter (LoRA or similar)"),
 }
 OTHERS = {
-    "an extra layer": (lambda entries: entries | {"speaker_embedding.weight": torch.ones(2, 3)},
-                       "speaker_embedding.weight; the model may sound different"),
+    "an extra layer": (
+        lambda entries: entries | {"speaker_embedding.weight": torch.ones(2, 3)},
+        "speaker_embedding.weight; the model may sound different",
+    ),
     "averaged weights next to the last": (lambda entries: {"model": entries, "ema": entries}, "ema;"),
-    "an adapter next to the network": (lambda entries: {"model": entries, "lora": {"a": torch.ones(2)}, "step": 3},
-                                       "adapter (LoRA or similar)"),
+    "an adapter next to the network": (
+        lambda entries: {"model": entries, "lora": {"a": torch.ones(2)}, "step": 3},
+        "adapter (LoRA or similar)",
+    ),
     "an adapter whose name begins as an optimiser's": (
-        lambda entries: {"model": entries, "optimized_lora": {"a": torch.ones(2)}}, "optimized_lora.a;"),
-    "a scaler that no trainer has": (lambda entries: {"model": entries, "ema_scaler": {"gain": torch.ones(2)}},
-                                     "ema_scaler;"),
+        lambda entries: {"model": entries, "optimized_lora": {"a": torch.ones(2)}},
+        "optimized_lora.a;",
+    ),
+    "a scaler that no trainer has": (
+        lambda entries: {"model": entries, "ema_scaler": {"gain": torch.ones(2)}},
+        "ema_scaler;",
+    ),
     "an adapter within an optimiser": (
         lambda entries: {"model": entries, "optimizer": {"layers": [adapter(entries, LAYER, "lora_A", "lora_B")]}},
-        f"optimizer.layers[0].{LAYER.replace('.0.', '.N.')}.lora_A"),
+        f"optimizer.layers[0].{LAYER.replace('.0.', '.N.')}.lora_A",
+    ),
     "an adapter in upstream's copy of the decoder": (
         lambda entries: entries | {f"inference_model.{LAYER}.lora_A": torch.ones(2, 3)},
-        "inference_model.gpt.h.N.attn.c_attn.lora_A"),
+        "inference_model.gpt.h.N.attn.c_attn.lora_A",
+    ),
     "more layers in upstream's copy of the decoder": (
         lambda entries: entries | {"inference_model.transformer.h.99.ln_1.weight": torch.ones(3)},
-        "inference_model.transformer.h.N.ln_1.weight; the model may"),
+        "inference_model.transformer.h.N.ln_1.weight; the model may",
+    ),
 }
 
 
@@ -71,10 +82,12 @@ def imported(source: Path, tmp_path: Path, *flags: object) -> tuple[int, Path]:
     return cli.main(["import", str(source), "-o", str(folder), *map(str, flags)]), folder
 
 
-@pytest.mark.parametrize(("change", "messages"), [*ADAPTERS.items(), *(
-    (change, (message,)) for change, message in OTHERS.values())])
+@pytest.mark.parametrize(
+    ("change", "messages"), [*ADAPTERS.items(), *((change, (message,)) for change, message in OTHERS.values())]
+)
 def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_request(
-        change: Callable[[dict], Any], messages: tuple[str, ...], directory, original, tmp_path, capsys):
+    change: Callable[[dict], Any], messages: tuple[str, ...], directory, original, tmp_path, capsys
+):
     entries = torch.load(directory / GPT, weights_only=True)
     torch.save(change(dict(entries)), source := tmp_path / "tuned_gpt.pth")
     status, folder = imported(source, tmp_path, "--base", original)
@@ -92,25 +105,59 @@ def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_reques
 
 def with_upstreams_copy(entries: dict) -> dict:
     """The state dict after upstream's ``post_init_gpt2_config``, whose copy shares the weights of the decoder."""
-    copied = {f"inference_model.transformer.{key.removeprefix('gpt.')}": value for key, value in entries.items()
-              if key.startswith("gpt.")}
-    for ours, theirs in (("mel_pos_embedding", "text_pos_embedding"), ("mel_embedding", "embeddings"),
-                         ("final_norm", "lm_head.0"), ("mel_head", "lm_head.1")):
-        copied |= {key.replace(ours, f"inference_model.{theirs}", 1): value for key, value in entries.items()
-                   if key.startswith(f"{ours}.")}
+    copied = {
+        f"inference_model.transformer.{key.removeprefix('gpt.')}": value
+        for key, value in entries.items()
+        if key.startswith("gpt.")
+    }
+    for ours, theirs in (
+        ("mel_pos_embedding", "text_pos_embedding"),
+        ("mel_embedding", "embeddings"),
+        ("final_norm", "lm_head.0"),
+        ("mel_head", "lm_head.1"),
+    ):
+        copied |= {
+            key.replace(ours, f"inference_model.{theirs}", 1): value
+            for key, value in entries.items()
+            if key.startswith(f"{ours}.")
+        }
     wte = entries["mel_embedding.weight"]
     buffers = {"attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8), "attn.masked_bias": torch.tensor(-1e4)}
     buffers = {f"inference_model.transformer.h.0.{name}": value for name, value in buffers.items()}
     return entries | copied | buffers | {"gpt.wte.weight": wte, "inference_model.transformer.wte.weight": wte}
 
 
-TRAINERS = ("optimizer", "optimizers", "optimizer_states", "optimizer_g", "optim", "optim_d", "scaler", "grad_scaler",
-            "lr_scheduler", "lr_schedulers", "scheduler", "rng_state", "rng_states", "cuda_rng_state", "loops",
-            "callbacks", "discriminator", "model_d", "mpd", "msd", "mrd", "epoch", "step", "global_step")
+TRAINERS = (
+    "optimizer",
+    "optimizers",
+    "optimizer_states",
+    "optimizer_g",
+    "optim",
+    "optim_d",
+    "scaler",
+    "grad_scaler",
+    "lr_scheduler",
+    "lr_schedulers",
+    "scheduler",
+    "rng_state",
+    "rng_states",
+    "cuda_rng_state",
+    "loops",
+    "callbacks",
+    "discriminator",
+    "model_d",
+    "mpd",
+    "msd",
+    "mrd",
+    "epoch",
+    "step",
+    "global_step",
+)
 
 
 def test_the_state_of_a_trainer_and_upstreams_copy_of_the_decoder_are_left_out_without_a_question(
-        directory, original, tmp_path, capsys):
+    directory, original, tmp_path, capsys
+):
     entries = with_upstreams_copy(torch.load(directory / GPT, weights_only=True))
     state = {name: {"state": {0: {"exp_avg": torch.ones(2)}}} for name in TRAINERS}
     torch.save({"model": entries, **state, "args": {"lora_rank": 8}}, source := tmp_path / "tuned_gpt.pth")
@@ -124,12 +171,16 @@ def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
     (folder / "models").mkdir(exist_ok=True)
     wrapped = {f"base_model.model.{key}": value for key, value in factors.items()}
     save_file(wrapped, folder / "adapter_model.safetensors")
-    torch.save({"a": torch.ones(2)}, folder / "lora.pth")                       # known by its name alone
-    torch.save({"weights": factors}, folder / "models" / "style.PT")            # known by its keys alone
+    torch.save({"a": torch.ones(2)}, folder / "lora.pth")  # known by its name alone
+    torch.save({"weights": factors}, folder / "models" / "style.PT")  # known by its keys alone
     (folder / "my-LoRA.bin").write_bytes(b"no checkpoint")
     lora = "gpt.h.N.attn.c_attn.lora_A.weight"
-    return {"adapter_model.safetensors": f"base_model.model.{lora}", "lora.pth": "a", "models/style.PT": lora,
-            "my-LoRA.bin": "a file that cannot be read"}
+    return {
+        "adapter_model.safetensors": f"base_model.model.{lora}",
+        "lora.pth": "a",
+        "models/style.PT": lora,
+        "my-LoRA.bin": "a file that cannot be read",
+    }
 
 
 def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, tmp_path, capsys):
@@ -175,8 +226,10 @@ def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, caps
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, capsys):
     entries = torch.load(directory / GPT, weights_only=True)
-    factors = {f"base_model.model.{key}": value
-               for key, value in adapter(entries, LAYER, "lora_A.weight", "lora_B.weight").items()}
+    factors = {
+        f"base_model.model.{key}": value
+        for key, value in adapter(entries, LAYER, "lora_A.weight", "lora_B.weight").items()
+    }
     source = tmp_path / f"adapter_model{suffix}"
     save_file(factors, source) if suffix == ".safetensors" else torch.save(factors, source)
     assert imported(source, tmp_path, "--base", original)[0] == 1

@@ -7,14 +7,14 @@ import importlib
 import sys
 
 CAMPAIGNS = {
-    "kill": "tests.campaigns.kill",             # work interrupted at every call that changes a file
-    "fuzz": "tests.campaigns.fuzz",             # damaged and hostile inputs of every kind that is read
-    "machines": "tests.campaigns.machines",     # simulated Macs that refuse or spoil one function after the other
-    "growth": "tests.campaigns.growth",         # documents of all kinds, twice and four times as long
-    "lanes": "tests.campaigns.lanes",           # threads that share a decoder, with cancels, failures and slow readers
-    "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
-    "readings": "tests.campaigns.readings",     # the normaliser beside another one, and a file of readings
-    "modules": "tests.campaigns.modules",       # small modules of torch, converted and interpreted
+    "kill": "tests.campaigns.kill",  # work interrupted at every call that changes a file
+    "fuzz": "tests.campaigns.fuzz",  # damaged and hostile inputs of every kind that is read
+    "machines": "tests.campaigns.machines",  # simulated Macs that refuse or spoil one function after the other
+    "growth": "tests.campaigns.growth",  # documents of all kinds, twice and four times as long
+    "lanes": "tests.campaigns.lanes",  # threads that share a decoder, with cancels, failures and slow readers
+    "clients": "tests.campaigns.clients",  # mixed clients of a server with few descriptors, some hostile
+    "readings": "tests.campaigns.readings",  # the normaliser beside another one, and a file of readings
+    "modules": "tests.campaigns.modules",  # small modules of torch, converted and interpreted
 }
 
 

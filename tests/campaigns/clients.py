@@ -28,11 +28,21 @@ from typing import Any
 from tests.server.server_process import ServerProcess
 
 DESCRIPTORS = 256
-TEXTS = ["The wind blew over the hill.", "It rained in the valley, and we went home.",
-         "Two boats? No, one [pause:200ms]."]
-LIMITS = {"health_p99_s": 0.5, "request_p95_ratio": 2.0, "memory_more_mib": 200, "descriptors_more": 2,
-          "log_faults_mib": 1.0, "wrong_sounds": 0, "sigterm_s": 34.0}      # the latter: the drain, and 4 s
-FRIENDLY, HOSTILE = 7, 3        # threads of each
+TEXTS = [
+    "The wind blew over the hill.",
+    "It rained in the valley, and we went home.",
+    "Two boats? No, one [pause:200ms].",
+]
+LIMITS = {
+    "health_p99_s": 0.5,
+    "request_p95_ratio": 2.0,
+    "memory_more_mib": 200,
+    "descriptors_more": 2,
+    "log_faults_mib": 1.0,
+    "wrong_sounds": 0,
+    "sigterm_s": 34.0,
+}  # the latter: the drain, and 4 s
+FRIENDLY, HOSTILE = 7, 3  # threads of each
 RESULTS = Path(__file__).parent / "results" / "clients.json"
 
 
@@ -46,7 +56,7 @@ class Campaign:
         self.found: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.health: list[float] = []
-        self.requests: list[float] = []     # seconds that each text took over HTTP
+        self.requests: list[float] = []  # seconds that each text took over HTTP
         self.until = 0.0
 
     def connect(self, port: int = 0) -> socket.socket:
@@ -54,8 +64,9 @@ class Campaign:
 
     def speak(self, text: str) -> bytes:
         body = json.dumps({"model": "heart", "input": text, "response_format": "pcm"}).encode()
-        request = urllib.request.Request(f"{self.server.address}/v1/audio/speech", body,
-                                         {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.server.address}/v1/audio/speech", body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as response:
             return response.read()
 
@@ -63,8 +74,10 @@ class Campaign:
         """Let the clients do what they do for so long; return the most that the server held."""
         self.until, peak = time.monotonic() + seconds, Counter(self.server.status())
         kinds = [(friendly, "friendly")] * FRIENDLY + [(hostile, "hostile")] * hostile_clients + [(watch, "watch")]
-        threads = [threading.Thread(target=self.repeat, args=(kind, name, random.Random(self.seed + number)))
-                   for number, (kind, name) in enumerate(kinds)]
+        threads = [
+            threading.Thread(target=self.repeat, args=(kind, name, random.Random(self.seed + number)))
+            for number, (kind, name) in enumerate(kinds)
+        ]
         for thread in threads:
             thread.start()
         while time.monotonic() < self.until:
@@ -78,7 +91,7 @@ class Campaign:
         while time.monotonic() < self.until:
             try:
                 client(self, rng)
-            except Exception as error:          # hostile clients are cut off; friendly ones may be asked to wait
+            except Exception as error:  # hostile clients are cut off; friendly ones may be asked to wait
                 self.errors[f"{name}: {type(error).__name__} {getattr(error, 'code', '')}".strip()] += 1
                 time.sleep(0.05)
 
@@ -94,6 +107,7 @@ def watch(campaign: Campaign, rng: random.Random) -> None:
 
 
 # Clients that speak
+
 
 def friendly(campaign: Campaign, rng: random.Random) -> None:
     text = rng.choice(TEXTS)
@@ -129,6 +143,7 @@ def by_wyoming(campaign: Campaign, text: str) -> bytes:
 
 # Clients that do harm
 
+
 def hostile(campaign: Campaign, rng: random.Random) -> None:
     kind = rng.choice((slow, silent, leaving, flooding, malformed, costly, withholding, sending_nothing))
     campaign.found[f"hostile_{kind.__name__}"] += 1
@@ -136,8 +151,9 @@ def hostile(campaign: Campaign, rng: random.Random) -> None:
 
 
 def request_head(length: int, kind: str = "application/json", path: str = "/v1/audio/speech") -> bytes:
-    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {length}\r\n\r\n").encode()
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
 
 
 def slow(campaign: Campaign, rng: random.Random) -> None:
@@ -145,7 +161,7 @@ def slow(campaign: Campaign, rng: random.Random) -> None:
     with campaign.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         if rng.random() < 0.5:
-            for sign in request_head(1000)[:rng.randrange(20, 100)]:
+            for sign in request_head(1000)[: rng.randrange(20, 100)]:
                 connection.sendall(bytes([sign]))
                 time.sleep(0.02)
         else:
@@ -169,7 +185,7 @@ def silent(campaign: Campaign, rng: random.Random) -> None:
 def leaving(campaign: Campaign, rng: random.Random) -> None:
     body = json.dumps({"model": "heart", "input": " ".join(TEXTS)}).encode()
     with campaign.connect() as connection:
-        connection.sendall((request_head(len(body)) + body)[:rng.randrange(1, 600)])
+        connection.sendall((request_head(len(body)) + body)[: rng.randrange(1, 600)])
         time.sleep(rng.random() * 0.3)
 
 
@@ -180,9 +196,11 @@ def flooding(campaign: Campaign, rng: random.Random) -> None:
         key = base64.b64encode(os.urandom(16)).decode()
         with suppress(OSError):
             if rng.random() < 0.5:
-                connection.sendall(f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-                                   f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
-                                   "Sec-WebSocket-Version: 13\r\n\r\n".encode())
+                connection.sendall(
+                    f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+                    f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+                    "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+                )
                 for _ in range(50):
                     connection.sendall((b"\x89\xfd" + bytes(4) + bytes(125)) * 1000)
             else:
@@ -191,10 +209,15 @@ def flooding(campaign: Campaign, rng: random.Random) -> None:
 
 
 def malformed(campaign: Campaign, rng: random.Random) -> None:
-    frames = [os.urandom(rng.randrange(1, 5000)), b"[" * 100_000, b'{"type": "synthesize", "data": {"text": 1}}\n',
-              request_head(26 << 20, "multipart/x"), request_head(26 << 20, "multipart/form-data; boundary=x",
-                                                                  "/v1/audio/voices") + bytes(1 << 20),
-              b"\x89" + struct.pack("!Q", 1 << 40), request_head(10) + b'{"input":1']
+    frames = [
+        os.urandom(rng.randrange(1, 5000)),
+        b"[" * 100_000,
+        b'{"type": "synthesize", "data": {"text": 1}}\n',
+        request_head(26 << 20, "multipart/x"),
+        request_head(26 << 20, "multipart/form-data; boundary=x", "/v1/audio/voices") + bytes(1 << 20),
+        b"\x89" + struct.pack("!Q", 1 << 40),
+        request_head(10) + b'{"input":1',
+    ]
     with campaign.connect(rng.choice((campaign.server.port, campaign.wyoming_port))) as connection:
         connection.settimeout(1)
         with suppress(OSError):
@@ -205,8 +228,14 @@ def malformed(campaign: Campaign, rng: random.Random) -> None:
 def costly(campaign: Campaign, rng: random.Random) -> None:
     """Asks for as much as a small request can."""
     lexicon = {"wind": "very " * 30}
-    fields = rng.choice(({"input": "A." + " [pause:60s]" * 10}, {"input": "A." + " [pause:60s]" * 340},
-                         {"input": "wind " * 800, "lexicon": lexicon}, {"input": "1" * 4000}))
+    fields = rng.choice(
+        (
+            {"input": "A." + " [pause:60s]" * 10},
+            {"input": "A." + " [pause:60s]" * 340},
+            {"input": "wind " * 800, "lexicon": lexicon},
+            {"input": "1" * 4000},
+        )
+    )
     body = json.dumps({"model": "heart", "response_format": rng.choice(("pcm", "mp3")), **fields}).encode()
     with campaign.connect() as connection:
         connection.settimeout(2)
@@ -216,10 +245,14 @@ def costly(campaign: Campaign, rng: random.Random) -> None:
                 pass
 
 
-UPGRADE = (b"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-           b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
-CHUNKED = (b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-           b"Transfer-Encoding: chunked\r\n\r\n")
+UPGRADE = (
+    b"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+CHUNKED = (
+    b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 
 
 def withholding(campaign: Campaign, rng: random.Random) -> None:
@@ -237,7 +270,7 @@ def withholding(campaign: Campaign, rng: random.Random) -> None:
     with campaign.connect(campaign.wyoming_port) as connection:
         connection.sendall(start)
         for at in range(0, len(text), 4):
-            data = {"type": "synthesize-chunk", "data": {"text": text[at:at + 4]}}
+            data = {"type": "synthesize-chunk", "data": {"text": text[at : at + 4]}}
             connection.sendall(json.dumps(data).encode() + b"\n")
 
 
@@ -258,8 +291,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    with ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--add-voices",
-                       descriptors=DESCRIPTORS) as server:
+    with ServerProcess(
+        "--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--add-voices", descriptors=DESCRIPTORS
+    ) as server:
         server.wait_until_ready()
         result = measured(server, options)
     sys.stdout.write(text := json.dumps(result, indent=1) + "\n")
@@ -275,30 +309,42 @@ def percentile(values: list[float], share: float) -> float:
 
 def measured(server: ServerProcess, options: argparse.Namespace) -> dict[str, Any]:
     campaign = Campaign(server, options.seed)
-    for text in TEXTS * 3:              # the first use of everything
+    for text in TEXTS * 3:  # the first use of everything
         campaign.speak(text), by_wyoming(campaign, text)
     before = server.status()
     campaign.run(min(60.0, 6 * options.minutes), 0)
     friendly_alone = percentile(campaign.requests, 0.95)
     campaign.health, campaign.requests = [], []
     peak = campaign.run(60 * options.minutes, HOSTILE)
-    time.sleep(35)                      # the limit of silence, after which nothing of the clients is left
+    time.sleep(35)  # the limit of silence, after which nothing of the clients is left
     after = server.status()
     assert all(campaign.speak(text) == sound for text, sound in campaign.expected.items())
-    return {"minutes": options.minutes, "descriptors": DESCRIPTORS, "clients": FRIENDLY + HOSTILE,
-            "health_requests": len(campaign.health), "health_p50_s": percentile(campaign.health, 0.5),
-            "health_p99_s": percentile(campaign.health, 0.99), "health_worst_s": round(max(campaign.health), 4),
-            "requests": len(campaign.requests), "request_p95_s": (slow := percentile(campaign.requests, 0.95)),
-            "request_p95_without_hostile_s": friendly_alone, "request_p95_ratio": round(slow / friendly_alone, 2),
-            "memory_mib": before["memory_kib"] >> 10, "memory_peak_mib": peak["memory_kib"] >> 10,
-            "memory_more_mib": (after["memory_kib"] - before["memory_kib"]) >> 10,
-            "descriptors_peak": peak["files"], "descriptors_more": after["files"] - before["files"],
-            "threads": before["threads"], "threads_after": after["threads"],       # those of the pools stay
-            **log_sizes(server.log_file.read_bytes().splitlines(keepends=True)),
-            "sounds": campaign.found["sounds"], "wrong_sounds": campaign.found["wrong_sounds"],
-            "sigterm_s": seconds_to_stop(campaign),
-            "hostile": {kind: count for kind, count in sorted(campaign.found.items()) if kind.startswith("hostile")},
-            "errors": dict(sorted(campaign.errors.items()))}
+    return {
+        "minutes": options.minutes,
+        "descriptors": DESCRIPTORS,
+        "clients": FRIENDLY + HOSTILE,
+        "health_requests": len(campaign.health),
+        "health_p50_s": percentile(campaign.health, 0.5),
+        "health_p99_s": percentile(campaign.health, 0.99),
+        "health_worst_s": round(max(campaign.health), 4),
+        "requests": len(campaign.requests),
+        "request_p95_s": (slow := percentile(campaign.requests, 0.95)),
+        "request_p95_without_hostile_s": friendly_alone,
+        "request_p95_ratio": round(slow / friendly_alone, 2),
+        "memory_mib": before["memory_kib"] >> 10,
+        "memory_peak_mib": peak["memory_kib"] >> 10,
+        "memory_more_mib": (after["memory_kib"] - before["memory_kib"]) >> 10,
+        "descriptors_peak": peak["files"],
+        "descriptors_more": after["files"] - before["files"],
+        "threads": before["threads"],
+        "threads_after": after["threads"],  # those of the pools stay
+        **log_sizes(server.log_file.read_bytes().splitlines(keepends=True)),
+        "sounds": campaign.found["sounds"],
+        "wrong_sounds": campaign.found["wrong_sounds"],
+        "sigterm_s": seconds_to_stop(campaign),
+        "hostile": {kind: count for kind, count in sorted(campaign.found.items()) if kind.startswith("hostile")},
+        "errors": dict(sorted(campaign.errors.items())),
+    }
 
 
 def seconds_to_stop(campaign: Campaign) -> float:

@@ -34,14 +34,14 @@ from tests.campaigns.fuzz_inputs import InputKind, kinds
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 ROOT = Path(__file__).parents[2]
-SECONDS = 5                 # of CPU time that an input may take
-MEMORY = 1 << 30            # bytes that it may take
-HANGS = 60                  # seconds of CPU time of a batch, and minutes of any time: other work has the machine too
-BATCH = 64                  # inputs after which the time is looked at
-TRACED = 64                 # inputs of which one is traced
-KEPT = 5                    # failures of a kind that are stored with their input
-CORPUS = 2000               # inputs that are mutated, at most
-TURN = 5.0                  # seconds of a turn of a kind, times its weight
+SECONDS = 5  # of CPU time that an input may take
+MEMORY = 1 << 30  # bytes that it may take
+HANGS = 60  # seconds of CPU time of a batch, and minutes of any time: other work has the machine too
+BATCH = 64  # inputs after which the time is looked at
+TRACED = 64  # inputs of which one is traced
+KEPT = 5  # failures of a kind that are stored with their input
+CORPUS = 2000  # inputs that are mutated, at most
+TURN = 5.0  # seconds of a turn of a kind, times its weight
 
 Lines = set[tuple[str, int]]
 
@@ -68,7 +68,7 @@ def lines_of(sources: tuple[str, ...]) -> Lines:
             found.update((file, line) for *_, line in code.co_lines() if line and line > code.co_firstlineno)
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
-                add(file, inner, bool(inner.co_flags & 2))      # CO_NEWLOCALS: a function, not a class
+                add(file, inner, bool(inner.co_flags & 2))  # CO_NEWLOCALS: a function, not a class
 
     for source in sources:
         path = str(ROOT / source)
@@ -78,6 +78,7 @@ def lines_of(sources: tuple[str, ...]) -> Lines:
 
 def traced(read: Callable[[], object], files: set[str], reached: Lines) -> None:
     """Run ``read`` and note the lines that it reaches."""
+
     def note(frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code.co_filename not in files:
             return None
@@ -117,8 +118,15 @@ class Attack:
                 self.feed(trace=self.count % TRACED == 0 or (number == 0 and len(self.corpus) < 8))
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        return {"inputs": self.count, "refused": self.refused, "bytes": self.bytes, "seconds": time.process_time(),
-                "failures": list(self.failures.values()), "corpus": self.corpus, "reached": self.reached}
+        return {
+            "inputs": self.count,
+            "refused": self.refused,
+            "bytes": self.bytes,
+            "seconds": time.process_time(),
+            "failures": list(self.failures.values()),
+            "corpus": self.corpus,
+            "reached": self.reached,
+        }
 
     def _tick(self, *_: object) -> None:
         """Called after each second of CPU time: no timer is set for each input."""
@@ -130,7 +138,7 @@ class Attack:
     def feed(self, trace: bool) -> None:
         name, data = self.kind.input(self.corpus, self.rng)
         self.last.seek(0)
-        self.last.write(f"{name}\n{len(data)}\n".encode() + data[:len(self.last) - 100])
+        self.last.write(f"{name}\n{len(data)}\n".encode() + data[: len(self.last) - 100])
         self.count, self.bytes = self.count + 1, self.bytes + len(data)
         wrong, began, reached = "", time.process_time(), len(self.reached)
         try:
@@ -143,7 +151,7 @@ class Attack:
             wrong = "its error has several lines" if "\n" in str(error) else ""
         except TooSlowError:
             wrong = f"it takes more than {SECONDS} s"
-        except BaseException as error:      # a panic of Rust code is no Exception
+        except BaseException as error:  # a panic of Rust code is no Exception
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrong = f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {str(error)[:200]}"
         if len(self.reached) > reached and len(self.corpus) < CORPUS:
@@ -162,12 +170,12 @@ def turn(kind: InputKind, corpus: list[tuple[str, bytes]], folder: Path, seconds
     child = os.fork()
     if not child:
         errors = os.fdopen(os.dup(2), "w")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)        # decoders print what they dislike
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders print what they dislike
         try:
             attack = Attack(kind, last, corpus, seed)
             result.write_bytes(pickle.dumps(attack.run(seconds)))
         except BaseException:
-            traceback.print_exc(file=errors)        # a fault of this file
+            traceback.print_exc(file=errors)  # a fault of this file
             errors.flush()
             os._exit(1)
         os._exit(0)
@@ -175,16 +183,28 @@ def turn(kind: InputKind, corpus: list[tuple[str, bytes]], folder: Path, seconds
     if status == 0:
         return pickle.loads(result.read_bytes())
     name, length, data = (last[:] if last[0] else b"nothing yet\n0\n").split(b"\n", 2)
-    return {"inputs": 1, "refused": 0, "bytes": 0, "seconds": 0, "corpus": corpus, "reached": set(), "failures": [
-        {"wrong": f"the process ended with status {status}", **stored(name.decode(), data[:int(length)])}]}
+    return {
+        "inputs": 1,
+        "refused": 0,
+        "bytes": 0,
+        "seconds": 0,
+        "corpus": corpus,
+        "reached": set(),
+        "failures": [
+            {"wrong": f"the process ended with status {status}", **stored(name.decode(), data[: int(length)])}
+        ],
+    }
 
 
 def merged(before: dict[str, Any], found: dict[str, Any], reached: int, lines: int) -> dict[str, Any]:
     """The figures of a kind with those of a turn."""
     failures = {failure["wrong"]: failure for failure in [*found["failures"], *before.get("failures", [])]}
-    return {**{name: round(before.get(name, 0) + found[name]) for name in ("inputs", "refused", "bytes", "seconds")},
-            "lines": lines, "lines_reached": max(reached, before.get("lines_reached", 0)),
-            "failures": list(failures.values())[:KEPT]}
+    return {
+        **{name: round(before.get(name, 0) + found[name]) for name in ("inputs", "refused", "bytes", "seconds")},
+        "lines": lines,
+        "lines_reached": max(reached, before.get("lines_reached", 0)),
+        "failures": list(failures.values())[:KEPT],
+    }
 
 
 def main(arguments: list[str]) -> int:
@@ -220,7 +240,11 @@ def main(arguments: list[str]) -> int:
 
 
 def write(output: Path, totals: dict[str, Any]) -> None:
-    result = {"seconds_allowed": SECONDS, "megabytes_allowed": MEMORY >> 20,
-              "inputs": sum(each["inputs"] for each in totals.values()),
-              "cpu_seconds": sum(each["seconds"] for each in totals.values()), "kinds": totals}
+    result = {
+        "seconds_allowed": SECONDS,
+        "megabytes_allowed": MEMORY >> 20,
+        "inputs": sum(each["inputs"] for each in totals.values()),
+        "cpu_seconds": sum(each["seconds"] for each in totals.values()),
+        "kinds": totals,
+    }
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

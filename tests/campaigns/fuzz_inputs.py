@@ -38,19 +38,56 @@ from ane.voices import Voice, open_voice, save_voice
 from tests.books.book_files import write_book
 from tests.fastspeech_files import write_fastspeech
 
-LONGEST = 20_000            # bytes of an input, unless a good one is longer
-SHORT = 60                  # bytes of most texts: what fails in a long one, fails in a short one too
+LONGEST = 20_000  # bytes of an input, unless a good one is longer
+SHORT = 60  # bytes of most texts: what fails in a long one, fails in a short one too
 VALUES = (None, True, -1, 0, 1 << 31, 1 << 64, 1e308, "", "\0", "../x", "x" * 300, [], {}, [[]], {"a": {}})
-PIECES = (b"<", b">", b"&", b"[pause:60s]", b"<speak>", b"</speak>", b"[", b"]", b"{", b"}", b"\xff", b"\0", b"9" * 40,
-          b"--", b"#", b"\n\n", b"\xe2\x80\xae", b"\xf0\x9f\x90\xa2", b"1/2", b"$1,000.50", b"http://a.b", b"I'm", b'"')
-SENTENCES = ("Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m. on 3 May 2024.\n\nCall (555) 123-4567, chapter XIV!",
-             "He said: “Well—no.” [pause:0.5s] And {HH AH0} went on; 21 °C, 1/2, №5, e.g. that.",
-             '<speak>One <break time="500ms"/> <say-as interpret-as="date">2024-05-03</say-as> <prosody rate="slow">two'
-             '</prosody><sub alias="three">3</sub></speak>')
-ELEMENTS = ('<break time="1s"/>', '<break strength="weak"/>', '<prosody rate="90%">a</prosody>', "<p><s>a</s> b.</p>",
-            '<sub alias="b">a</sub>', '<phoneme ph="HH AH0">a</phoneme>', '<say-as interpret-as="time">1:30</say-as>',
-            '<emphasis level="strong">a</emphasis>', '<mark name="a"/>', "<!-- a -->", '<voice name="a">b</voice>',
-            '<say-as interpret-as="characters">ABC</say-as>', '<lang xml:lang="de">a</lang>', '<audio src="a"/>')
+PIECES = (
+    b"<",
+    b">",
+    b"&",
+    b"[pause:60s]",
+    b"<speak>",
+    b"</speak>",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"\xff",
+    b"\0",
+    b"9" * 40,
+    b"--",
+    b"#",
+    b"\n\n",
+    b"\xe2\x80\xae",
+    b"\xf0\x9f\x90\xa2",
+    b"1/2",
+    b"$1,000.50",
+    b"http://a.b",
+    b"I'm",
+    b'"',
+)
+SENTENCES = (
+    "Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m. on 3 May 2024.\n\nCall (555) 123-4567, chapter XIV!",
+    "He said: “Well—no.” [pause:0.5s] And {HH AH0} went on; 21 °C, 1/2, №5, e.g. that.",
+    '<speak>One <break time="500ms"/> <say-as interpret-as="date">2024-05-03</say-as> <prosody rate="slow">two'
+    '</prosody><sub alias="three">3</sub></speak>',
+)
+ELEMENTS = (
+    '<break time="1s"/>',
+    '<break strength="weak"/>',
+    '<prosody rate="90%">a</prosody>',
+    "<p><s>a</s> b.</p>",
+    '<sub alias="b">a</sub>',
+    '<phoneme ph="HH AH0">a</phoneme>',
+    '<say-as interpret-as="time">1:30</say-as>',
+    '<emphasis level="strong">a</emphasis>',
+    '<mark name="a"/>',
+    "<!-- a -->",
+    '<voice name="a">b</voice>',
+    '<say-as interpret-as="characters">ABC</say-as>',
+    '<lang xml:lang="de">a</lang>',
+    '<audio src="a"/>',
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +113,11 @@ class InputKind:
             start = 0 if len(data) <= SHORT and rng.random() < 0.5 else rng.randrange(len(data) + 1)
             if not start:
                 return name, mutated(data[:SHORT], rng, (other[:SHORT],), SHORT, 3)
-            return name, mutated(data[start:start + rng.randrange(1, SHORT)], rng, (other[:SHORT],), SHORT, 3)
+            return name, mutated(data[start : start + rng.randrange(1, SHORT)], rng, (other[:SHORT],), SHORT, 3)
         return name, mutated_input(data, rng, (other,))
 
 
-def mutated(data: bytes, rng: random.Random, others: Sequence[bytes], longest: int = LONGEST,
-            most: int = 8) -> bytes:
+def mutated(data: bytes, rng: random.Random, others: Sequence[bytes], longest: int = LONGEST, most: int = 8) -> bytes:
     """The bytes with one to ``most`` changes."""
     changed = bytearray(data)
     for _ in range(rng.randrange(most) + 1):
@@ -90,22 +126,22 @@ def mutated(data: bytes, rng: random.Random, others: Sequence[bytes], longest: i
         if kind == 0 and at < len(changed):
             changed[at] = rng.randrange(256)
         elif kind == 1:
-            del changed[at:at + length]
+            del changed[at : at + length]
         elif kind == 2:
-            changed[at:at] = changed[at:at + length] * rng.choice((1, 2, 30))
+            changed[at:at] = changed[at : at + length] * rng.choice((1, 2, 30))
         elif kind == 3:
             changed[at:at] = rng.choice(PIECES) * rng.choice((1, 1, 3, 200))
         elif kind == 4:
             other = rng.choice(others)
             start = rng.randrange(len(other) + 1)
-            changed[at:at + rng.choice((0, length))] = other[start:start + length]
+            changed[at : at + rng.choice((0, length))] = other[start : start + length]
         elif kind == 5:
             del changed[at:]
         elif kind == 6:
-            changed[at:at + 4] = rng.choice((0, 1, 1 << 31, (1 << 32) - 1)).to_bytes(4, "little")
+            changed[at : at + 4] = rng.choice((0, 1, 1 << 31, (1 << 32) - 1)).to_bytes(4, "little")
         elif at < len(changed):
             changed[at] ^= 1 << rng.randrange(8)
-    return bytes(changed[:max(longest, len(data))])
+    return bytes(changed[: max(longest, len(data))])
 
 
 def mutated_json(content: Any, rng: random.Random) -> Any:
@@ -139,14 +175,21 @@ def mutated_input(data: bytes, rng: random.Random, others: Sequence[bytes]) -> b
 
 def kinds(folder: Path) -> dict[str, InputKind]:
     """All kinds. ``folder`` is for the good inputs."""
+
     def files(*names: str) -> list[tuple[str, bytes]]:
         return [(Path(name).name, (folder / name).read_bytes()) for name in names]
 
     def sounds() -> list[tuple[str, bytes]]:
         noise, made = 0.1 * np.random.default_rng(0).standard_normal(8000), []
-        for form, subtype, suffix in (("WAV", "PCM_16", "wav"), ("RF64", "PCM_16", "wav"), ("FLAC", "PCM_16", "flac"),
-                                      ("OGG", "VORBIS", "ogg"), ("MP3", "MPEG_LAYER_III", "mp3"),
-                                      ("AIFF", "PCM_16", "aiff"), ("CAF", "PCM_16", "caf")):
+        for form, subtype, suffix in (
+            ("WAV", "PCM_16", "wav"),
+            ("RF64", "PCM_16", "wav"),
+            ("FLAC", "PCM_16", "flac"),
+            ("OGG", "VORBIS", "ogg"),
+            ("MP3", "MPEG_LAYER_III", "mp3"),
+            ("AIFF", "PCM_16", "aiff"),
+            ("CAF", "PCM_16", "caf"),
+        ):
             content = io.BytesIO()
             soundfile.write(content, noise, 16000, subtype, format=form)
             made.append((f"a.{suffix}", content.getvalue()))
@@ -156,6 +199,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         def write_and_read(name: str, data: bytes) -> object:
             (inputs / name).write_bytes(data)
             return read(inputs / name)
+
         return write_and_read
 
     def text(data: bytes) -> str:
@@ -168,7 +212,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     def body(name: str, data: bytes) -> None:
         try:
             read = SpeechBody.model_validate_json(data)
-        except ValidationError as error:        # of which FastAPI makes an answer
+        except ValidationError as error:  # of which FastAPI makes an answer
             raise RefusedError(error.errors()[0]["msg"].splitlines()[0]) from None
         read_client_lexicon(read)
         catalogue.voice(catalogue.model(read.model), read.voice_name)
@@ -176,7 +220,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     def message(name: str, data: bytes) -> None:
         try:
             (StreamStart if name == "start" else StreamText).model_validate_json(data)
-        except ValidationError as error:        # as ``ane.server.websocket.receive``
+        except ValidationError as error:  # as ``ane.server.websocket.receive``
             raise RefusedError(error.errors()[0]["msg"].splitlines()[0]) from None
 
     def events(name: str, data: bytes) -> None:
@@ -186,12 +230,15 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         reader, sent = asyncio.StreamReader(), bytearray()
         reader.feed_data(data)
         reader.feed_eof()
-        writer = SimpleNamespace(write=sent.extend, writelines=lambda parts: [sent.extend(part) for part in parts],
-                                 drain=lambda: asyncio.sleep(0))
-        client = WyomingClient(service, LimitedReader(reader, 1 << 20, 5.0), writer)        # type: ignore[arg-type]
+        writer = SimpleNamespace(
+            write=sent.extend,
+            writelines=lambda parts: [sent.extend(part) for part in parts],
+            drain=lambda: asyncio.sleep(0),
+        )
+        client = WyomingClient(service, LimitedReader(reader, 1 << 20, 5.0), writer)  # type: ignore[arg-type]
         try:
             await client.serve(lambda: None, lambda: None)
-        except (asyncio.IncompleteReadError, ConnectionResetError):     # the connection ends, without a word
+        except (asyncio.IncompleteReadError, ConnectionResetError):  # the connection ends, without a word
             raise RefusedError("ended") from None
         if b'"internal' in sent:
             raise AssertionError(sent.decode("utf-8", "replace")[-300:])
@@ -202,9 +249,14 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     inputs, loop = folder / "inputs", asyncio.new_event_loop()
     inputs.mkdir()
     catalogue = Catalogue(ServerSettings(models=("heart",)))
-    service: Any = SimpleNamespace(settings=catalogue.settings, catalogue=catalogue, speak=speak,
-                                   check_text=len, check_stream=lambda length: None,
-                                   count_refusal=lambda kind, status: None)
+    service: Any = SimpleNamespace(
+        settings=catalogue.settings,
+        catalogue=catalogue,
+        speak=speak,
+        check_text=len,
+        check_stream=lambda length: None,
+        count_refusal=lambda kind, status: None,
+    )
 
     def tokenizer(path: Path) -> None:
         Tokenizer(read_tokenizer(path)).speakable_ids("hello there")
@@ -225,46 +277,93 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     write_book(folder / "book.epub", {"a.xhtml": "<h1>One</h1><p>Text<a href='#n'>1</a>.</p>", "b.xhtml": "<p>2.</p>"})
     (folder / "words.tsv").write_text("Smith\tSmyth\nlead\tled\texact\tnoun\n")
     page = f"<title>T</title><h1>A</h1><ul><li>{SENTENCES[0]}</ul><table><tr><td>1<td>2</table><pre>code</pre>"
-    for name, content in (("a.md", f"---\ntitle: T\n---\n# One\n\n{SENTENCES[1]}[^1]\n\n[^1]: A note.\n"),
-                          ("a.html", page), ("a.txt", f"CHAPTER I\n\n{SENTENCES[0]}\n\n* * *\n\n- one\n- two\n"),
-                          ("a.srt", "1\n00:00:01,000 --> 00:00:02,500\n<i>Hello.</i>\n\n"
-                                    "2\n00:00:05,000 --> 00:00:07,0\nYes.\n")):
+    for name, content in (
+        ("a.md", f"---\ntitle: T\n---\n# One\n\n{SENTENCES[1]}[^1]\n\n[^1]: A note.\n"),
+        ("a.html", page),
+        ("a.txt", f"CHAPTER I\n\n{SENTENCES[0]}\n\n* * *\n\n- one\n- two\n"),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,500\n<i>Hello.</i>\n\n2\n00:00:05,000 --> 00:00:07,0\nYes.\n"),
+    ):
         (folder / name).write_text(content)
     sentences = [("a", sentence.encode()) for sentence in SENTENCES]
     elements = [("a", f"<speak>{element}</speak>".encode()) for element in ELEMENTS]
     image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(40), b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(60)
-    good = {"model": "heart", "input": "Hm.", "voice": "default", "response_format": "opus", "speed": 1.5,
-            "seed": 1, "lexicon": {"wind": "wynd"}, "stream_format": "sse", "word_times": True}
+    good = {
+        "model": "heart",
+        "input": "Hm.",
+        "voice": "default",
+        "response_format": "opus",
+        "speed": 1.5,
+        "seed": 1,
+        "lexicon": {"wind": "wynd"},
+        "stream_format": "sse",
+        "word_times": True,
+    }
     bodies = [("body", json.dumps(value).encode()) for value in (good, {**good, "voice": {"id": "a"}})]
-    messages = [("start", json.dumps({"type": "start", "model": "heart", "lexicon": {"a": "b"}}).encode()),
-                ("text", b'{"type": "text", "text": "Hello"}'), ("text", b'{"type": "end"}')]
-    wyoming = [("events", b"".join(json.dumps({"type": kind, "data": data}).encode() + b"\n" for kind, data in each))
-               for each in ([("describe", {}), ("ping", {"text": "a"})],
-                            [("synthesize", {"text": "Hello.", "voice": {"name": "heart/default"}})],
-                            [("synthesize-start", {"voice": {"name": "x"}}), ("synthesize-chunk", {"text": "a"})])]
+    messages = [
+        ("start", json.dumps({"type": "start", "model": "heart", "lexicon": {"a": "b"}}).encode()),
+        ("text", b'{"type": "text", "text": "Hello"}'),
+        ("text", b'{"type": "end"}'),
+    ]
+    wyoming = [
+        ("events", b"".join(json.dumps({"type": kind, "data": data}).encode() + b"\n" for kind, data in each))
+        for each in (
+            [("describe", {}), ("ping", {"text": "a"})],
+            [("synthesize", {"text": "Hello.", "voice": {"name": "heart/default"}})],
+            [("synthesize-start", {"voice": {"name": "x"}}), ("synthesize-chunk", {"text": "a"})],
+        )
+    ]
     wyoming.append(("events", b'{"type": "synthesize", "data_length": 14}\n{"text": "Hm."}{"type": "describe"}\n'))
     return {
-        "text": InputKind(sentences, spoken_text, ("ane/text/english.py", "ane/text/splitter.py",
-                                                         "ane/text/clauses.py"), 3, shorten=True),
-        "markup": InputKind(sentences + elements, lambda name, data: read_passages(text(data)),
-                            ("ane/text/passages.py", "ane/text/ssml.py"), 6, shorten=True),
+        "text": InputKind(
+            sentences,
+            spoken_text,
+            ("ane/text/english.py", "ane/text/splitter.py", "ane/text/clauses.py"),
+            3,
+            shorten=True,
+        ),
+        "markup": InputKind(
+            sentences + elements,
+            lambda name, data: read_passages(text(data)),
+            ("ane/text/passages.py", "ane/text/ssml.py"),
+            6,
+            shorten=True,
+        ),
         "lexicons": InputKind(files("words.tsv"), from_file(read_lexicon), ("ane/text/user_lexicon.py",)),
-        "documents": InputKind(files("book.epub", "a.md", "a.html", "a.txt", "a.srt"), from_file(read_document),
-                               ("ane/books/epub.py", "ane/books/html_reader.py", "ane/text/tags.py",
-                                "ane/text/html_blocks.py", "ane/text/markdown.py",
-                                "ane/books/plain_text.py", "ane/books/reading.py")),
+        "documents": InputKind(
+            files("book.epub", "a.md", "a.html", "a.txt", "a.srt"),
+            from_file(read_document),
+            (
+                "ane/books/epub.py",
+                "ane/books/html_reader.py",
+                "ane/text/tags.py",
+                "ane/text/html_blocks.py",
+                "ane/text/markdown.py",
+                "ane/books/plain_text.py",
+                "ane/books/reading.py",
+            ),
+        ),
         "manifests": InputKind(files("bundle/bundle.json"), from_file(manifest), ("ane/bundles/manifest.py",)),
-        "tokenizers": InputKind([("t.json", (demo_bundle() / "tokenizer.json").read_bytes())], from_file(tokenizer),
-                                ("ane/text/tokenizer.py",)),
-        "checkpoints": InputKind(files("model.pt", "old.pth"),
-                                 from_file(import_fastspeech),
-                                 ("ane/bundles/entries.py", "ane/bundles/entries.py")),
-        "voices": InputKind(files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
-                            from_file(lambda path: read_voice(open_voice("ann", (path,)))),
-                            ("ane/voices/voice.py", "ane/bundles/entries.py")),
+        "tokenizers": InputKind(
+            [("t.json", (demo_bundle() / "tokenizer.json").read_bytes())],
+            from_file(tokenizer),
+            ("ane/text/tokenizer.py",),
+        ),
+        "checkpoints": InputKind(
+            files("model.pt", "old.pth"),
+            from_file(import_fastspeech),
+            ("ane/bundles/entries.py", "ane/bundles/entries.py"),
+        ),
+        "voices": InputKind(
+            files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
+            from_file(lambda path: read_voice(open_voice("ann", (path,)))),
+            ("ane/voices/voice.py", "ane/bundles/entries.py"),
+        ),
         "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py", "ane/audio/lengths.py")),
-        "covers": InputKind([("a.png", image[0]), ("a.jpg", image[1])], lambda name, data: cover_size(CoverImage(
-            data, "image/png" if name == "a.png" else "image/jpeg")), ("ane/audio/media.py",)),
+        "covers": InputKind(
+            [("a.png", image[0]), ("a.jpg", image[1])],
+            lambda name, data: cover_size(CoverImage(data, "image/png" if name == "a.png" else "image/jpeg")),
+            ("ane/audio/media.py",),
+        ),
         "bodies": InputKind(bodies, body, ("ane/text/user_lexicon.py",), 3),
         "messages": InputKind(messages, message, (), 3),
         "wyoming": InputKind(wyoming, events, ("ane/server/wyoming_protocol.py",)),

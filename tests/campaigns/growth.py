@@ -31,20 +31,23 @@ from ane.text.passages import read_pauses
 from tests.books.book_files import write_book, write_pdf
 from tests.books.test_office_files import paragraph, run, write_docx
 
-MOST = 3.0              # times as long for twice as much: 2, and room for the noise of a machine that others use
+MOST = 3.0  # times as long for twice as much: 2, and room for the noise of a machine that others use
 SECONDS = 60.0
-NOISE = 0.05            # seconds below which a time is not compared
-LENGTHS = (200, 300)    # characters of a chunk
+NOISE = 0.05  # seconds below which a time is not compared
+LENGTHS = (200, 300)  # characters of a chunk
 RESULT = Path(__file__).parent / "results" / "growth.json"
 NAV = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
-DIALOGUE = ("“Come here,” said Anna. “Why?” asked Ben, smiling. “I said so.” She laughed. “He said: ‘No.’” ", "“Yes,” "
-            "groaned the old man. ", "‘Well,’ the cook whispered, ‘who knows…’ ")
+DIALOGUE = (
+    "“Come here,” said Anna. “Why?” asked Ben, smiling. “I said so.” She laughed. “He said: ‘No.’” ",
+    "“Yes,” groaned the old man. ",
+    "‘Well,’ the cook whispered, ‘who knows…’ ",
+)
 
 
 class Growth(NamedTuple):
     """A kind of document. ``write``: makes one of a size; what is returned is read with ``read``."""
 
-    size: int               # of the largest
+    size: int  # of the largest
     write: Callable[[Path, int], Any]
     read: Callable[[Any], object]
 
@@ -81,10 +84,17 @@ def manifest(folder: Path, size: int) -> Path:
 
 def fallbacks(folder: Path, size: int) -> Path:
     """A chain of fallbacks to one text, which the spine enters at every link."""
-    items = "".join(f'<item id="x{number}" href="x{number}.png" media-type="image/png" '
-                    f'fallback="{f"x{number + 1}" if number + 1 < size else "d0"}"/>' for number in range(size))
-    return write_book(folder / "a.epub", {"a.xhtml": "<p>A.</p>"}, items,
-                      spine="".join(f'<itemref idref="x{number}"/>' for number in range(size)))
+    items = "".join(
+        f'<item id="x{number}" href="x{number}.png" media-type="image/png" '
+        f'fallback="{f"x{number + 1}" if number + 1 < size else "d0"}"/>'
+        for number in range(size)
+    )
+    return write_book(
+        folder / "a.epub",
+        {"a.xhtml": "<p>A.</p>"},
+        items,
+        spine="".join(f'<itemref idref="x{number}"/>' for number in range(size)),
+    )
 
 
 def anchors(folder: Path, size: int) -> Path:
@@ -96,9 +106,22 @@ def anchors(folder: Path, size: int) -> Path:
 
 def pdf_lines(words: str) -> Callable[[Path, int], Any]:
     """Pages of 40 lines."""
+
     def write(folder: Path, size: int) -> Any:
-        return [[PdfLine(words.format(number + 40 * page), 50.0 + 20 * (number % 4 == 0), 300.0, 550.0 - 12 * number,
-                         550.0 - 12 * number, 11.0) for number in range(40)] for page in range(size // 40)]
+        return [
+            [
+                PdfLine(
+                    words.format(number + 40 * page),
+                    50.0 + 20 * (number % 4 == 0),
+                    300.0,
+                    550.0 - 12 * number,
+                    550.0 - 12 * number,
+                    11.0,
+                )
+                for number in range(40)
+            ]
+            for page in range(size // 40)
+        ]
 
     return write
 
@@ -109,8 +132,10 @@ def of_lines(pages: Any) -> None:
 
 def pdf_file(folder: Path, size: int) -> Path:
     """Pages of 200 small lines."""
-    return write_pdf(folder / "a.pdf", [[(50, 590 - 2.9 * number, 2.5, f"line {number}.") for number in range(200)]
-                                        for _ in range(size // 200)])
+    return write_pdf(
+        folder / "a.pdf",
+        [[(50, 590 - 2.9 * number, 2.5, f"line {number}.") for number in range(200)] for _ in range(size // 200)],
+    )
 
 
 def pdf_word(folder: Path, size: int) -> Path:
@@ -124,7 +149,7 @@ def fed_markdown(written: str) -> None:
     """Feed a text in pieces of ten characters."""
     reader = MarkdownFeed()
     for at in range(0, len(written), 10):
-        reader.feed(written[at:at + 10])
+        reader.feed(written[at : at + 10])
     reader.finish()
 
 
@@ -146,19 +171,32 @@ def quoted(one_paragraph: bool) -> Callable[[Path, int], Document]:
 
 def docx_paragraphs(folder: Path, size: int) -> Path:
     body = "".join(paragraph(run(f"Text {number}."), "H" if number % 2 else "") for number in range(size))
-    return write_docx(folder / "a.docx", body,
-                      styles='<w:styles><w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>')
+    return write_docx(
+        folder / "a.docx",
+        body,
+        styles='<w:styles><w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>',
+    )
 
 
 WORD = 16_000_000
 CASES = {
-    "levels of headings": Growth(400_000, lambda folder, size: [TextBlock(HEADING, "A", level=1)] * size,
-                                 dividing_level),
+    "levels of headings": Growth(
+        400_000, lambda folder, size: [TextBlock(HEADING, "A", level=1)] * size, dividing_level
+    ),
     "headings of Markdown": Growth(80_000, text("a.md", lambda size: "# A\n\n" * size + "Text."), whole),
-    "headings in levels": Growth(80_000, text("a.html", lambda size: "".join(
-        f"<h{number % 6 + 1}>A</h{number % 6 + 1}>" for number in range(size)) + "<p>Text."), whole),
-    "headings of text": Growth(80_000, text("a.txt", lambda size: "".join(
-        f"CHAPTER {number % 1000}\n\nText.\n\n" for number in range(size))), whole),
+    "headings in levels": Growth(
+        80_000,
+        text(
+            "a.html",
+            lambda size: "".join(f"<h{number % 6 + 1}>A</h{number % 6 + 1}>" for number in range(size)) + "<p>Text.",
+        ),
+        whole,
+    ),
+    "headings of text": Growth(
+        80_000,
+        text("a.txt", lambda size: "".join(f"CHAPTER {number % 1000}\n\nText.\n\n" for number in range(size))),
+        whole,
+    ),
     "contents of text": Growth(80_000, text("a.txt", lambda size: "CONTENTS\n\nOne\n\nText.\n\n" * size), whole),
     "paragraphs": Growth(200_000, text("a.txt", lambda size: "It rained.\n\n" * size), whole),
     "front matter in elements": Growth(80_000, text("a.html", lambda size: "<p class=copyright>A</p>B." * size), whole),
@@ -167,24 +205,45 @@ CASES = {
     "fallbacks": Growth(60_000, fallbacks, whole),
     "places in a file": Growth(60_000, anchors, whole),
     "paragraphs of Word": Growth(60_000, docx_paragraphs, whole),
-    "subtitles": Growth(80_000, text("a.srt", lambda size: "".join(
-        f"{n}\n{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},000 --> {n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},500\n"
-        "Hello.\n\n" for n in range(size))), whole),
-    "divided words of text": Growth(400_000, text("a.txt", lambda size: "".join(
-        f"They read of the twenty{number}-\none and went on. " for number in range(size // 2))), read_document),
-    "printed pages of text": Growth(100_000, text("a.txt", lambda size: "".join(
-        f"THE TURTLE\n\nit was the\n\n{number}\n\n" for number in range(size))), read_document),
+    "subtitles": Growth(
+        80_000,
+        text(
+            "a.srt",
+            lambda size: "".join(
+                f"{n}\n{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},000 --> "
+                f"{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},500\nHello.\n\n"
+                for n in range(size)
+            ),
+        ),
+        whole,
+    ),
+    "divided words of text": Growth(
+        400_000,
+        text(
+            "a.txt",
+            lambda size: "".join(f"They read of the twenty{number}-\none and went on. " for number in range(size // 2)),
+        ),
+        read_document,
+    ),
+    "printed pages of text": Growth(
+        100_000,
+        text("a.txt", lambda size: "".join(f"THE TURTLE\n\nit was the\n\n{number}\n\n" for number in range(size))),
+        read_document,
+    ),
     "Markdown of a request": Growth(60_000, lambda folder, size: "# One\n\n- **a** [b](c.md)\n" * size, read_passages),
-    "open marks of a request": Growth(1_000_000, lambda folder, size: "**a** " + ("[a](`*~~$x\\[" * size)[:size],
-                                      read_passages),
-    "Markdown that arrives": Growth(4_000_000, lambda folder, size: ("| a |\n```\nb\n```\nc `d` " * size)[:size],
-                                    fed_markdown),
+    "open marks of a request": Growth(
+        1_000_000, lambda folder, size: "**a** " + ("[a](`*~~$x\\[" * size)[:size], read_passages
+    ),
+    "Markdown that arrives": Growth(
+        4_000_000, lambda folder, size: ("| a |\n```\nb\n```\nc `d` " * size)[:size], fed_markdown
+    ),
     "lines of PDF": Growth(1_000_000, pdf_lines("It was the line of number {} and it went on to its end"), of_lines),
     "lines of PDF with hyphens": Growth(400_000, pdf_lines("the be\x02gin{}ning and the well-"), of_lines),
     "quotations in paragraphs": Growth(40_000, quoted(False), cast_lines),
     "quotations in one paragraph": Growth(40_000, quoted(True), cast_lines),
-    "quotations without end": Growth(2_000_000, lambda folder, size: Document(
-        [BookChapter("", [TextBlock(PARAGRAPH, "‘a " * size)])]), cast_lines),
+    "quotations without end": Growth(
+        2_000_000, lambda folder, size: Document([BookChapter("", [TextBlock(PARAGRAPH, "‘a " * size)])]), cast_lines
+    ),
     "pauses": Growth(400_000, text("a.txt", lambda size: "A [pause:1s]\n" * size), whole),
     "pauses of a request": Growth(400_000, lambda folder, size: "A [pause:1ms]\n" * size, read_pauses),
     "a word of text": Growth(WORD, text("a.txt", lambda size: "a" * size), whole),
@@ -192,14 +251,21 @@ CASES = {
     "a word of marks": Growth(WORD, text("a.txt", lambda size: "a" + ".-'\"" * (size // 4)), whole),
     "a word of HTML": Growth(WORD, text("a.html", lambda size: "<p>" + "a" * size), whole),
     "a word of Markdown": Growth(8_000_000, text("a.md", lambda size: "a" * size), whole),
-    "a word of an EPUB": Growth(WORD, lambda folder, size: write_book(
-        folder / "a.epub", {"a.xhtml": "<p>" + "a" * size}), whole),
+    "a word of an EPUB": Growth(
+        WORD, lambda folder, size: write_book(folder / "a.epub", {"a.xhtml": "<p>" + "a" * size}), whole
+    ),
     "a PDF of lines": Growth(200_000, pdf_file, read_document),
     "a PDF of one word": Growth(4_000_000, pdf_word, read_document),
-    "a word of a PDF": Growth(WORD, lambda folder, size: [[PdfLine("a" * size, 50.0, 300.0, 500.0, 500.0, 11.0)]],
-                              of_lines),
-    "a quoted word": Growth(WORD, lambda folder, size: Document(
-        [BookChapter("", [TextBlock(PARAGRAPH, f"“{'a' * size}” said Anna{'a' * size}")])]), cast_lines),
+    "a word of a PDF": Growth(
+        WORD, lambda folder, size: [[PdfLine("a" * size, 50.0, 300.0, 500.0, 500.0, 11.0)]], of_lines
+    ),
+    "a quoted word": Growth(
+        WORD,
+        lambda folder, size: Document(
+            [BookChapter("", [TextBlock(PARAGRAPH, f"“{'a' * size}” said Anna{'a' * size}")])]
+        ),
+        cast_lines,
+    ),
 }
 
 
@@ -221,12 +287,15 @@ def grown(case: Growth, scale: float) -> dict[str, Any]:
     sizes = [max(1, int(case.size * scale / part)) for part in (4, 2, 1)]
     times = [measured(case, size) for size in sizes]
     for index in (1, 2):
-        if ratio(times[index - 1], times[index]) > MOST:        # another process may have disturbed it
-            times[index - 1:index + 1] = [min(times[at], measured(case, sizes[at])) for at in (index - 1, index)]
+        if ratio(times[index - 1], times[index]) > MOST:  # another process may have disturbed it
+            times[index - 1 : index + 1] = [min(times[at], measured(case, sizes[at])) for at in (index - 1, index)]
     ratios = [ratio(*pair) for pair in pairwise(times)]
-    return {"size": sizes[-1], "seconds": [round(seconds, 2) for seconds in times],
-            "ratios": [round(value, 2) for value in ratios],
-            "linear": max(ratios) <= MOST and times[-1] <= SECONDS * max(1.0, scale)}
+    return {
+        "size": sizes[-1],
+        "seconds": [round(seconds, 2) for seconds in times],
+        "ratios": [round(value, 2) for value in ratios],
+        "linear": max(ratios) <= MOST and times[-1] <= SECONDS * max(1.0, scale),
+    }
 
 
 def ratio(before: float, after: float) -> float:

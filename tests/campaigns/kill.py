@@ -54,13 +54,19 @@ from tests.fastspeech_files import write_fastspeech
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "kill.json"
-FAULTS = {1: "process ends before the call", 2: "process ends within the call", 3: "disk is full from the call on",
-          4: "disk is full for the call", 5: "the call fails", 6: "renames fail from the call on, as between two disks"}
-ENDED, REFUSED = 86, 3              # exit statuses: of faults.c, and of a child that reported an error in one line
-FEW, SHORT = 500, 60                # calls of work of which each is tried with every fault: by default, and always
+FAULTS = {
+    1: "process ends before the call",
+    2: "process ends within the call",
+    3: "disk is full from the call on",
+    4: "disk is full for the call",
+    5: "the call fails",
+    6: "renames fail from the call on, as between two disks",
+}
+ENDED, REFUSED = 86, 3  # exit statuses: of faults.c, and of a child that reported an error in one line
+FEW, SHORT = 500, 60  # calls of work of which each is tried with every fault: by default, and always
 BOOK = book(10)
-IN_ONE_JOB = 10                     # signals, before the next job is begun: it is done after about so many
-SHORT_LEASE = 0.4                   # seconds; a process is stopped for up to twice as long
+IN_ONE_JOB = 10  # signals, before the next job is begun: it is done after about so many
+SHORT_LEASE = 0.4  # seconds; a process is stopped for up to twice as long
 
 
 class FaultCounter:
@@ -121,15 +127,18 @@ def narration_state(folder: Path) -> dict[str, object]:
     """What must be equal after every interruption: the samples of all chunks and of the file, and the files' names."""
     job = folder / "book.wav.job"
     names = [name for name in names_in(folder) if f"/{FILE}-" not in name]
-    return {"sounds": sounds(job), "file": read_recording(folder / "book.wav")[0].tobytes(),
-            "subtitles": (folder / "book.srt").read_text(encoding="utf-8"), "names": names}
+    return {
+        "sounds": sounds(job),
+        "file": read_recording(folder / "book.wav")[0].tobytes(),
+        "subtitles": (folder / "book.srt").read_text(encoding="utf-8"),
+        "names": names,
+    }
 
 
 def names_in(folder: Path) -> list[str]:
     """The names of all files and folders, but for empty staging folders without a lock, which are kept for a day."""
     empty = {path for path in folder.rglob("*.partial") if {file.name for file in path.iterdir()} <= {".lock.new"}}
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
-                  if not empty & {path, path.parent})
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not empty & {path, path.parent})
 
 
 def finished(folder: Path) -> int:
@@ -187,19 +196,28 @@ def rewriting() -> Disturbed:
             (folder / name).write_bytes(content)
         return lambda spoken: None
 
-    return Disturbed("second writing", lambda folder: whole_run(folder, title="Second"), narration_state,
-                     lambda folder: whole_run(folder, title="First"), lost)
+    return Disturbed(
+        "second writing",
+        lambda folder: whole_run(folder, title="Second"),
+        narration_state,
+        lambda folder: whole_run(folder, title="First"),
+        lost,
+    )
 
 
 def one_file(name: str, file: str, write: Callable[[Path, int], object], read: Callable[[Path], Any]) -> Disturbed:
     """Work that replaces one file of the user, with another, both private. ``read``: its content."""
+
     def prepare(folder: Path) -> None:
         write(folder / file, 1)
         (folder / file).chmod(0o600)
 
     def state(folder: Path) -> dict[str, Any]:
-        return {"content": read(folder / file), "names": names_in(folder),
-                "mode": stat.S_IMODE((folder / file).stat().st_mode)}
+        return {
+            "content": read(folder / file),
+            "names": names_in(folder),
+            "mode": stat.S_IMODE((folder / file).stat().st_mode),
+        }
 
     with tempfile.TemporaryDirectory() as place:
         whole = []
@@ -218,6 +236,7 @@ def one_file(name: str, file: str, write: Callable[[Path, int], object], read: C
 
 def speaking() -> Disturbed:
     """`ane say -o` over a file that exists, as it writes: piece by piece."""
+
     def write(path: Path, number: int) -> None:
         with writing(path, 24000) as append:
             for piece in range(5):
@@ -228,6 +247,7 @@ def speaking() -> Disturbed:
 
 def adding_a_voice() -> Disturbed:
     """`ane voices add --force` over a voice that exists."""
+
     def write(path: Path, number: int) -> None:
         save_voice(path, Voice(np.full((1, 64), number, np.float32), np.full((1, 128), number, np.float32), "ann"))
 
@@ -249,13 +269,20 @@ class StandInTarget:
     def versions(self) -> tuple[str, ...]:
         return ()
 
-    def package(self, model: Any, network: str, options: Any, work: Path, progress: Callable[[str], None],
-                licence: str) -> PackageRecord:
+    def package(
+        self, model: Any, network: str, options: Any, work: Path, progress: Callable[[str], None], licence: str
+    ) -> PackageRecord:
         path = f"packages/{network}-{options.precision}.onnx"
         with replacing(work / path, directory=True) as folder:
             (folder / "graph.onnx").write_text(options.precision * 100)
-        return PackageRecord(network, options.precision, path, [record(work, f"{path}/graph.onnx")],
-                             {"speak": FunctionRecord("speak", {})}, format=self.name)
+        return PackageRecord(
+            network,
+            options.precision,
+            path,
+            [record(work, f"{path}/graph.onnx")],
+            {"speak": FunctionRecord("speak", {})},
+            format=self.name,
+        )
 
 
 @dataclass(frozen=True)
@@ -283,20 +310,31 @@ def no_bundle_left(folder: Path) -> Callable[[Any], str | None]:
 
 
 def importing(model: Any) -> Disturbed:
-    return Disturbed("import", lambda folder: write_bundle(model, folder / "out", overwrite=True), bundle_state,
-                     lambda folder: write_bundle(model, folder / "out", description="the one before"), no_bundle_left)
+    return Disturbed(
+        "import",
+        lambda folder: write_bundle(model, folder / "out", overwrite=True),
+        bundle_state,
+        lambda folder: write_bundle(model, folder / "out", description="the one before"),
+        no_bundle_left,
+    )
 
 
 def converting(model: Any) -> Disturbed:
     def work(folder: Path) -> None:
-        convert(model, folder / "out", [StandInOptions(precision) for precision in ("fp32", "fp16")],
-                overwrite=(folder / "out").exists(), target=StandInTarget())
+        convert(
+            model,
+            folder / "out",
+            [StandInOptions(precision) for precision in ("fp32", "fp16")],
+            overwrite=(folder / "out").exists(),
+            target=StandInTarget(),
+        )
 
     return Disturbed("conversion", work, bundle_state)
 
 
-def interrupt(counter: FaultCounter, scenario: Disturbed, folder: Path, expected: dict[str, Any], call: int,
-              mode: int) -> str | None:
+def interrupt(
+    counter: FaultCounter, scenario: Disturbed, folder: Path, expected: dict[str, Any], call: int, mode: int
+) -> str | None:
     """Disturb a run at a call, then run again. Returns what is wrong, or None."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -323,8 +361,7 @@ def interrupt(counter: FaultCounter, scenario: Disturbed, folder: Path, expected
     return f"{', '.join(wrong)} differ" if wrong else None
 
 
-def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int = 0,
-                   stop: bool = False) -> list[str]:
+def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int = 0, stop: bool = False) -> list[str]:
     """Kill one of two processes that share a job with SIGKILL, ``times`` times, then let them finish.
 
     ``stop``: stop it for a while, as a sleeping laptop does, and let it go on. Returns what is wrong. A killed process
@@ -370,7 +407,7 @@ def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int
         statuses = [status for status in statuses if status != REFUSED]
     found = narration_state(folder)
     wrong = [f"{name} differ" for name, value in expected.items() if found[name] != value]
-    count, chunks = len(log.read_text(encoding="utf-8").splitlines()), len(found["sounds"])     # type: ignore[arg-type]
+    count, chunks = len(log.read_text(encoding="utf-8").splitlines()), len(found["sounds"])  # type: ignore[arg-type]
     wrong += [f"{chunks} chunks were spoken {count} times"] if count > chunks + times and not stop else []
     return wrong + [f"a process ended with status {status}" for status in statuses if status]
 
@@ -382,8 +419,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
         model = import_fastspeech(write_fastspeech(Path(root) / "model.pt"))
         bundle = write_bundle(model, Path(root) / "bundle")
         undisturbed, folder = Path(root) / "undisturbed", Path(root) / "work"
-        for scenario in (narrating(), rewriting(), speaking(), adding_a_voice(), importing(model),
-                         converting(bundle)):
+        for scenario in (narrating(), rewriting(), speaking(), adding_a_voice(), importing(model), converting(bundle)):
             if only not in (None, scenario.name):
                 continue
             shutil.rmtree(undisturbed, ignore_errors=True)
@@ -409,11 +445,22 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
                 whole_run(undisturbed)
                 expected = narration_state(undisturbed)
                 for first in range(0, times, IN_ONE_JOB):
-                    failures += [{"fault": signal_name, "wrong": wrong} for wrong in kill_at_random(
-                        folder, expected, min(IN_ONE_JOB, times - first), first, signal_name == "SIGSTOP")]
-    return {"every": every, "faults": list(FAULTS.values()), "work": results,
-            "trials": sum(each["trials"] for each in results.values()), "sigkills": kills, "sigstops": stops,
-            "failures": failures, "cpu_seconds": round(sum(os.times()[:4]))}
+                    failures += [
+                        {"fault": signal_name, "wrong": wrong}
+                        for wrong in kill_at_random(
+                            folder, expected, min(IN_ONE_JOB, times - first), first, signal_name == "SIGSTOP"
+                        )
+                    ]
+    return {
+        "every": every,
+        "faults": list(FAULTS.values()),
+        "work": results,
+        "trials": sum(each["trials"] for each in results.values()),
+        "sigkills": kills,
+        "sigstops": stops,
+        "failures": failures,
+        "cpu_seconds": round(sum(os.times()[:4])),
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -43,7 +43,7 @@ class Work:
 
     lanes: Lanes
     prompts: Sequence[Callable[[], Prompt]]
-    expected: Sequence[list[Any]]       # the candidates of each, alone
+    expected: Sequence[list[Any]]  # the candidates of each, alone
     found: Counter[str]
     wrong: list[str]
 
@@ -57,15 +57,24 @@ def prompt_makers(speaker: Synthesizer, codes: int) -> list[Callable[[], Prompt]
 
     def maker(number: int, text: str) -> Callable[[], Prompt]:
         [chunk] = split_into_chunks(text, model, settings)
-        return lambda: Prompt(voice.ar, chunk.tokens, [InverseCdfSampler(Randomness(number).candidate(0, index))
-                                                       for index in range(1 + number % 3)], tables, config, sampling)
+        return lambda: Prompt(
+            voice.ar,
+            chunk.tokens,
+            [InverseCdfSampler(Randomness(number).candidate(0, index)) for index in range(1 + number % 3)],
+            tables,
+            config,
+            sampling,
+        )
 
     return [maker(number, text) for number, text in enumerate(TEXTS * 2)]
 
 
 def same(candidate: Any, expected: Any) -> bool:
-    return candidate.codes == expected.codes and np.array_equal(candidate.hidden, expected.hidden) and np.array_equal(
-        candidate.latents, expected.latents)
+    return (
+        candidate.codes == expected.codes
+        and np.array_equal(candidate.hidden, expected.hidden)
+        and np.array_equal(candidate.latents, expected.latents)
+    )
 
 
 def one_prompt(work: Work, rng: random.Random) -> None:
@@ -90,7 +99,8 @@ def one_prompt(work: Work, rng: random.Random) -> None:
         decoding.cancel()
     else:
         if not all(map(same, results, work.expected[index])) or not all(
-                np.array_equal(row, kept) for row, kept in zip(rows, results[0].hidden, strict=False)):
+            np.array_equal(row, kept) for row, kept in zip(rows, results[0].hidden, strict=False)
+        ):
             work.wrong.append(f"{fate}: prompt {index} differs from what it is alone")
     work.found[fate] += 1
 
@@ -121,8 +131,16 @@ def switch_interval(seconds: float) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def run(threads: int, prompts: int, interval: float, calls: int = 2, codes: int = 30, lanes: int = 6,
-        patience: float = 600.0, seed: int = 0) -> dict[str, Any]:
+def run(
+    threads: int,
+    prompts: int,
+    interval: float,
+    calls: int = 2,
+    codes: int = 30,
+    lanes: int = 6,
+    patience: float = 600.0,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Let threads decode prompts on shared lanes. ``calls``: turns of the threads; 0: they need none."""
     speaker: Any = ane.load("demo", "torch", threads=1, keep=True)
     backend, config, longest = speaker.backend, speaker.model.config("autoregressive"), 60
@@ -150,11 +168,23 @@ def run(threads: int, prompts: int, interval: float, calls: int = 2, codes: int 
         for thread in started:
             thread.join(max(0.0, began + patience - time.monotonic()))
     stuck = sum(thread.is_alive() for thread in started)
-    leaks = {"lanes": len(shared.active), "prompts": len(shared.prompts), "prefixes": 4 - len(shared.free_prefixes),
-             "turns": 0 if turns is None or turns.idle else 1}
-    return {"interval": interval, "calls": calls, "threads": threads, "prompts": sum(work.found.values()),
-            "fates": dict(sorted(work.found.items())), "wrong": work.wrong[:5], "stuck": stuck, "leaks": leaks,
-            "seconds": round(time.monotonic() - began, 1)}
+    leaks = {
+        "lanes": len(shared.active),
+        "prompts": len(shared.prompts),
+        "prefixes": 4 - len(shared.free_prefixes),
+        "turns": 0 if turns is None or turns.idle else 1,
+    }
+    return {
+        "interval": interval,
+        "calls": calls,
+        "threads": threads,
+        "prompts": sum(work.found.values()),
+        "fates": dict(sorted(work.found.items())),
+        "wrong": work.wrong[:5],
+        "stuck": stuck,
+        "leaks": leaks,
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -50,11 +50,13 @@ RESULTS = Path(__file__).parent / "results" / "machines.json"
 SOUND_DB, MEL_DB, ROUNDED_DB, SAME_DB = 40.0, 36.0, 28.0, 200.0
 ON_HOST = re.compile(r"Running step\w+ and its like")
 HOWS, FLUSHES = ("refuse", "off"), "flushes subnormals"
-SENTENCE = "The morning train was late again, so we waited on the platform and watched the rain fall o"    # 90 letters
-LONGEST = ("The morning train was late again, so we waited on the platform, and watched the rain fall on the roofs "
-           "of the town, one by one.")      # 127 letters of at most 130; about 157 codes of at most 260
-LONGER = LONGEST.replace("fall on", "fall onto")        # 129: CLVP takes up to 128 in a smaller function
-UPSTREAM = {True: "univnet", False: "hifigan"}      # vocoders by whether there is diffusion
+SENTENCE = "The morning train was late again, so we waited on the platform and watched the rain fall o"  # 90 letters
+LONGEST = (
+    "The morning train was late again, so we waited on the platform, and watched the rain fall on the roofs "
+    "of the town, one by one."
+)  # 127 letters of at most 130; about 157 codes of at most 260
+LONGER = LONGEST.replace("fall on", "fall onto")  # 129: CLVP takes up to 128 in a smaller function
+UPSTREAM = {True: "univnet", False: "hifigan"}  # vocoders by whether there is diffusion
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,11 @@ class Way:
 
 GUIDED, UNGUIDED = Diffusion(steps=5), Diffusion(steps=4, guidance=None)
 WAYS = {
-    "a cache on the host": Way(cache="io", diffusion=UNGUIDED),       # before a state, whose time is compared with it
+    "a cache on the host": Way(cache="io", diffusion=UNGUIDED),  # before a state, whose time is compared with it
     "a state": Way(diffusion=GUIDED),
     "no diffusion": Way(),
-    "own vocoder": Way(own_vocoder=True), "own vocoder, diffusion": Way(own_vocoder=True, diffusion=UNGUIDED),
+    "own vocoder": Way(own_vocoder=True),
+    "own vocoder, diffusion": Way(own_vocoder=True, diffusion=UNGUIDED),
     "80 codes, guided": Way(SENTENCE, 80, diffusion=GUIDED, candidates=3),
     "80 codes, on the host": Way(SENTENCE, 80, "io", UNGUIDED, 3),
     "one chunk of 127 letters, guided": Way(LONGEST, 260, diffusion=replace(GUIDED, steps=2), candidates=2),
@@ -83,7 +86,9 @@ WAYS = {
     "one chunk of 129 letters, few codes": Way(LONGER, 10, candidates=2),
     "few codes, own vocoder": Way("Hi.", 10, candidates=3, own_vocoder=True),
     "few codes, own vocoder, diffusion": Way("Hi.", 10, diffusion=UNGUIDED, own_vocoder=True),
-    "a random voice": Way(voice="random"), "a voice of a clip": Way(voice="clip")}
+    "a random voice": Way(voice="random"),
+    "a voice of a clip": Way(voice="clip"),
+}
 
 
 @dataclass(frozen=True)
@@ -111,15 +116,22 @@ def latents(engine: Backend, model: Bundle, voice: str) -> np.ndarray:
     seconds = np.arange(4 * SAMPLE_RATE) / SAMPLE_RATE
     clip = (0.3 * np.sin(2 * np.pi * (120 + 20 * seconds) * seconds)).astype(np.float32)
     rng = np.random.default_rng(0)
-    found = (random_voice(engine, model.widths, rng) if voice == "random"
-             else encode_clips([(clip, SAMPLE_RATE)], engine, model.mel_norms, rng))
+    found = (
+        random_voice(engine, model.widths, rng)
+        if voice == "random"
+        else encode_clips([(clip, SAMPLE_RATE)], engine, model.mel_norms, rng)
+    )
     return np.concatenate((found.ar.ravel(), found.diffusion.ravel()))
 
 
 def sound(engine: Backend, model: Bundle, way: Way, patch: pytest.MonkeyPatch) -> tuple[np.ndarray, list[int]]:
     usual = Settings.of("ultra_fast", candidates=way.candidates, lanes=16)
-    settings = replace(usual, sampling=replace(usual.sampling, max_codes=way.codes), diffusion=way.diffusion,
-                       split=None if way.text in (LONGEST, LONGER) else usual.split)
+    settings = replace(
+        usual,
+        sampling=replace(usual.sampling, max_codes=way.codes),
+        diffusion=way.diffusion,
+        split=None if way.text in (LONGEST, LONGER) else usual.split,
+    )
     codes: list[int] = []
 
     def listen(found: np.ndarray, config: Any) -> int:
@@ -145,28 +157,50 @@ def quality(expected: np.ndarray, found: np.ndarray, way: Way) -> float:
 def forget(function: str) -> None:
     """Let the first loads of a function, and of all that failed, be repeated. Times stay."""
     for record in (paths.cache_dir() / "compiled").glob("*/tried.json"):
-        write_json(record, {key: problem for key, problem in read_json(record).items()
-                            if key.endswith(SECONDS) or (key.split()[0] != function and not problem)})
+        write_json(
+            record,
+            {
+                key: problem
+                for key, problem in read_json(record).items()
+                if key.endswith(SECONDS) or (key.split()[0] != function and not problem)
+            },
+        )
 
 
-def run(model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str],
-        rows: list[dict[str, Any]]) -> None:
+def run(
+    model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str], rows: list[dict[str, Any]]
+) -> None:
     """Add the rows of the report; a function is spoiled in the first way that takes it."""
     for name in ways:
         way = WAYS[name]
         references = {"torch": speak(model, "torch:cpu", way)}
 
-        def measure(machine: str, function: str = "", name: str = name, way: Way = way,
-                    references: dict[str, Outcome] = references) -> None:
+        def measure(
+            machine: str,
+            function: str = "",
+            name: str = name,
+            way: Way = way,
+            references: dict[str, Outcome] = references,
+        ) -> None:
             found = speak(model, "auto", way)
             if machine == "works" and found.codes != references["torch"].codes:
                 references["a machine that works"] = found
             reference, expected = list(references.items())[-1]
-            rows.append({"way": name, "machine": machine, "function": function, "reference": reference,
-                         "same_codes": expected.codes == found.codes, "dB": quality(expected.values, found.values, way),
-                         "asked_dB": MEL_DB if way.own_vocoder else SOUND_DB,
-                         "moved": [line.split(" of ")[0].removeprefix("Core ML ") + line.partition("mlpackage")[2]
-                                   for line in found.notices]})
+            rows.append(
+                {
+                    "way": name,
+                    "machine": machine,
+                    "function": function,
+                    "reference": reference,
+                    "same_codes": expected.codes == found.codes,
+                    "dB": quality(expected.values, found.values, way),
+                    "asked_dB": MEL_DB if way.own_vocoder else SOUND_DB,
+                    "moved": [
+                        line.split(" of ")[0].removeprefix("Core ML ") + line.partition("mlpackage")[2]
+                        for line in found.notices
+                    ],
+                }
+            )
             sys.stderr.write(f"{time.strftime('%H:%M:%S')} {rows[-1]}\n")
 
         before = len(stand_in.log)
@@ -191,8 +225,12 @@ def failures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows whose codes or sound are not as asked."""
     rows = [row for row in rows if row["machine"] != FLUSHES or row["reference"] == "torch"]
     reached = {row["way"]: row["dB"] - 3 for row in rows if row["machine"] == "works"}
-    asked = [ROUNDED_DB if row["machine"] == FLUSHES or any(map(ON_HOST.search, row["moved"]))
-             else min(row["asked_dB"], reached[row["way"]]) for row in rows]
+    asked = [
+        ROUNDED_DB
+        if row["machine"] == FLUSHES or any(map(ON_HOST.search, row["moved"]))
+        else min(row["asked_dB"], reached[row["way"]])
+        for row in rows
+    ]
     return [row for row, least in zip(rows, asked, strict=True) if not (row["same_codes"] and row["dB"] >= least)]
 
 
@@ -211,9 +249,21 @@ def main(arguments: list[str]) -> int:
         patch.setattr(trial, "STEPS", args.steps)
         run(model, stand_in, (args.only,) if args.only else HOWS, args.ways, rows)
     failed = failures(rows)
-    missing = sorted({name for package in model.packages for name in package.functions}
-                     - {row["function"] for row in rows})
-    RESULTS.write_text(json.dumps({"runs": len(rows), "failed": len(failed), "functions_not_used": missing,
-                                   "calls_with_a_cache": args.steps,
-                                   "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    missing = sorted(
+        {name for package in model.packages for name in package.functions} - {row["function"] for row in rows}
+    )
+    RESULTS.write_text(
+        json.dumps(
+            {
+                "runs": len(rows),
+                "failed": len(failed),
+                "functions_not_used": missing,
+                "calls_with_a_cache": args.steps,
+                "rows": rows,
+            },
+            indent=1,
+        )
+        + "\n",
+        encoding="utf-8",
+    )
     return 1 if failed else 0

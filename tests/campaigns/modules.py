@@ -30,9 +30,9 @@ from tests.campaigns.torch_modules import MISREAD, MODULES
 
 SHAPE = (2, 6, 8)
 AXES = {"fixed": (), "one flexible": (1,), "two flexible": (1, 2)}
-RANGE = 4, 20                       # of a flexible axis
-OTHER_LENGTHS = 10, 12              # of the axes 1 and 2, beside those of the trace
-DECIBELS = {"fp32": 60, "fp16": 35}      # the interpreter computes a package in fp16 in float32, from fp16 weights
+RANGE = 4, 20  # of a flexible axis
+OTHER_LENGTHS = 10, 12  # of the axes 1 and 2, beside those of the trace
+DECIBELS = {"fp32": 60, "fp16": 35}  # the interpreter computes a package in fp16 in float32, from fp16 weights
 PRECISIONS = {"fp32": "FLOAT32", "fp16": "FLOAT16"}
 TARGETS = ("iOS16", "iOS17", "iOS18")
 RESULTS = Path(__file__).parent / "results" / "modules.json"
@@ -83,8 +83,9 @@ def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple
     reason, written = MISREAD.get(name, ("", None))
     x = sample(SHAPE)
     shape = tuple(ct.RangeDim(*RANGE, default=size) if axis in axes else size for axis, size in enumerate(SHAPE))
-    lengths = [SHAPE] + [tuple(OTHER_LENGTHS[axis - 1] if axis in axes else size
-                               for axis, size in enumerate(SHAPE))] * bool(axes)
+    lengths = [SHAPE] + [
+        tuple(OTHER_LENGTHS[axis - 1] if axis in axes else size for axis, size in enumerate(SHAPE))
+    ] * bool(axes)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module, x, check_trace=False)
@@ -94,23 +95,30 @@ def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            model = ct.convert(traced, inputs=[ct.TensorType("x", shape)], skip_model_load=True,
-                               minimum_deployment_target=getattr(ct.target, target),
-                               compute_precision=getattr(ct.precision, PRECISIONS[precision]))
+            model = ct.convert(
+                traced,
+                inputs=[ct.TensorType("x", shape)],
+                skip_model_load=True,
+                minimum_deployment_target=getattr(ct.target, target),
+                compute_precision=getattr(ct.precision, PRECISIONS[precision]),
+            )
             model.save(f"{folder}/model.mlpackage")
-        except Exception as error:      # coremltools raises every kind of error
+        except Exception as error:  # coremltools raises every kind of error
             first = str(error).partition("\n")[0][:120]
             yield "refused by the converter", f"{type(error).__name__}: {first}"
             return
         try:
             interpreter = Interpreter(Package(Path(folder, "model.mlpackage")))
             found = [list(interpreter.predict({"x": sample(length).numpy()}).values()) for length in lengths]
-        except Exception as error:      # a fault of the interpreter, whatever its kind
+        except Exception as error:  # a fault of the interpreter, whatever its kind
             yield "wrong", f"{type(error).__name__}: {str(error)[:160]}"
             return
     problem = first_difference(wanted, found, DECIBELS[precision])
-    if problem and written and not first_difference([results(written, sample(length)) for length in lengths], found,
-                                                    DECIBELS[precision]):
+    if (
+        problem
+        and written
+        and not first_difference([results(written, sample(length)) for length in lengths], found, DECIBELS[precision])
+    ):
         yield "misread by the converter", reason
     else:
         yield "wrong" if problem else "equal", problem
@@ -122,8 +130,13 @@ def measured(pieces: dict[str, Any]) -> dict[str, Any]:
     for piece in pieces.values():
         counts.update(piece["counts"])
     written = sum(counts.values()) - counts["refused by the converter"]
-    return {"modules": len(MODULES), "counts": dict(counts), "share_equal": round(counts["equal"] / max(1, written), 4),
-            "wrong": counts["wrong"], "pieces": pieces}
+    return {
+        "modules": len(MODULES),
+        "counts": dict(counts),
+        "share_equal": round(counts["equal"] / max(1, written), 4),
+        "wrong": counts["wrong"],
+        "pieces": pieces,
+    }
 
 
 def main(arguments: list[str]) -> int:
@@ -135,8 +148,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", metavar="NAME", help="one module, whose outcomes are printed and not kept")
     args = parser.parse_args(arguments)
     pieces = json.loads(args.output.read_text("utf-8"))["pieces"] if args.output.exists() and not args.only else {}
-    for target, precision, kind in itertools.product(*(names.split(",") for names in (
-            args.targets, args.precisions, args.lengths))):
+    for target, precision, kind in itertools.product(
+        *(names.split(",") for names in (args.targets, args.precisions, args.lengths))
+    ):
         counts: Counter[str] = Counter()
         problems: dict[str, str] = {}
         for name in [args.only] if args.only else MODULES:

@@ -26,7 +26,7 @@ from tests.tables import rows
 
 RESULT = Path(__file__).parent / "results" / "readings.json"
 ENOUGH = 0.95
-CLASSES = {     # a template: # is a digit, ? one that is not 0, words between braces are alternatives
+CLASSES = {  # a template: # is a digit, ? one that is not 0, words between braces are alternatives
     "cardinal": "{?|?#|?##|?,###|-?#|?##,###|1?## apples}",
     "ordinal": "{1st|2nd|3rd|?4th|1?th|21st|?00th|1,000th}",
     "date": "{Jan. 1?|july 2?, 201?|1? {March|Aug} 20?#|2024-0?-1?|0?/1?/200?|the 1?th of May|19?0s|SEPT. ?}",
@@ -65,14 +65,17 @@ class Verdict:
 def drawn(template: str, rng: random.Random) -> str:
     """An input of a template of ``CLASSES``."""
     while found := re.search(r"\{([^{}]*)\}", template):
-        template = template[:found.start()] + rng.choice(found[1].split("|")) + template[found.end():]
+        template = template[: found.start()] + rng.choice(found[1].split("|")) + template[found.end() :]
     return re.sub(r"[#?]", lambda sign: rng.choice("0123456789" if sign[0] == "#" else "123456789"), template)
 
 
 def inputs(count: int) -> list[tuple[str, str]]:
     rng = random.Random(1)
-    return [(kind, text) for kind, template in CLASSES.items()
-            for text in sorted({drawn(template, rng) for _ in range(count)})]
+    return [
+        (kind, text)
+        for kind, template in CLASSES.items()
+        for text in sorted({drawn(template, rng) for _ in range(count)})
+    ]
 
 
 def words(reading: str) -> str:
@@ -96,37 +99,58 @@ def compared(readings: Iterable[tuple[str, str, str]], verdicts: list[Verdict]) 
         if result in ("theirs", "unjudged"):
             (theirs if result == "theirs" else unjudged).append({"class": kind, "input": text, "ours": ours})
     good = sum(counts.values()) - counts["theirs"] - counts["unjudged"]
-    return {"lines": sum(counts.values()), "share_right_or_choice": round(good / max(1, sum(counts.values())), 4),
-            "counts": dict(counts), "by_class": {kind: dict(each) for kind, each in by_class.items()},
-            "theirs_right": theirs, "unjudged": unjudged}
+    return {
+        "lines": sum(counts.values()),
+        "share_right_or_choice": round(good / max(1, sum(counts.values())), 4),
+        "counts": dict(counts),
+        "by_class": {kind: dict(each) for kind, each in by_class.items()},
+        "theirs_right": theirs,
+        "unjudged": unjudged,
+    }
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="readings", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="readings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--oracle", help="a Python that has nemo_text_processing")
     parser.add_argument("--tsv", type=Path, help="a file of lines CLASS, INPUT, READING")
     parser.add_argument("--count", type=int, default=20, help="inputs drawn of each class")
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     options = parser.parse_args(arguments)
-    verdicts = [Verdict(kind, re.compile(pattern), right, reason)
-                for kind, pattern, right, reason in rows(__file__, "readings.tsv", "judged")]
+    verdicts = [
+        Verdict(kind, re.compile(pattern), right, reason)
+        for kind, pattern, right, reason in rows(__file__, "readings.tsv", "judged")
+    ]
     result: dict[str, object] = {}
     if options.oracle:
         drawn_inputs = inputs(options.count)
         asked = json.dumps([text for _, text in drawn_inputs])
         answer = subprocess.run([options.oracle, "-c", ORACLE], input=asked, capture_output=True, text=True, check=True)
         readings = json.loads(answer.stdout.partition("READINGS")[2])
-        result["oracle"] = compared(((*each, reading) for each, reading in zip(drawn_inputs, readings, strict=True)),
-                                    verdicts)
+        result["oracle"] = compared(
+            ((*each, reading) for each, reading in zip(drawn_inputs, readings, strict=True)), verdicts
+        )
     if options.tsv:
-        lines = [line.split("\t") for line in options.tsv.read_text(encoding="utf-8").split("\n")
-                 if line and not line.startswith("# ")]
+        lines = [
+            line.split("\t")
+            for line in options.tsv.read_text(encoding="utf-8").split("\n")
+            if line and not line.startswith("# ")
+        ]
         found = compared(((line[0], line[1], line[2]) for line in lines if len(line) > 2), verdicts)
-        result["file"] = {**found, "theirs_right": len(found.pop("theirs_right")),      # type: ignore[arg-type]
-                          "unjudged": len(found["unjudged"])}                           # type: ignore[arg-type]
-        sys.stderr.writelines(f"not judged: {each}\n" for each in found["unjudged"])    # type: ignore[attr-defined]
+        result["file"] = {
+            **found,
+            "theirs_right": len(found.pop("theirs_right")),  # type: ignore[arg-type]
+            "unjudged": len(found["unjudged"]),
+        }  # type: ignore[arg-type]
+        sys.stderr.writelines(f"not judged: {each}\n" for each in found["unjudged"])  # type: ignore[attr-defined]
     write_json(options.output, result)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
-    return 1 if any(part["unjudged"] or part["share_right_or_choice"] < ENOUGH              # type: ignore[index]
-                    for part in result.values()) else 0
+    return (
+        1
+        if any(
+            part["unjudged"] or part["share_right_or_choice"] < ENOUGH  # type: ignore[index]
+            for part in result.values()
+        )
+        else 0
+    )

@@ -29,12 +29,13 @@ def end(name, data):
 
 def spin(name, data):
     began = time.process_time()
-    while time.process_time() < began + 4:      # the third tick of the clock, which is late, comes after 3
+    while time.process_time() < began + 4:  # the third tick of the clock, which is late, comes after 3
         pass
 
 
-@pytest.mark.parametrize(("read", "wrong"), [
-    (fail, "KeyError in test_fuzz.py"), (end, "status -6"), (spin, "more than 1 s")])
+@pytest.mark.parametrize(
+    ("read", "wrong"), [(fail, "KeyError in test_fuzz.py"), (end, "status -6"), (spin, "more than 1 s")]
+)
 def test_errors_ends_and_long_inputs_are_failures_with_their_input(tmp_path, monkeypatch, read, wrong):
     monkeypatch.setattr(fuzz, "SECONDS", 1)
     monkeypatch.setattr(fuzz, "BATCH", 1)

@@ -7,9 +7,18 @@ import pytest
 from tests.campaigns.growth import CASES, MOST, RESULT, grown
 
 # of the largest size, so that work that grows with the square of the length shows within a second or two
-SCALES = {"levels of headings": 0.2, "chapters titled Copyright": 0.2, "parts and manifest": 0.5, "fallbacks": 0.1,
-          "places in a file": 0.1, "quotations in paragraphs": 0.1, "quotations in one paragraph": 0.1,
-          "quotations without end": 0.02, "pauses of a request": 0.1, "a PDF of lines": 0.05}
+SCALES = {
+    "levels of headings": 0.2,
+    "chapters titled Copyright": 0.2,
+    "parts and manifest": 0.5,
+    "fallbacks": 0.1,
+    "places in a file": 0.1,
+    "quotations in paragraphs": 0.1,
+    "quotations in one paragraph": 0.1,
+    "quotations without end": 0.02,
+    "pauses of a request": 0.1,
+    "a PDF of lines": 0.05,
+}
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -21,5 +30,6 @@ def test_the_time_to_read_grows_as_the_document_does(name):
 def test_the_committed_results_are_of_all_cases_at_their_full_size():
     results = json.loads(RESULT.read_text())
     assert {name: case["size"] for name, case in results["cases"].items()} == {
-        name: case.size for name, case in CASES.items()}
+        name: case.size for name, case in CASES.items()
+    }
     assert all(case["linear"] for case in results["cases"].values())

@@ -11,9 +11,16 @@ from tests.campaigns.modules import AXES, DECIBELS, RESULTS, TARGETS, attempt
 from tests.campaigns.torch_modules import MISREAD, MODULES
 
 
-@pytest.mark.parametrize(("name", "outcome"), [
-    ("rotary positions", "equal"), ("LSTM", "equal"), ("y[y > 0] = 1", "equal"), ("nn.Hardshrink", "refused"),
-    *((name, "misread") for name in MISREAD)])
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("rotary positions", "equal"),
+        ("LSTM", "equal"),
+        ("y[y > 0] = 1", "equal"),
+        ("nn.Hardshrink", "refused"),
+        *((name, "misread") for name in MISREAD),
+    ],
+)
 def test_a_module_has_the_outcome_that_the_campaign_states(name, outcome):
     [(found, details)] = attempt(name, "iOS18", "fp32", "one flexible")
     assert found.startswith(outcome), details

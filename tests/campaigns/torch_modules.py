@@ -1,5 +1,8 @@
 """Small modules of plain torch, as people convert them. Each takes x (2, 6, 8) float32, or what ``INPUTS`` states."""
 
+# Tables, a subject a line:
+# fmt: off
+
 from collections.abc import Callable
 from functools import partial
 

@@ -27,17 +27,23 @@ def address() -> Iterator[str]:
 
     with connected(None):
         serve.start(http_options={"host": "127.0.0.1", "port": 8937})
-        serve.run(application({"models": "demo", "threads": "1", "token": "secret", "hosts": "127.0.0.1,tts.example"}),
-                  route_prefix="/")
+        serve.run(
+            application({"models": "demo", "threads": "1", "token": "secret", "hosts": "127.0.0.1,tts.example"}),
+            route_prefix="/",
+        )
         yield "http://127.0.0.1:8937"
         serve.shutdown()
 
 
 def ask(address: str, token: str = "secret", **headers: str):
-    return urllib.request.urlopen(urllib.request.Request(
-        f"{address}/v1/audio/speech", json.dumps(REQUEST).encode(),
-        {"Content-Type": "application/json", "Authorization": f"Bearer {token}", **headers}),
-        timeout=120)
+    return urllib.request.urlopen(
+        urllib.request.Request(
+            f"{address}/v1/audio/speech",
+            json.dumps(REQUEST).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {token}", **headers},
+        ),
+        timeout=120,
+    )
 
 
 def test_sound_is_streamed_and_that_of_one_machine(address):
@@ -45,7 +51,7 @@ def test_sound_is_streamed_and_that_of_one_machine(address):
         first = response.read1()
         began = time.perf_counter()
         rest = response.read()
-    assert time.perf_counter() - began > 0.02       # it was not made yet
+    assert time.perf_counter() - began > 0.02  # it was not made yet
     stream = ane.load("demo", threads=1).stream(TEXT, seed=3, preset="fastest")
     expected = pcm16(np.concatenate(list(stream))).tobytes()
     assert 0 < len(first) < len(expected)
@@ -55,8 +61,11 @@ def test_sound_is_streamed_and_that_of_one_machine(address):
 
 
 def test_a_wrong_token_or_name_of_the_server_is_refused(address):
-    for token, host, status in (("wrong", "tts.example", 401), ("secret", "localhost", 403),
-                                ("secret", "evil.example", 403)):
+    for token, host, status in (
+        ("wrong", "tts.example", 401),
+        ("secret", "localhost", 403),
+        ("secret", "evil.example", 403),
+    ):
         with pytest.raises(urllib.error.HTTPError) as error:
             ask(address, token, Host=host)
         assert error.value.code == status
@@ -73,9 +82,15 @@ def test_nobody_speaks_without_a_token_where_other_machines_listen(monkeypatch):
     assert deployment.application({"models": "demo", "token": "secret"})
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"models": "no-such-model"}, "no-such-model"), ({"lines": "3"}, "there is no option lines"),
-    ({"lanes": "many"}, "a number is expected"), ({"least_replicas": "2"}, "replicas must be")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"models": "no-such-model"}, "no-such-model"),
+        ({"lines": "3"}, "there is no option lines"),
+        ({"lanes": "many"}, "a number is expected"),
+        ({"least_replicas": "2"}, "replicas must be"),
+    ],
+)
 def test_options_are_checked(options, message):
     from ane.cluster.deployment import application
 

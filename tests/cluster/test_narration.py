@@ -26,8 +26,19 @@ def test_a_book_sounds_as_on_one_machine(tmp_path: Path, monkeypatch, capsys):
 def test_the_workers_check_and_this_process_does_not(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
-    command = ["read", "book.txt", "--bundle=demo", "--preset=fastest", "--seed", "3", "--threads", "1",
-               "--max-codes", "20", "-o"]
+    command = [
+        "read",
+        "book.txt",
+        "--bundle=demo",
+        "--preset=fastest",
+        "--seed",
+        "3",
+        "--threads",
+        "1",
+        "--max-codes",
+        "20",
+        "-o",
+    ]
     assert main([*command, "alone.wav"]) == 0
 
     def judged(*_: object) -> None:
@@ -36,11 +47,14 @@ def test_the_workers_check_and_this_process_does_not(tmp_path: Path, monkeypatch
     monkeypatch.setattr("ane.cluster.narration.judged", judged)
     monkeypatch.setattr("ane.books.retries.judged", judged)
     assert main([*command, "cluster.wav", "--ray", "--workers", "1"]) == 0
-    found = [sqlite3.connect(f"{name}.job/job.sqlite").execute(
-        "SELECT key, checker, problems, replaced FROM sounds ORDER BY key").fetchall()
-        for name in ("alone.wav", "cluster.wav")]
+    found = [
+        sqlite3.connect(f"{name}.job/job.sqlite")
+        .execute("SELECT key, checker, problems, replaced FROM sounds ORDER BY key")
+        .fetchall()
+        for name in ("alone.wav", "cluster.wav")
+    ]
     assert found[0] == found[1]
-    assert any(problems != "[]" for _, _, problems, _ in found[0])      # so chunks were spoken again
+    assert any(problems != "[]" for _, _, problems, _ in found[0])  # so chunks were spoken again
 
 
 def test_workers_without_a_cluster_are_refused(capsys):

@@ -22,6 +22,7 @@ def ray() -> Iterator:
 
 def make_killed_once(mark: Path):
     """A function that kills its process, the first time that it gets 3; else it returns the square."""
+
     def square(number: int) -> int:
         if number == 3 and not mark.exists():
             mark.touch()

@@ -26,6 +26,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def complain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Complain:
     """``complain(*arguments)``: the one line of a command that must fail with status 1 and write no file."""
+
     def run(*arguments: object) -> str:
         before = files(tmp_path)
         capsys.readouterr()
@@ -51,6 +52,7 @@ def files(directory: Path) -> set[Path]:
 @pytest.fixture
 def succeed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """``succeed(*arguments)``: all that a command prints, which must succeed."""
+
     def run(*arguments: object) -> str:
         capsys.readouterr()
         assert main([str(argument) for argument in arguments]) == 0
@@ -69,6 +71,7 @@ def speech() -> np.ndarray:
 @pytest.fixture
 def say(complain: Complain) -> Complain:
     """``say(...)``: what `ane say` complains of, on the small Tortoise unless the arguments name a model."""
+
     def run(*arguments: object) -> str:
         model = [] if "--bundle" in map(str, arguments) else ["--bundle", "demo"]
         return complain("say", *model, "--preset", "fastest", "--seed", "1", "-o", "out.wav", *arguments)

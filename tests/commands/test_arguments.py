@@ -49,31 +49,52 @@ def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
         assert rare in full
 
 
-@pytest.mark.parametrize(("read", "text"), [
-    (positive, "0"), (positive, "-1"), (positive, "x"), (natural, "1.5"), (natural, "-1"), (natural, "²"),
-    (natural, "9" * 5000), (counts, "1,,2"), (counts, "1,0"), (pair, "20"), (pair, "a,b")])
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (positive, "0"),
+        (positive, "-1"),
+        (positive, "x"),
+        (natural, "1.5"),
+        (natural, "-1"),
+        (natural, "²"),
+        (natural, "9" * 5000),
+        (counts, "1,,2"),
+        (counts, "1,0"),
+        (pair, "20"),
+        (pair, "a,b"),
+    ],
+)
 def test_values_of_another_type_are_refused(read, text):
     with pytest.raises(argparse.ArgumentTypeError):
         read(text)
     assert counts("16, 1,8,8") == (1, 8, 16)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["say", "hello", "--stpes"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
-    (["voices", "list", "--jsno"], "ane voices list: error: unrecognized arguments: --jsno (did you mean --json?)"),
-    (["cache", "list", "zzz"], "ane cache list: error: unrecognized arguments: zzz; see ane cache list --help")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["say", "hello", "--stpes"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
+        (["voices", "list", "--jsno"], "ane voices list: error: unrecognized arguments: --jsno (did you mean --json?)"),
+        (["cache", "list", "zzz"], "ane cache list: error: unrecognized arguments: zzz; see ane cache list --help"),
+    ],
+)
 def test_an_unknown_flag_is_an_error_of_its_command_with_the_nearest_flag(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("parameter", "message", "line"), [
-    ("", "the driver is too old, use backend=torch:cpu", "the driver is too old, use --backend torch:cpu"),
-    ("lanes", "lanes must be from 1 to 128, got 0", "--lanes must be from 1 to 128, got 0"),
-    ("memory", "memory has no effect on the backend onnx", "--memory has no effect on the backend onnx"),
-    ("", "x exists; add overwrite=True to replace it", "x exists; add --force to replace it"),
-    ("", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay")])
+@pytest.mark.parametrize(
+    ("parameter", "message", "line"),
+    [
+        ("", "the driver is too old, use backend=torch:cpu", "the driver is too old, use --backend torch:cpu"),
+        ("lanes", "lanes must be from 1 to 128, got 0", "--lanes must be from 1 to 128, got 0"),
+        ("memory", "memory has no effect on the backend onnx", "--memory has no effect on the backend onnx"),
+        ("", "x exists; add overwrite=True to replace it", "x exists; add --force to replace it"),
+        ("", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay"),
+    ],
+)
 def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(parameter, message, line):
     parser = argparse.ArgumentParser()
     for flag in ("--backend", "--lanes", "--memory"):
@@ -84,8 +105,10 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
 
 def test_a_full_disk_is_called_full():
     args = parser().parse_args(["doctor"])
-    for error in (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.wav"),
-                  UserError(f"cannot write a.wav: {os.strerror(errno.ENOSPC)}")):
+    for error in (
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.wav"),
+        UserError(f"cannot write a.wav: {os.strerror(errno.ENOSPC)}"),
+    ):
         assert describe_error(error, Interruptions(), args)[1].endswith("a.wav: the disk is full")
 
 
@@ -156,8 +179,9 @@ def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatc
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(providers, "installed_versions", lambda ort: versions)
     found = findings(capsys)
-    assert found["backend onnx"]["detail"] == ("onnxruntime 1.31.1 for CUDA 13.0, torch 2.10.0+cu128 for CUDA 12.8, "
-                                               "with the providers CUDA, CPU")
+    assert found["backend onnx"]["detail"] == (
+        "onnxruntime 1.31.1 for CUDA 13.0, torch 2.10.0+cu128 for CUDA 12.8, with the providers CUDA, CPU"
+    )
     assert found["backend onnx:cuda"]["state"] == "missing"
     assert "install both for the same CUDA" in found["backend onnx:cuda"]["detail"]
     assert "pip install" in found["backend onnx:cuda"]["fix"]
@@ -175,30 +199,38 @@ def test_help_lists_each_command_with_its_own_summary_without_importing_it():
 
 
 def test_the_default_voice_speaks_without_torch_coremltools_or_scipy(tmp_path):
-    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "ane", "say", "Hello.", "-o",
-                           str(tmp_path / "a.wav")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ane", "say", "Hello.", "-o", str(tmp_path / "a.wav")],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0
     imported = set(re.findall(r"\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
     assert "onnxruntime" in imported
     assert not imported & {"torch", "coremltools", "scipy", "onnx", "transformers", "av", "miniaudio"}
 
 
-CONFIG = ('voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\n'
-          'seed = 3\n')
+CONFIG = (
+    'voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\nseed = 3\n'
+)
 
 
-@pytest.mark.parametrize(("command", "variables", "expected"), [
-    ("say x", {}, {"voice": "heart", "bundle": "demo", "speed": 0.9}),
-    ("say x", {"ANE_VOICE": "michael"}, {"voice": "michael", "bundle": "demo"}),
-    ("say x -v anna --speed 2", {"ANE_VOICE": "michael"}, {"voice": "anna", "speed": 2.0}),
-    ("say x", {"ANE_VOICE": "", "ANE_BUNDLE": "heart"}, {"voice": "heart", "bundle": "heart"}),
-    ("read b.md", {}, {"loudness": -19.0, "per_chapter": True, "speed": 0.9}),
-    ("read b.md --loudness -16", {}, {"loudness": -16.0}),
-    ("voices list", {"ANE_BUNDLE": "heart"}, {"bundle": "heart", "json": False}),
-    ("voices add a.wav -o a", {}, {"seed": 3}), ("verify --package a", {"ANE_BUNDLE": "heart"}, {"bundle": "heart"}),
-    ("export-swift --bundle demo -o a", {}, {"voice": None}),
-    ("export-swift --bundle demo -o a -v anna", {"ANE_VOICE": "michael"}, {"voice": ["anna"]}),
-])
+@pytest.mark.parametrize(
+    ("command", "variables", "expected"),
+    [
+        ("say x", {}, {"voice": "heart", "bundle": "demo", "speed": 0.9}),
+        ("say x", {"ANE_VOICE": "michael"}, {"voice": "michael", "bundle": "demo"}),
+        ("say x -v anna --speed 2", {"ANE_VOICE": "michael"}, {"voice": "anna", "speed": 2.0}),
+        ("say x", {"ANE_VOICE": "", "ANE_BUNDLE": "heart"}, {"voice": "heart", "bundle": "heart"}),
+        ("read b.md", {}, {"loudness": -19.0, "per_chapter": True, "speed": 0.9}),
+        ("read b.md --loudness -16", {}, {"loudness": -16.0}),
+        ("voices list", {"ANE_BUNDLE": "heart"}, {"bundle": "heart", "json": False}),
+        ("voices add a.wav -o a", {}, {"seed": 3}),
+        ("verify --package a", {"ANE_BUNDLE": "heart"}, {"bundle": "heart"}),
+        ("export-swift --bundle demo -o a", {}, {"voice": None}),
+        ("export-swift --bundle demo -o a -v anna", {"ANE_VOICE": "michael"}, {"voice": ["anna"]}),
+    ],
+)
 def test_a_flag_precedes_the_environment_which_precedes_the_file(workplace, monkeypatch, command, variables, expected):
     (workplace / "home").mkdir()
     (workplace / "home" / "config.toml").write_text(CONFIG, encoding="utf-8")
@@ -210,11 +242,18 @@ def test_a_flag_precedes_the_environment_which_precedes_the_file(workplace, monk
     assert {name: args[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("content", "fault"), [
-    ("sped = 1", "'sped' is unknown: it may have bundle, voice"), ("[sya]", "'sya' is unknown"),
-    ("[say]\nsped = 1", "ane say has no setting sped: see ane say --help-all"),
-    ('speed = "fast"', "speed: invalid float value: 'fast'"), ("[say]\njson = 1", "json must be true or false, got 1"),
-    ("[say", "cannot read "), ("[say]\ntext = 'x'", "ane say has no setting text")])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("sped = 1", "'sped' is unknown: it may have bundle, voice"),
+        ("[sya]", "'sya' is unknown"),
+        ("[say]\nsped = 1", "ane say has no setting sped: see ane say --help-all"),
+        ('speed = "fast"', "speed: invalid float value: 'fast'"),
+        ("[say]\njson = 1", "json must be true or false, got 1"),
+        ("[say", "cannot read "),
+        ("[say]\ntext = 'x'", "ane say has no setting text"),
+    ],
+)
 def test_a_wrong_setting_of_the_file_is_one_line_that_names_the_file(workplace, capsys, content, fault):
     (workplace / "home").mkdir()
     (workplace / "home" / "config.toml").write_text(content, encoding="utf-8")
@@ -239,20 +278,27 @@ def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, mon
         assert f" of {variable})" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("command", "said", "status"), [
-    ("say Hello. --explain", "the play of {} has no effect with --explain", 0),
-    ("say Hello. --explain", "the srt of {} has no effect with --explain", 0),
-    ("say Hello. -o a.wav --lines", "the play of {} has no effect with --lines", 0),
-    ("read a.md -o a.mp3 --acx --preview 1", "the loudness of {} has no effect with --acx", 0),
-    ("read a.md -o a.aac --preview 1", "the narrator of {} has no effect on .aac", 0),
-    ("read a.md -o a.m4b --preview 1", "the playlist of {} has no effect on one file", 0),
-    ("verify --package a.mlpackage --inputs a.npz", "the bundle of ANE_BUNDLE has no effect with --package", 1)])
-def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(workplace, monkeypatch, capsys, command, said,
-                                                                     status):
+@pytest.mark.parametrize(
+    ("command", "said", "status"),
+    [
+        ("say Hello. --explain", "the play of {} has no effect with --explain", 0),
+        ("say Hello. --explain", "the srt of {} has no effect with --explain", 0),
+        ("say Hello. -o a.wav --lines", "the play of {} has no effect with --lines", 0),
+        ("read a.md -o a.mp3 --acx --preview 1", "the loudness of {} has no effect with --acx", 0),
+        ("read a.md -o a.aac --preview 1", "the narrator of {} has no effect on .aac", 0),
+        ("read a.md -o a.m4b --preview 1", "the playlist of {} has no effect on one file", 0),
+        ("verify --package a.mlpackage --inputs a.npz", "the bundle of ANE_BUNDLE has no effect with --package", 1),
+    ],
+)
+def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(
+    workplace, monkeypatch, capsys, command, said, status
+):
     (workplace / "home").mkdir()
     config = workplace / "home" / "config.toml"
-    config.write_text('[say]\nplay = true\nsrt = true\n[read]\nloudness = -19\nnarrator = "Michael"\n'
-                      'playlist = true\n', encoding="utf-8")
+    config.write_text(
+        '[say]\nplay = true\nsrt = true\n[read]\nloudness = -19\nnarrator = "Michael"\nplaylist = true\n',
+        encoding="utf-8",
+    )
     (workplace / "a.md").write_text("Hello.")
     monkeypatch.setenv("ANE_BUNDLE", "heart")
     assert main(command.split()) == status
@@ -265,10 +311,16 @@ def test_a_command_without_its_subcommand_shows_the_help(capsys, command):
     assert capsys.readouterr().out.startswith(f"usage: {' '.join(['ane', *command])} [-h]")
 
 
-@pytest.mark.parametrize(("flags", "hint"), [
-    ("read b.md --rate 3", "did you mean --speed?"), ("say x --subtitles", "did you mean --srt?"),
-    ("say x --model demo", "did you mean --bundle?"), ("read b.md --format mp3", "the suffix of -o OUT is the format"),
-    ("say x --pitch 2", "no voice changes its pitch: choose another voice")])
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        ("read b.md --rate 3", "did you mean --speed?"),
+        ("say x --subtitles", "did you mean --srt?"),
+        ("say x --model demo", "did you mean --bundle?"),
+        ("read b.md --format mp3", "the suffix of -o OUT is the format"),
+        ("say x --pitch 2", "no voice changes its pitch: choose another voice"),
+    ],
+)
 def test_a_flag_of_other_programs_leads_to_ours(capsys, flags, hint):
     with pytest.raises(SystemExit, match="2"):
         main(flags.split())

@@ -28,8 +28,9 @@ COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 def converted(random_bundle, shared) -> Path:
     """The random bundle with packages of its decoder and CLVP."""
     buckets = {"prefill": (64,), "step": (44 + 2 * 500 + 44,), "clvp_text": (64,), "clvp_speech": (128,)}
-    return conversions.converted(shared, Bundle(random_bundle), [CoreMLOptions(lanes=(2,), buckets=buckets)],
-                                 ["autoregressive", "clvp"]).path
+    return conversions.converted(
+        shared, Bundle(random_bundle), [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"]
+    ).path
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +59,14 @@ def ane(monkeypatch, capsys, unguarded_mac):  # noqa: F811
 @pytest.fixture
 def quick_speech(monkeypatch) -> None:
     """A worker that does not speak and states shorter times each time: the default settings first, then faster ones."""
-    speaking = {"seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
-                "peak_bytes": 10**9}
+    speaking = {
+        "seconds": 1.0,
+        "codes": 3,
+        "chunks": 1,
+        "first_audio": 0.25,
+        "stages": {"decode": 1.0},
+        "peak_bytes": 10**9,
+    }
     spoken = itertools.count(1)
     monkeypatch.setattr(BenchWorker, "_open", lambda self, stated: {})
     monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: {**speaking, "elapsed": 0.5 / next(spoken)})
@@ -72,7 +79,8 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     *_, sentence = found["rows"]
     functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_32_1088", "clvp_text_64", "clvp_speech_128"]
     assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
-        (units, function) for units in COMPUTE_UNITS for function in functions]
+        (units, function) for units in COMPUTE_UNITS for function in functions
+    ]
     assert all(row["error"] is None and row["value"]["readings"] == 2 and row["value"]["median"] > 0 for row in rows)
     assert all(row["figures"][name] > 0 for name in ("cold_load_s", "first_ms", "warm_load_s") for row in rows)
     assert [row["settings"]["cache"] for row in rows[1:3]] == ["io", "state"]
@@ -80,7 +88,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert ane.mac.count("load ") == 2 * len(rows)
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert found["chosen"]["backend"] == "coreml"
-    assert found["chosen"]["compute_units"] == "CPU_AND_NE"       # measured last
+    assert found["chosen"]["compute_units"] == "CPU_AND_NE"  # measured last
 
 
 @pytest.mark.usefixtures("quick_speech")
@@ -97,42 +105,88 @@ def test_the_interpreter_is_measured_on_request(ane, converted):
     assert "No settings can be chosen" in printed
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--backend", "onyx"), "onyx"), (("--compute-units", "NPU", "--backend", "coreml"), "NPU"),
-    (("--backend", "mil"), "no Core ML packages"), (("--backend", "onnx"), "no ONNX packages"),
-    (("--runs", "3"), "--runs has no effect on torch:cpu: only Core ML packages"),
-    (("--bundle", "./nowhere"), "nowhere")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--backend", "onyx"), "onyx"),
+        (("--compute-units", "NPU", "--backend", "coreml"), "NPU"),
+        (("--backend", "mil"), "no Core ML packages"),
+        (("--backend", "onnx"), "no ONNX packages"),
+        (("--runs", "3"), "--runs has no effect on torch:cpu: only Core ML packages"),
+        (("--bundle", "./nowhere"), "nowhere"),
+    ],
+)
 def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments, message):
     with pytest.raises(UserError, match=message):
         ane(*arguments, *([] if "--bundle" in arguments else ["--bundle", random_bundle]))
 
 
 def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
-    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--text", "Hi.",
-                           "-o", "-"))
+    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--text", "Hi.", "-o", "-"))
     assert found["bundle"]["name"] == DEFAULT_BUNDLE
     assert {row["what"] for row in found["rows"]} == {"sentence"}
     assert found["chosen"]["backend"] == "torch:cpu"
 
 
 def test_a_run_on_torch_is_reported_with_flags_that_say_takes(ane, random_bundle, tmp_path, capsys):
-    printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--threads", "1", "--preset",
-                  "fastest", "--text", "Hi.", "-o", tmp_path / "out.json")
+    printed = ane(
+        "--bundle",
+        random_bundle,
+        "--backend",
+        "torch:cpu",
+        "--threads",
+        "1",
+        "--preset",
+        "fastest",
+        "--text",
+        "Hi.",
+        "-o",
+        tmp_path / "out.json",
+    )
     assert "Functions" not in printed
     for heading in ("The sentence", "first audio s"):
         assert heading in printed
     check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     [flags] = re.findall("Use it with: ane say (.*)", printed)
-    assert main(["say", "Hi.", "--bundle", str(random_bundle), "--preset", "fastest", "--seed", "1", "--json", "-o",
-                 str(tmp_path / "a.wav"), *flags.split()]) == 0
+    assert (
+        main(
+            [
+                "say",
+                "Hi.",
+                "--bundle",
+                str(random_bundle),
+                "--preset",
+                "fastest",
+                "--seed",
+                "1",
+                "--json",
+                "-o",
+                str(tmp_path / "a.wav"),
+                *flags.split(),
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["backend"].startswith("torch:cpu")
 
 
 def check_document(found: dict) -> None:
     assert set(found) == {"format", "benchmark", "machine", "settings", "rows", "notes", "bundle", "chosen"}
     assert (found["format"], found["benchmark"]) == (2, "ane bench")
-    assert set(found["machine"]) == {"machine", "chip", "instructions", "cores", "memory_bytes", "accelerator",
-                                     "os", "python", "packages", "commit", "date", "load_average"}
+    assert set(found["machine"]) == {
+        "machine",
+        "chip",
+        "instructions",
+        "cores",
+        "memory_bytes",
+        "accelerator",
+        "os",
+        "python",
+        "packages",
+        "commit",
+        "date",
+        "load_average",
+    }
     assert {"torch", "coremltools", "numpy"} <= set(found["machine"]["packages"])
     assert set(found["bundle"]) == {"name", "identity", "packages"}
     sentences = [read_row(row) for row in found["rows"]]

@@ -29,11 +29,17 @@ def kept(ane, tmp_path, monkeypatch) -> dict[str, Path]:
     for name in ("used", "gone"):
         (tmp_path / f"{name}.mlpackage").mkdir()
         (tmp_path / f"{name}.mlpackage" / "weights").write_bytes(name.encode() * 100)
-    items = {"now": compiled(tmp_path / "used.mlpackage", HERE), "old": compiled(tmp_path / "used.mlpackage", OLD),
-             "gone": compiled(tmp_path / "gone.mlpackage", HERE)}
+    items = {
+        "now": compiled(tmp_path / "used.mlpackage", HERE),
+        "old": compiled(tmp_path / "used.mlpackage", OLD),
+        "gone": compiled(tmp_path / "gone.mlpackage", HERE),
+    }
     shutil.rmtree(tmp_path / "gone.mlpackage")
-    for what, place in (("latents", "voices/ab.safetensors"), ("stamp", "verified/cd.json"),
-                        ("old latents", "voices/ef.safetensors")):
+    for what, place in (
+        ("latents", "voices/ab.safetensors"),
+        ("stamp", "verified/cd.json"),
+        ("old latents", "voices/ef.safetensors"),
+    ):
         items[what] = write(paths.cache_dir() / place)
     items["mine"] = write(paths.data_dir() / "voices" / "me.safetensors")
     items["bundle"] = write(paths.data_dir() / "bundles" / "b" / "bundle.json")
@@ -73,10 +79,16 @@ def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     assert out.startswith(f"{paths.cache_dir()}:\n")
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.splitlines() if line.count("│") == 4}
     assert {what: int(row[0]) for what, row in rows.items() if row[0].strip().isdigit()} == {
-        "compiled models": 3, "hashes of files that were checked": 3, "latents of voices' clips": 2,
-        "Core ML packages of the embedded voice": 0, "TensorRT engines and timings": 0,
-        "functions of packages that Core ML refuses whole": 0, "fastest engines of bundles, by `ane bench`": 0,
-        "unfinished files of killed processes": 0, "all": 8}
+        "compiled models": 3,
+        "hashes of files that were checked": 3,
+        "latents of voices' clips": 2,
+        "Core ML packages of the embedded voice": 0,
+        "TensorRT engines and timings": 0,
+        "functions of packages that Core ML refuses whole": 0,
+        "fastest engines of bundles, by `ane bench`": 0,
+        "unfinished files of killed processes": 0,
+        "all": 8,
+    }
 
 
 @pytest.mark.parametrize("what", ["old/used.mlmodelc/weights", "latents"])
@@ -132,10 +144,12 @@ def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane,
 
 def killed_while_writing(file: Path) -> Path:
     """The temporary folder of a process that was killed while it wrote ``file``."""
-    code = ("import os, signal, sys\nfrom ane.system.files import replacing\n"
-            "with replacing(sys.argv[1]) as path:\n path.write_text('half')\n os.kill(os.getpid(), signal.SIGKILL)\n")
+    code = (
+        "import os, signal, sys\nfrom ane.system.files import replacing\n"
+        "with replacing(sys.argv[1]) as path:\n path.write_text('half')\n os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     subprocess.run([sys.executable, "-c", code, str(file)], timeout=60, check=False, cwd=Path(__file__).parents[2])
-    folder, = file.parent.glob(".*.partial")
+    (folder,) = file.parent.glob(".*.partial")
     return folder
 
 
@@ -149,8 +163,14 @@ def test_a_linked_folder_is_not_followed(ane, kept, tmp_path):
 
 def test_as_a_process_without_torch(kept):
     code = "import sys; from ane.cli import main; sys.exit(main(['cache', 'clear']) or 'torch' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
-                            cwd=Path(__file__).parents[2])
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert "Deleted 8 items" in result.stdout
     assert there(kept) == UNTOUCHED

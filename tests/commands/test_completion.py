@@ -14,11 +14,11 @@ INSTALL = "apt-get install {}"
 # how each shell completes a line: the script is read first, as the example in the help says
 ASK = {
     "bash": 'eval "$(ane completion bash)"; COMP_LINE="$1"; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMP_WORDS=($1); '
-            'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _python_argcomplete ane; printf "%s\\n" "${{COMPREPLY[@]}}"',
+    'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _python_argcomplete ane; printf "%s\\n" "${{COMPREPLY[@]}}"',
     "fish": 'ane completion fish | source; complete -C "$argv[1]"',
     "zsh": 'autoload -Uz compinit; compinit -u -d "$HOME/dump"; eval "$(ane completion zsh)"; '
-           'compadd() {{ :; }}; _describe() {{ print -l -- ${{(P)2}}; }}; words=(${{=1}}); CURRENT=${{#words}}; '
-           'BUFFER="$1"; CURSOR=${{#BUFFER}}; service=ane; _python_argcomplete ane',
+    "compadd() {{ :; }}; _describe() {{ print -l -- ${{(P)2}}; }}; words=(${{=1}}); CURRENT=${{#words}}; "
+    'BUFFER="$1"; CURSOR=${{#BUFFER}}; service=ane; _python_argcomplete ane',
 }
 
 
@@ -38,13 +38,22 @@ def test_a_shell_completes_commands_flags_bundles_and_voices(ane, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}: {INSTALL.format(shell)}")
     for line, word, default in (
-            ("ane tra", "transcribe", ""), ("ane say --follo", "--follow", ""), ("ane say --bundle hea", "heart", ""),
-            ("ane read --bundle demo --voice mich", "michael", "heart"), ("ane say --voice mich", "michael", "demo"),
-            ("ane voices rem", "remove", "nobody")):
+        ("ane tra", "transcribe", ""),
+        ("ane say --follo", "--follow", ""),
+        ("ane say --bundle hea", "heart", ""),
+        ("ane read --bundle demo --voice mich", "michael", "heart"),
+        ("ane say --voice mich", "michael", "demo"),
+        ("ane voices rem", "remove", "nobody"),
+    ):
         name = ["argument"] if shell == "fish" else ["-"]
-        asked = subprocess.run([shell, "-c", ASK[shell].format(), *(name[:0] if shell == "fish" else ["shell"]), line],
-                               env=ane | {"ANE_BUNDLE": default}, capture_output=True, text=True, timeout=120,
-                               check=False)
+        asked = subprocess.run(
+            [shell, "-c", ASK[shell].format(), *(name[:0] if shell == "fish" else ["shell"]), line],
+            env=ane | {"ANE_BUNDLE": default},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         found = [one.split("\t")[0].split(":")[0].strip() for one in asked.stdout.splitlines()]
         assert word in found, (line, asked.stdout, asked.stderr)
 
@@ -57,6 +66,12 @@ def test_the_manual_page_has_every_command_and_its_readers_find_no_fault(capsys,
     for reader in (["man", "--warnings", "-l"], ["mandoc", "-T", "lint", "-W", "error"]):
         if shutil.which(reader[0]) is None:
             pytest.skip(f"needs {reader[0]}: {INSTALL.format('man-db mandoc')}")
-        read = subprocess.run([*reader, page], capture_output=True, text=True, timeout=60, check=False,
-                              env=os.environ | {"MANPAGER": "cat"})
+        read = subprocess.run(
+            [*reader, page],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"MANPAGER": "cat"},
+        )
         assert (read.returncode, read.stderr) == (0, ""), reader

@@ -33,10 +33,13 @@ def bundle(files: Path, capsys: pytest.CaptureFixture) -> Path:
 
 
 def test_import_and_say_in_processes_of_their_own(files, python):
-    for command in (["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
-                    ["say", "Hello, world.", "--bundle", "./bundle", "--speed", "1.2", "-o", "x.wav"]):
-        result = subprocess.run([python, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
-                                timeout=300, check=False)
+    for command in (
+        ["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
+        ["say", "Hello, world.", "--bundle", "./bundle", "--speed", "1.2", "-o", "x.wav"],
+    ):
+        result = subprocess.run(
+            [python, "-m", "ane", *command], cwd=files, capture_output=True, text=True, timeout=300, check=False
+        )
         assert result.returncode == 0, result.stderr
     assert "speed 1.2" in result.stderr
     assert "Griffin-Lim" not in result.stderr
@@ -51,7 +54,8 @@ def test_a_vocoder_with_the_name_of_the_checkpoint_keeps_its_hash(files):
     assert main(["import", "checkpoint.pt", "--vocoder", "sub/checkpoint.pt", "-o", "./bundle"]) == 0
     assert Bundle(files / "bundle").manifest.source["files"] == {
         "checkpoint.pt": sha256_of(files / "checkpoint.pt"),
-        "vocoder/checkpoint.pt": sha256_of(files / "sub" / "checkpoint.pt")}
+        "vocoder/checkpoint.pt": sha256_of(files / "sub" / "checkpoint.pt"),
+    }
     assert "tokenizer" not in json.loads((files / "bundle" / "bundle.json").read_text())
 
 

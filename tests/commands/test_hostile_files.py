@@ -22,6 +22,7 @@ from ane.text.user_lexicon import MAX_LEXICON
 @contextmanager
 def at_most(seconds: int):
     """Raise TimeoutError where the block takes longer: what opens a pipe would wait for ever."""
+
     def stop(*_):
         raise TimeoutError(f"it takes more than {seconds} s")
 
@@ -83,8 +84,9 @@ def test_a_file_that_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for(wor
 def test_large_files_are_refused_before_they_are_read(complain, workplace):
     with Path("large").open("wb") as file:
         file.truncate(MAX_LEXICON + 1)
-    assert "cannot read the lexicon large: it has more than 8 MB" in complain("say", "a", "--lexicon", "large", "-o",
-                                                                              "x.wav")
+    assert "cannot read the lexicon large: it has more than 8 MB" in complain(
+        "say", "a", "--lexicon", "large", "-o", "x.wav"
+    )
     assert "it has more than 4 MB" in complain("say", "a", "--cast", "large", "--bundle", "demo", "-o", "x.wav")
 
 
@@ -98,10 +100,14 @@ def test_a_text_without_end_is_refused_where_it_is_longer_than_say_speaks(compla
     assert "ane read" in line
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("narrator = " + "9" * 5000, "cast.toml is no TOML in UTF-8"),
-    ("narrator = " + "[" * 5000, "cast.toml"),
-    ("narrator = 1\n", "cast.toml: narrator must be")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("narrator = " + "9" * 5000, "cast.toml is no TOML in UTF-8"),
+        ("narrator = " + "[" * 5000, "cast.toml"),
+        ("narrator = 1\n", "cast.toml: narrator must be"),
+    ],
+)
 def test_a_damaged_cast_is_one_line(complain, workplace, content, message):
     Path("cast.toml").write_text(content)
     assert message in complain("say", "hello", "--bundle", "demo", "--cast", "cast.toml", "-o", "x.wav")
@@ -113,8 +119,10 @@ def test_quotations_cost_the_same_time_whatever_the_size_of_the_cast():
 
     def seconds(count: int) -> float:
         names = [f"Speaker{number} Name{number}" for number in range(count)]
-        cast = Cast(speakers=dict.fromkeys(names, "random"),
-                    lines={f"Line number {number} says": names[number] for number in range(count)})
+        cast = Cast(
+            speakers=dict.fromkeys(names, "random"),
+            lines={f"Line number {number} says": names[number] for number in range(count)},
+        )
         cast.quoted(text[:1])
         start = time.process_time()
         found = cast.quoted(text)

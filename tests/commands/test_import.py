@@ -30,17 +30,25 @@ def test_a_directory_becomes_a_bundle_that_loads(succeed, directory):
     bundle.verify()
     assert bundle.networks == checkpoints.networks
     assert bundle.precision == "fp32", "unless another is chosen"
-    assert bundle.manifest.source == {"files": {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.pth")
-        if path.name not in ("classifier.pth", "cvvp.pth")},
-        "decoder_md5": hashlib.md5((directory / "autoregressive.pth").read_bytes()).hexdigest()}
+    assert bundle.manifest.source == {
+        "files": {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in directory.glob("*.pth")
+            if path.name not in ("classifier.pth", "cvvp.pth")
+        },
+        "decoder_md5": hashlib.md5((directory / "autoregressive.pth").read_bytes()).hexdigest(),
+    }
     assert "Use it with --bundle ./out" in out
 
 
 def test_networks_and_left_out_entries_are_reported(succeed):
     out = succeed("import", "checkpoints", "-o", "./out", "--precision", "fp16")
-    rows = {cells[0]: cells[1:] for line in out.splitlines() if "│" in line
-            for cells in [[cell.strip() for cell in line.strip("│").split("│")]]}
+    rows = {
+        cells[0]: cells[1:]
+        for line in out.splitlines()
+        if "│" in line
+        for cells in [[cell.strip() for cell in line.strip("│").split("│")]]
+    }
     stated = Bundle("out").manifest.networks
     assert rows.keys() == {*stated, "all"}
     for name, network in stated.items():
@@ -62,7 +70,8 @@ def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace
 def test_a_bundle_needs_no_import(succeed, complain):
     succeed("import", "checkpoints", "-o", "./out")
     assert complain("import", "out", "-o", "again").endswith(
-        "out is a bundle already and needs no import: name it as --bundle out")
+        "out is a bundle already and needs no import: name it as --bundle out"
+    )
 
 
 def test_a_bundle_is_replaced_only_with_force(succeed, complain):

@@ -57,7 +57,8 @@ def test_a_folder_is_imported_before_it_speaks(bundle: str, capsys: pytest.Captu
 
 
 def test_a_commit_that_was_imported_before_must_have_the_same_files(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def download(repository: str, required: tuple[str, ...], **options: object) -> Snapshot:
         folder = tmp_path / "published"
         return Snapshot("1" * 40, folder, {name: sha256_of(folder / name) for name in required})
@@ -65,8 +66,7 @@ def test_a_commit_that_was_imported_before_must_have_the_same_files(
     monkeypatch.setattr(family, "download_files", download)
     command = ["import", "KittenML/tiny", "-o", "hub", "--force"]
     assert main(command) == 0
-    (tmp_path / "published" / "config.json").write_text(
-        (tmp_path / "published" / "config.json").read_text() + "\n")
+    (tmp_path / "published" / "config.json").write_text((tmp_path / "published" / "config.json").read_text() + "\n")
     assert main(command) == 1
     assert "config.json has SHA-256" in capsys.readouterr().err
 

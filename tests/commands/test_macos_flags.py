@@ -48,9 +48,15 @@ REFUSED = [
     (("-v", "Samantha", "--bundle", "demo", "-o", "a.wav"), "no voice 'Samantha' .*: the voices are heart, michael"),
 ]
 UNKNOWN = [("--quality", "127"), ("--bit-rate", "64000"), ("-i",), ("--interactive=green",), ("--network-send=host",)]
-COMMANDS = [("rate 300", "<prosody> has a rate"), ("volm 0.5", "<prosody> has a volume"), ("emph +", "no voice has an"),
-            ("char LTRL", "<say-as> spells out characters"), ("nmbr LTRL", "<say-as> spells out digits"),
-            ("inpt PHON", "a lexicon"), ("pbas 50", "remove it")]
+COMMANDS = [
+    ("rate 300", "<prosody> has a rate"),
+    ("volm 0.5", "<prosody> has a volume"),
+    ("emph +", "no voice has an"),
+    ("char LTRL", "<say-as> spells out characters"),
+    ("nmbr LTRL", "<say-as> spells out digits"),
+    ("inpt PHON", "a lexicon"),
+    ("pbas 50", "remove it"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -66,22 +72,26 @@ def test_a_file_has_the_format_that_the_flags_name(flags: tuple[str, ...], file:
     assert (found.subtype, found.samplerate, found.channels) == (subtype, rate, 1)
     assert found.duration == pytest.approx(usual.duration, abs=0.01)
     # the same sound: loud at the same times
-    loudness = [[np.sqrt(np.mean(part**2)) for part in np.array_split(soundfile.read(name)[0], 30)]
-                for name in (file, "usual.wav")]
+    loudness = [
+        [np.sqrt(np.mean(part**2)) for part in np.array_split(soundfile.read(name)[0], 30)]
+        for name in (file, "usual.wav")
+    ]
     assert np.corrcoef(*loudness)[0, 1] > 0.95
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_a_flag_that_cannot_have_its_meaning_is_one_line(flags: tuple[str, ...], message: str,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_that_cannot_have_its_meaning_is_one_line(
+    flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["say", TEXT, *flags]) == 1
     assert re.search(f"^ane: error: .*{message}", capsys.readouterr().err)
     assert not list(Path().glob("a*"))
 
 
 @pytest.mark.parametrize("flags", UNKNOWN)
-def test_a_flag_that_only_macos_has_is_named_with_what_to_use(flags: tuple[str, ...],
-                                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_that_only_macos_has_is_named_with_what_to_use(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["say", TEXT, *flags])
     flag = flags[0].partition("=")[0]
@@ -89,11 +99,13 @@ def test_a_flag_that_only_macos_has_is_named_with_what_to_use(flags: tuple[str, 
 
 
 @pytest.mark.parametrize(("command", "advice"), COMMANDS)
-def test_a_command_in_the_text_is_named_with_what_does_the_same(command: str, advice: str,
-                                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_in_the_text_is_named_with_what_does_the_same(
+    command: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["say", f"So [[{command}]] it goes.", "-o", "a.wav"]) == 1
-    assert re.search(f"line 1: \\[\\[{re.escape(command)}\\]\\] is a command of macOS .*{advice}",
-                     capsys.readouterr().err)
+    assert re.search(
+        f"line 1: \\[\\[{re.escape(command)}\\]\\] is a command of macOS .*{advice}", capsys.readouterr().err
+    )
 
 
 def test_a_rate_is_a_speed_relative_to_175_words_a_minute() -> None:
@@ -105,24 +117,31 @@ def test_a_rate_is_a_speed_relative_to_175_words_a_minute() -> None:
     assert seconds["-r", "350"] == seconds["--speed", "2"] < 0.7 * seconds[()]
 
 
-@pytest.mark.parametrize(("flag", "line"), [("--file-format", "WAVE  .wav"), ("--data-format", "I24"),
-                                            ("-a", "  1 Desk")])
-def test_a_question_mark_lists_what_there_is(flag: str, line: str, monkeypatch: pytest.MonkeyPatch,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "line"), [("--file-format", "WAVE  .wav"), ("--data-format", "I24"), ("-a", "  1 Desk")]
+)
+def test_a_question_mark_lists_what_there_is(
+    flag: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(devices, "playback_devices", lambda: [SoundDevice("Phone", 0), SoundDevice("Desk", 1)])
     assert main(["say", flag, "?"]) == 0
     assert line in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("wanted", "found"), [("1", "Desk"), ("desk", "Desk"), ("pho", "Phone"), ("x", None),
-                                               ("e", None), ("7", None)])
-def test_a_device_is_chosen_by_number_or_name(wanted: str, found: str | None, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "found"), [("1", "Desk"), ("desk", "Desk"), ("pho", "Phone"), ("x", None), ("e", None), ("7", None)]
+)
+def test_a_device_is_chosen_by_number_or_name(
+    wanted: str, found: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is opened is a stand-in: that sound comes out of the device that was named only a machine with two shows."""
     device, names = RecordingDevice(), []
     monkeypatch.setattr(devices, "playback_devices", lambda: [SoundDevice("Phone", 0), SoundDevice("Desk", 1)])
-    monkeypatch.setattr(playback, "open_device", lambda rate, name=None: (
-        names.append(devices.find_device(name).name) if name else None) or device(rate))
+    monkeypatch.setattr(
+        playback,
+        "open_device",
+        lambda rate, name=None: (names.append(devices.find_device(name).name) if name else None) or device(rate),
+    )
     assert main(["say", "Hi.", "-a", wanted]) == (found is None)
     assert names == ([found] if found else [])
     assert bool(len(device.played)) == bool(found)
@@ -155,15 +174,21 @@ sys.exit(main(["say"]))
 def test_a_terminal_without_a_text_speaks_each_line_that_is_typed() -> None:
     terminal, end = pty.openpty()
     root = str(Path(__file__).parents[2])
-    process = subprocess.Popen([sys.executable, "-c", LINES], stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, env={**os.environ, "PYTHONPATH": root})
+    process = subprocess.Popen(
+        [sys.executable, "-c", LINES],
+        stdin=end,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
     os.close(end)
     timer = threading.Timer(120, process.kill)
     timer.start()
     try:
         os.write(terminal, b"hello there\n")
         heard = process.stdout.readline()
-        assert heard == "heard\n", process.communicate()[1]         # before the input ends
+        assert heard == "heard\n", process.communicate()[1]  # before the input ends
         os.write(terminal, b"and goodbye\n\x04")
         _, errors = process.communicate()
     finally:

@@ -55,15 +55,22 @@ def small(tmp_path_factory) -> Path:
 def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monkeypatch, capsys):
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     messages = capsys.readouterr().err
-    assert re.search("Core ML compiles and loads at most about 1 function for the first time: about 10 s, at 10.0 s a "
-                     f"function, an estimate. `ane cache prewarm --bundle {small}` does it.*"
-                     "Compiling hifigan-fp16 for Apple M2, once", messages, re.DOTALL)
+    assert re.search(
+        "Core ML compiles and loads at most about 1 function for the first time: about 10 s, at 10.0 s a "
+        f"function, an estimate. `ane cache prewarm --bundle {small}` does it.*"
+        "Compiling hifigan-fp16 for Apple M2, once",
+        messages,
+        re.DOTALL,
+    )
     assert "Loading hifigan_14" in messages
     assert soundfile.read(tmp_path / "hi.wav")[0].any()
     device, children = RecordingDevice(), []
     monkeypatch.setattr(playback, "open_device", device)
-    monkeypatch.setattr(playback, "PlayerProcess", lambda *arguments: children.append(arguments) or playback.Player(
-        device(arguments[0]), *arguments))
+    monkeypatch.setattr(
+        playback,
+        "PlayerProcess",
+        lambda *arguments: children.append(arguments) or playback.Player(device(arguments[0]), *arguments),
+    )
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "--stream"]) == 0
     assert device.played.any()
     assert len(children) == 1, "coremltools holds this process"
@@ -72,10 +79,13 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
     assert "compiled models" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("before", [("verify", "--against", "coreml"), ("say", "Hi.", *SPEECH, "-o", "hi.wav",
-                                                                        "--compute-units", "CPU_ONLY")])
-def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_units(mac, small, before, tmp_path,
-                                                                                  monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "before",
+    [("verify", "--against", "coreml"), ("say", "Hi.", *SPEECH, "-o", "hi.wav", "--compute-units", "CPU_ONLY")],
+)
+def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_units(
+    mac, small, before, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main([*before, "--bundle", str(small)]) == 0
     capsys.readouterr()
@@ -127,7 +137,10 @@ def test_bench_also_measures_an_embedded_voice_on_core_ml(mac, small, monkeypatc
     monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: Bundle(small))
     run = bench.prepare(parser().parse_args(["bench"]), Console(stderr=True))
     assert {spec: bool(model.packages) for spec, model in run.models.items()} == {
-        "coreml": True, "onnx:cpu": False, "torch:cpu": False}
+        "coreml": True,
+        "onnx:cpu": False,
+        "torch:cpu": False,
+    }
 
 
 def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):
@@ -143,8 +156,9 @@ def test_every_function_is_planned_and_verified(mac, small, capsys):
     assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
     functions = json.loads(capsys.readouterr().out.splitlines()[-1])["functions"]
     assert len(functions) > 3
-    assert all(set(one["placement"]["ops"]) <= {NEURAL_ENGINE, "CPU"} and not one["placement"]["unknown"]
-               for one in functions)
+    assert all(
+        set(one["placement"]["ops"]) <= {NEURAL_ENGINE, "CPU"} and not one["placement"]["unknown"] for one in functions
+    )
     planned = mac.count("plan ")
     assert planned == len(functions)
     assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
@@ -160,8 +174,8 @@ def test_verification_announces_first_loads_and_tries_each_before(mac, small, ca
         assert printed.count("Loading clvp_speech_32 on the Neural Engine for the first time") == announced
         assert "1 of 2 functions failed: clvp-fp16, clvp_text_32: Core ML cannot load" in printed
         assert "cannot run it (error code -14)" in printed
-    assert mac.count("load clvp_text_32") == 1              # then what it was is remembered
-    assert mac.count("load clvp_speech_32") == 2 + 1        # tried and loaded, then loaded
+    assert mac.count("load clvp_text_32") == 1  # then what it was is remembered
+    assert mac.count("load clvp_speech_32") == 2 + 1  # tried and loaded, then loaded
     assert mac.count("compile") == 1
 
 
@@ -186,8 +200,11 @@ def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac
         assert main(flags) == 0
     count = sum(len(package.functions) for package in Bundle(small).packages)
     printed = capsys.readouterr()
-    assert printed.out.count(f"{count - 1} of {count} functions are ready") + printed.err.count(
-        f"{count - 1} of {count} functions are ready") == 2
+    assert (
+        printed.out.count(f"{count - 1} of {count} functions are ready")
+        + printed.err.count(f"{count - 1} of {count} functions are ready")
+        == 2
+    )
     assert mac.count("compile ") == len(Bundle(small).packages)
     assert mac.count("predict ") == count - 1, "each is tried once"
     mac.order()
@@ -208,8 +225,9 @@ def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, sm
     assert re.search(r"at [\d.]+ s a function, as first loads of this model took on this machine", printed)
 
 
-def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_again_is_named(mac, small, tmp_path,
-                                                                                            capsys):
+def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_again_is_named(
+    mac, small, tmp_path, capsys
+):
     say = ["say", "Hi.", "--bundle", str(small), *SPEECH, "--json", "-o", str(tmp_path / "hi.wav")]
 
     def backend(*flags: str) -> str:
@@ -224,8 +242,11 @@ def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_aga
     assert main(say) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["backend"].startswith("torch:cpu")
-    assert re.search("macOS was updated since Core ML compiled this bundle. Speaking with torch until `ane cache "
-                     f"prewarm --bundle {small}` has compiled it again: about ", printed.err)
+    assert re.search(
+        "macOS was updated since Core ML compiled this bundle. Speaking with torch until `ane cache "
+        f"prewarm --bundle {small}` has compiled it again: about ",
+        printed.err,
+    )
     assert len(mac.log) == before, "nothing is compiled or loaded"
     assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
     capsys.readouterr()
@@ -281,9 +302,11 @@ def test_the_estimate_includes_compiling_and_names_other_models(mac, packages):
     assert float(content[COMPILED]) > 0
     write_json(entry / TRIED, content | {COMPILED: "3", f"main CPU_ONLY{LOADED}": "2"})
     assert tried.load_estimate(2, [own], M2) == (
-        "about 10 s, at 5.0 s a function, as first loads of this model took on this machine")
+        "about 10 s, at 5.0 s a function, as first loads of this model took on this machine"
+    )
     assert tried.load_estimate(2, [other], M2) == (
-        "about 10 s, at 5.0 s a function, as first loads of other models took on this machine")
+        "about 10 s, at 5.0 s a function, as first loads of other models took on this machine"
+    )
 
 
 def test_prewarm_without_a_bundle_loads_that_of_the_default_voice(mac, small, monkeypatch):
@@ -320,7 +343,8 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
     programs = [Package(whole / package.path).function(name) for package, name in functions]
     values = [sum(len(op.outputs) for op in program.ops) for program in programs if not program.states]
     assert stated("with `--layers`, all functions right", *verify, "--layers") == (
-        f"{count} ({sum(-(-number // BATCH) for number in values)} if it looked into all, {BATCH} values each)")
+        f"{count} ({sum(-(-number // BATCH) for number in values)} if it looked into all, {BATCH} values each)"
+    )
     count, size = compiled("plan", "--chip", "M1")
     assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one a function, {size}; ")
     # one function, wrong from a value on
@@ -333,10 +357,12 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
 
 def wrong_from(start: str, predict=native._MLModelProxy.predict):
     """``predict`` of the stand-in's models, whose values are negated from the first whose name starts so."""
+
     def spoiled(self, features, state):
         order = [name for op in self.interpreter.function.ops for name in op.outputs]
         first = next((index for index, name in enumerate(order) if name.startswith(start)), len(order))
-        return {name: -array if name in order[first:] else array
-                for name, array in predict(self, features, state).items()}
+        return {
+            name: -array if name in order[first:] else array for name, array in predict(self, features, state).items()
+        }
 
     return spoiled

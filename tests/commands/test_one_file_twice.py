@@ -18,12 +18,24 @@ from tests.commands.conftest import RATE
 
 TABLE = Path(__file__).parent / "one_file_twice.tsv"
 CASES = [tuple(line.split("\t")) for line in TABLE.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
-TEXTS = {"text.wav": "Hello.", "text-1.wav": "Hello.\nThere.\n", "book.md": "# One\n\nHello.\n",
-         "lexicon.tsv": "a\tb\n",
-         "lexicon.srt": "a\tb\n", "cast.toml": 'narrator = "clip.wav"\n', "cast.json": 'narrator = "random"\n',
-         "text.srt": "1\n00:00:01,000 --> 00:00:02,000\nHello.\n", "model/vocoder.pt": "", "model/weights.pt": "",
-         "a.npz": "", "b.npz": "", "clip.pth": "", "latents/one.pth": "", "weights.pt": "",
-         "p.mlpackage/Manifest.json": "{}"}
+TEXTS = {
+    "text.wav": "Hello.",
+    "text-1.wav": "Hello.\nThere.\n",
+    "book.md": "# One\n\nHello.\n",
+    "lexicon.tsv": "a\tb\n",
+    "lexicon.srt": "a\tb\n",
+    "cast.toml": 'narrator = "clip.wav"\n',
+    "cast.json": 'narrator = "random"\n',
+    "text.srt": "1\n00:00:01,000 --> 00:00:02,000\nHello.\n",
+    "model/vocoder.pt": "",
+    "model/weights.pt": "",
+    "a.npz": "",
+    "b.npz": "",
+    "clip.pth": "",
+    "latents/one.pth": "",
+    "weights.pt": "",
+    "p.mlpackage/Manifest.json": "{}",
+}
 
 
 @pytest.fixture
@@ -41,8 +53,9 @@ def files(workplace, speech, golden_copy):
     Path("link.wav").symlink_to("clip.wav")
     Path("hard.wav").hardlink_to("clip.wav")
     Image.new("RGB", (40, 60)).save("cover.jpg")
-    return lambda: {path: path.read_bytes() for path in workplace.rglob("*")
-                    if path.is_file() and "cache" not in path.parts}
+    return lambda: {
+        path: path.read_bytes() for path in workplace.rglob("*") if path.is_file() and "cache" not in path.parts
+    }
 
 
 @pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])
@@ -63,11 +76,17 @@ def test_a_bundle_beside_the_files_of_a_model_is_replaced(files, capsys):
 
 @pytest.mark.parametrize("flags", [[], ["--lines"], ["--follow"], ["-f", "-"]], ids=" ".join)
 def test_the_file_from_which_standard_input_comes_is_not_replaced(tmp_path, flags):
-    text = tmp_path / ("in-1.wav" if flags == ["--lines"] else "in.wav")       # as the first line's file is named
+    text = tmp_path / ("in-1.wav" if flags == ["--lines"] else "in.wav")  # as the first line's file is named
     text.write_text("Hello.", encoding="utf-8")
     with text.open() as redirected:
-        done = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "-o", "in.wav"], cwd=tmp_path,
-                              stdin=redirected, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-m", "ane", "say", *flags, "-o", "in.wav"],
+            cwd=tmp_path,
+            stdin=redirected,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert done.returncode == 1
     assert f"cannot write {text.name}: " in done.stderr
     assert text.read_text(encoding="utf-8") == "Hello."

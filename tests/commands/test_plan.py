@@ -46,7 +46,7 @@ def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python)
     report = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert "not measurements" in report["what"]
     assert [chip["name"] for chip in report["chips"]] == ["M1", "M4 Pro"]
-    function, = report["functions"]
+    (function,) = report["functions"]
     assert (function["package"], function["function"]) == (str(step), "main")
     assert function["cost"]["cache_read"] == 2 * 2 * 3 * 64 * 64
     assert set(function["estimates"]) == {"M1", "M4 Pro"}
@@ -82,9 +82,17 @@ def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
 def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bundle, workplace):
     bundle = Path(shutil.copytree(random_bundle, workplace / "bundle"))
     units = {"packages/a.mlpackage": "CPU_AND_GPU", "packages/b.mlpackage": "CPU_AND_NE"}
-    records = [PackageRecord("univnet", precision, path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
-                             {"main": FunctionRecord("univnet", {"frames": 14}, {})}, compute_units=stated)
-               for precision, (path, stated) in zip(("fp32", "fp16"), units.items(), strict=True)]
+    records = [
+        PackageRecord(
+            "univnet",
+            precision,
+            path,
+            [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
+            {"main": FunctionRecord("univnet", {"frames": 14}, {})},
+            compute_units=stated,
+        )
+        for precision, (path, stated) in zip(("fp32", "fp16"), units.items(), strict=True)
+    ]
     manifest = json.loads((bundle / "bundle.json").read_text())
     (bundle / "bundle.json").write_text(json.dumps(manifest | sections_of(records)))
     for path in units:
@@ -94,11 +102,14 @@ def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bun
     assert found == [(bundle / path, stated) for path, stated in units.items()]
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Max"),
-    (("--function", "step_9_9"), "no package has a function 'step_9_9'"),
-    (("--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Max"),
+        (("--function", "step_9_9"), "no package has a function 'step_9_9'"),
+        (("--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
+    ],
+)
 def test_an_error_is_one_line(step, complain, arguments, message):
     assert message in complain("plan", step, *arguments)
 
@@ -111,32 +122,44 @@ def test_a_package_and_a_bundle_are_refused():
 # Core ML's compute plan, by a fake
 
 MLNeuralEngineComputeDevice, MLGPUComputeDevice, MLCPUComputeDevice = (
-    type(f"ML{kind}ComputeDevice", (), {}) for kind in ("NeuralEngine", "GPU", "CPU"))
+    type(f"ML{kind}ComputeDevice", (), {}) for kind in ("NeuralEngine", "GPU", "CPU")
+)
 ANE, GPU, CPU = MLNeuralEngineComputeDevice(), MLGPUComputeDevice(), MLCPUComputeDevice()
 
 
 def operation(kind, preferred=None, supported=(), cost=None, inner=()):
     """An operation as in MLModelStructure, with what the plan states for it."""
     usage = preferred and SimpleNamespace(preferred_compute_device=preferred, supported_compute_devices=list(supported))
-    return SimpleNamespace(operator_name=kind, outputs=[SimpleNamespace(name=f"{kind}_0")], usage=usage,
-                           cost=cost and SimpleNamespace(weight=cost),
-                           blocks=[SimpleNamespace(operations=list(inner))] if inner else [])
+    return SimpleNamespace(
+        operator_name=kind,
+        outputs=[SimpleNamespace(name=f"{kind}_0")],
+        usage=usage,
+        cost=cost and SimpleNamespace(weight=cost),
+        blocks=[SimpleNamespace(operations=list(inner))] if inner else [],
+    )
 
 
 def compute_plan(*operations, function="main"):
     """A fake of coremltools' MLComputePlan."""
     program = SimpleNamespace(functions={function: SimpleNamespace(block=SimpleNamespace(operations=operations))})
-    return SimpleNamespace(model_structure=SimpleNamespace(program=program),
-                           get_compute_device_usage_for_mlprogram_operation=lambda operation: operation.usage,
-                           get_estimated_cost_for_mlprogram_operation=lambda operation: operation.cost)
+    return SimpleNamespace(
+        model_structure=SimpleNamespace(program=program),
+        get_compute_device_usage_for_mlprogram_operation=lambda operation: operation.usage,
+        get_estimated_cost_for_mlprogram_operation=lambda operation: operation.cost,
+    )
 
 
 COMPUTE_PLAN = compute_plan(
-    operation("const"), operation("ios18.constexpr_lut_to_dense"),
-    operation("ios18.conv", ANE, (CPU, GPU, ANE), 0.5), operation("ios18.add", ANE, (CPU, GPU, ANE), 0.1),
-    operation("ios18.gather", CPU, (CPU, GPU), 0.1), operation("ios18.gather", CPU, (CPU, GPU), 0.1),
-    operation("ios18.softmax", GPU, (CPU, GPU, ANE), 0.2), operation("ios18.shape"),
-    operation("cond", CPU, (CPU,), inner=[operation("ios18.exp", CPU, (CPU,))]))
+    operation("const"),
+    operation("ios18.constexpr_lut_to_dense"),
+    operation("ios18.conv", ANE, (CPU, GPU, ANE), 0.5),
+    operation("ios18.add", ANE, (CPU, GPU, ANE), 0.1),
+    operation("ios18.gather", CPU, (CPU, GPU), 0.1),
+    operation("ios18.gather", CPU, (CPU, GPU), 0.1),
+    operation("ios18.softmax", GPU, (CPU, GPU, ANE), 0.2),
+    operation("ios18.shape"),
+    operation("cond", CPU, (CPU,), inner=[operation("ios18.exp", CPU, (CPU,))]),
+)
 
 
 def test_operations_are_counted_by_device_and_type():
@@ -147,10 +170,14 @@ def test_operations_are_counted_by_device_and_type():
     assert found.unknown == 1, "constants run nowhere and are not asked for"
     assert found.elsewhere[:2] == [
         OffloadedGroup("gather", "CPU", ("CPU", "GPU"), "ios18.gather_0", 2, 0.2),
-        OffloadedGroup("softmax", "GPU", ("CPU", "GPU", NEURAL_ENGINE), "ios18.softmax_0", 1, 0.2)]
+        OffloadedGroup("softmax", "GPU", ("CPU", "GPU", NEURAL_ENGINE), "ios18.softmax_0", 1, 0.2),
+    ]
     assert {group.op for group in found.elsewhere[2:]} == {"cond", "exp"}
     assert [group.reason for group in found.elsewhere[:3]] == [
-        "only CPU and GPU can", "the Neural Engine could too", "only CPU can"]
+        "only CPU and GPU can",
+        "the Neural Engine could too",
+        "only CPU can",
+    ]
 
 
 def test_a_placement_is_shown(step, run, monkeypatch):
@@ -165,7 +192,8 @@ def test_a_placement_is_shown(step, run, monkeypatch):
     assert "Core ML names no device for 1 operations of main." in out
     report = json.loads(run(step, "--json", "-"))
     assert report["functions"][0]["placement"]["ops"] == {NEURAL_ENGINE: 2, "CPU": 4, "GPU": 1}
-    without = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))),
-                        "main")
+    without = placement(
+        compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))), "main"
+    )
     monkeypatch.setattr(plan, "function_placement", lambda *_: without)
     assert "unknown" in run(step), "a plan without costs"

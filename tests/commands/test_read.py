@@ -79,11 +79,17 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, cap
     (workplace / "book.md").write_text(TEXT + "\n# Three\n\nHello there.\n" + "\nWords and more. " * 9)
     command = ["read", "book.md", "-o", "book.epub", *FAST, "--retries", "0"]
     assert main([*command, "--chapters", "3,2", "--preview", "1"]) == 0
-    assert re.search(r"3 of 3 chunks spoken now.*; this is a preview of chapters 2,3 of 3: the same command without "
-                     "--chapters and --preview writes the whole book", capsys.readouterr().err)
+    assert re.search(
+        r"3 of 3 chunks spoken now.*; this is a preview of chapters 2,3 of 3: the same command without "
+        "--chapters and --preview writes the whole book",
+        capsys.readouterr().err,
+    )
     with zipfile.ZipFile("book.epub") as book:
         assert [name for name in book.namelist() if name.endswith("xhtml")] == [
-            "EPUB/chapter-001.xhtml", "EPUB/chapter-002.xhtml", "EPUB/nav.xhtml"]
+            "EPUB/chapter-001.xhtml",
+            "EPUB/chapter-002.xhtml",
+            "EPUB/nav.xhtml",
+        ]
         assert "Two" in book.read("EPUB/nav.xhtml").decode()
     assert main(command) == 0
     printed = capsys.readouterr().err
@@ -106,8 +112,26 @@ def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workpl
     (workplace / "book.md").write_text(text, encoding="utf-8")
     seconds = []
     for options in (["--speed", "0.8"], ["--speed", "1.6"]):
-        assert main(["read", "book.md", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--seed", "1", "--times",
-                     "--word-times", "--retries", "0", *options]) == 0
+        assert (
+            main(
+                [
+                    "read",
+                    "book.md",
+                    "-o",
+                    "book.wav",
+                    "--bundle=demo",
+                    "--preset=fastest",
+                    "--seed",
+                    "1",
+                    "--times",
+                    "--word-times",
+                    "--retries",
+                    "0",
+                    *options,
+                ]
+            )
+            == 0
+        )
         chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
         seconds.append(chunk["end"] - chunk["start"])
         assert chunk["start"] <= chunk["words"][0]["start"]
@@ -129,15 +153,18 @@ def test_another_text_does_not_replace_a_narration_without_force(workplace, caps
     (workplace / "other.md").write_text("# The Pond\n\nIt was cold.\n", encoding="utf-8")
     other = ["read", "other.md", *command[2:]]
     assert main(other) == 1
-    assert ("0 of 4 chunks that were spoken are in this text: the job in two.wav.job is 'book'. Choose another output, "
-            "or add --force") in " ".join(capsys.readouterr().err.split())
+    assert (
+        "0 of 4 chunks that were spoken are in this text: the job in two.wav.job is 'book'. Choose another output, "
+        "or add --force"
+    ) in " ".join(capsys.readouterr().err.split())
     (workplace / "book.md").write_text("# One\n", encoding="utf-8")
     assert main(command) == 1
     assert "1 of 4 chunks that were spoken are in this text" in " ".join(capsys.readouterr().err.split())
     (workplace / "book.md").write_text(TEXT.replace("# Two", ""), encoding="utf-8")
     assert main(command) == 0
-    assert ("warning: 1 of 4 chunks that were spoken are not in this text: their sound is deleted"
-            in " ".join(capsys.readouterr().err.split()))
+    assert "warning: 1 of 4 chunks that were spoken are not in this text: their sound is deleted" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert main([*other, "--force"]) == 0
 
 
@@ -156,8 +183,9 @@ def test_a_file_of_the_user_in_place_of_the_output_is_not_replaced(workplace, ca
     (workplace / "own.wav").write_text("my own podcast", encoding="utf-8")
     command = ["read", "book.md", "-o", "own.wav", *FAST, "--retries", "0"]
     assert main(command) == 1
-    assert ("own.wav exists, and this job did not write it: move it, choose another output, or add --force"
-            in " ".join(capsys.readouterr().err.split()))
+    assert "own.wav exists, and this job did not write it: move it, choose another output, or add --force" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert (workplace / "own.wav").read_text(encoding="utf-8") == "my own podcast"
     assert main([*command, "--redo", "9", "--force"]) == 1
     assert not (workplace / "own.wav.job").exists(), "a refused run leaves no job behind"
@@ -189,7 +217,7 @@ def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsy
 
 
 def test_an_interruption_states_what_is_kept(workplace, capsys, monkeypatch):
-    signal.signal(signal.SIGINT, signal.default_int_handler)        # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     monkeypatch.setattr("ane.books.narration.narrate", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["read", "book.md", "-o", "book.wav", *FAST]) == 130
     assert "interrupted; 0 of 4 chunks are kept, and the same command goes on; no file" in capsys.readouterr().err
@@ -219,16 +247,34 @@ def test_another_precision_keeps_what_was_spoken_and_says_so(workplace, capsys):
 
 def test_text_in_another_language_is_reported(workplace, capsys):
     (workplace / "book.html").write_text(
-        "<p>Hello.<p lang='de-AT'>Guten Tag.<p lang='en-GB'>Bye.<p lang='eng'>Bye again.", encoding="utf-8")
+        "<p>Hello.<p lang='de-AT'>Guten Tag.<p lang='en-GB'>Bye.<p lang='eng'>Bye again.", encoding="utf-8"
+    )
     assert main(["read", "book.html", "-o", "book.wav", *FAST]) == 0
-    assert ("warning: the document marks 1 of 4 chunks as another language (de-AT); they are read as English. "
-            "The first is 'Guten Tag.'") in capsys.readouterr().err
+    assert (
+        "warning: the document marks 1 of 4 chunks as another language (de-AT); they are read as English. "
+        "The first is 'Guten Tag.'"
+    ) in capsys.readouterr().err
 
 
 def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys):
     """With 5 codes at most no chunk ends by itself."""
-    assert main(["read", "book.md", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--max-codes", "5",
-                 "--retries", "1"]) == 0
+    assert (
+        main(
+            [
+                "read",
+                "book.md",
+                "-o",
+                "book.wav",
+                "--bundle=demo",
+                "--preset=fastest",
+                "--max-codes",
+                "5",
+                "--retries",
+                "1",
+            ]
+        )
+        == 0
+    )
     printed = " ".join(capsys.readouterr().err.split())
     assert "4 of 4 chunks are doubtful: listen to them, or --redo 1,2,3,4" in printed
     assert "0:00:00 chunk 1, 'One': it has no stop code" in printed
@@ -241,8 +287,9 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     from tests.models.kitten.kitten_model import write_kokoro_model
 
     model = imported(write_kokoro_model(workplace / "kokoro"), workplace / "kokoro-bundle").path
-    (workplace / "book.md").write_text("# One\n\n“Hello,” said Anna.\n\n“Good day,” he said.\n\nIt rained.\n",
-                                       encoding="utf-8")
+    (workplace / "book.md").write_text(
+        "# One\n\n“Hello,” said Anna.\n\n“Good day,” he said.\n\nIt rained.\n", encoding="utf-8"
+    )
     cast, read = workplace / "cast.toml", ["read", "book.md", "-q", "--bundle", str(model), "--cast", "cast.toml"]
     cast.write_text('narrator = "af_heart"\nquotations = "af_heart"\n[speakers]\nAnna = "af_bella"\n')
     speak = [*read, "-o", "book.wav", "--srt", "--vtt", "--times", "--word-times"]
@@ -253,8 +300,13 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     assert "<v Anna><u>“Hello,”</u>" in (workplace / "book.vtt").read_text(encoding="utf-8")
     chunks = json.loads((workplace / "book.json").read_text(encoding="utf-8"))["chapters"][0]["chunks"]
     assert [(chunk["text"], chunk.get("voice", "")) for chunk in chunks] == [
-        ("One", ""), ("“Hello,”", "Anna"), ("said Anna.", ""), ("“Good day,”", "quotation"), ("he said.", ""),
-        ("It rained.", "")]
+        ("One", ""),
+        ("“Hello,”", "Anna"),
+        ("said Anna.", ""),
+        ("“Good day,”", "quotation"),
+        ("he said.", ""),
+        ("It rained.", ""),
+    ]
     cast.write_text(cast.read_text().replace("af_bella", "af_heart"))
     capsys.readouterr()
     assert main([argument for argument in speak if argument != "-q"]) == 0

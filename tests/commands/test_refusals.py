@@ -50,10 +50,18 @@ def test_text_that_is_not_in_utf_8(say, tmp_path):
 
 def test_bytes_that_are_not_text_on_standard_input_or_the_command_line(tmp_path):
     """Through a real process: what Python makes of such bytes is decided before the command runs."""
-    for arguments, given, where in ((("-f", "-"), b"h\xff", "standard input"),
-                                    ((b"h\xff",), b"", "the text on the command line")):
-        result = subprocess.run([sys.executable, "-m", "ane", "say", *arguments, "-o", "x.wav"], input=given,
-                                cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    for arguments, given, where in (
+        (("-f", "-"), b"h\xff", "standard input"),
+        ((b"h\xff",), b"", "the text on the command line"),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-m", "ane", "say", *arguments, "-o", "x.wav"],
+            input=given,
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
         assert result.returncode == 1
         assert f"ane: error: {where} is not text in UTF-8 (byte 1)" in result.stderr.decode()
         assert b"Traceback" not in result.stderr
@@ -73,12 +81,18 @@ def test_a_clip_that_cannot_be_used_is_named(say, speech, tmp_path):
     assert "silent.wav: is silent" in say("hello", "-v", tmp_path / "silent.wav")
 
 
-@pytest.mark.parametrize(("content", "fault"), [
-    ({"layer.weight": torch.zeros(2)}, "of no model that this version knows: it holds layer.weight; FastSpeech"),
-    ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more; FastSpeech"),
-    ({"epoch": 3, "optimizers": []}, "is the state of a trainer, whose weights are in another file"),
-    ([1, 2], "contains a list, not a state dict"), (torch.zeros(3), "contains a Tensor, not a state dict"),
-    ({"model_state_dict": {}}, "Whisper's dims and model_state_dict"), (b"junk", "is not a PyTorch checkpoint")])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ({"layer.weight": torch.zeros(2)}, "of no model that this version knows: it holds layer.weight; FastSpeech"),
+        ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more; FastSpeech"),
+        ({"epoch": 3, "optimizers": []}, "is the state of a trainer, whose weights are in another file"),
+        ([1, 2], "contains a list, not a state dict"),
+        (torch.zeros(3), "contains a Tensor, not a state dict"),
+        ({"model_state_dict": {}}, "Whisper's dims and model_state_dict"),
+        (b"junk", "is not a PyTorch checkpoint"),
+    ],
+)
 def test_a_checkpoint_of_no_model_that_is_known(complain, workplace, content, fault):
     """tests/models has those that are incomplete or damaged."""
     if isinstance(content, bytes):
@@ -101,8 +115,10 @@ def test_a_home_that_is_not_a_folder_is_one_line(complain, monkeypatch, command)
 
 def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ANE_HOME", "/dev/null")
-    assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--max-codes", "20", "-o",
-                 str(tmp_path / "a.wav")]) == 0
+    assert (
+        main(["say", "hello", "--bundle=demo", "--preset=fastest", "--max-codes", "20", "-o", str(tmp_path / "a.wav")])
+        == 0
+    )
 
 
 @pytest.mark.parametrize("flag", ["--network", "--unit", "--units", "--force-build", "--candidate"])
@@ -116,11 +132,19 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_no_temporary_files(tmp_pat
     """The process may write files of 4 KB at most, which fails in mid-write as a full disk does."""
     output = tmp_path / "out.wav"
     output.write_bytes(b"precious")
-    limited = ("import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
-               "from ane.cli import main; sys.exit(main(sys.argv[1:]))")
-    done = subprocess.run([python, "-c", limited, "say", "hello", "--bundle=demo", "--preset=fastest", "-o", output],
-                          cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")}, capture_output=True,
-                          text=True, timeout=120, check=False)
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [python, "-c", limited, "say", "hello", "--bundle=demo", "--preset=fastest", "-o", output],
+        cwd=tmp_path,
+        env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 1
     assert "ane: error: cannot write" in done.stderr
     assert "Traceback" not in done.stderr
@@ -129,14 +153,31 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_no_temporary_files(tmp_pat
 
 
 def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path, random_bundle):
-    command = [sys.executable, "-m", "ane", "say", "hello there, this will take a while", "--candidates", "10000", "-o",
-               tmp_path / "out.wav", "--bundle", random_bundle]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-                               env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))   # a job ignores it
+    command = [
+        sys.executable,
+        "-m",
+        "ane",
+        "say",
+        "hello there, this will take a while",
+        "--candidates",
+        "10000",
+        "-o",
+        tmp_path / "out.wav",
+        "--bundle",
+        random_bundle,
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # a job ignores it
     try:
         assert process.stderr is not None
-        assert "random weights" in process.stderr.readline()        # the model is open, work begins
+        assert "random weights" in process.stderr.readline()  # the model is open, work begins
         time.sleep(2)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

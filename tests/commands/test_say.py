@@ -118,10 +118,12 @@ def test_a_folder_of_clips_is_a_voice(workplace, golden_checkpoints, capsys):
 
 
 def test_help_names_every_command_and_comes_without_loading_an_engine():
-    script = ("import sys, ane.cli\n"
-              "try: ane.cli.main(['--help'])\n"
-              "except SystemExit: pass\n"
-              "assert 'torch' not in sys.modules, 'torch was imported'\n")
+    script = (
+        "import sys, ane.cli\n"
+        "try: ane.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert {"say", "voices", "import", "cache"} <= set(result.stdout.split())
@@ -138,19 +140,21 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     whole, _ = soundfile.read("whole.wav", dtype="int16")
     stream, _ = soundfile.read("stream.wav", dtype="int16")
     assert len(whole) == len(stream)
-    assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
-    assert np.array_equal(device.played[device.played != 0], stream[stream != 0])    # silence while it waits for more
-    piped = subprocess.run([python, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
-                           timeout=300, check=True)
-    assert piped.stdout[-len(stream) * 2:] == stream.tobytes()
+    assert abs(whole.astype(int) - stream).max() <= 4  # 1e-4
+    assert np.array_equal(device.played[device.played != 0], stream[stream != 0])  # silence while it waits for more
+    piped = subprocess.run(
+        [python, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True, timeout=300, check=True
+    )
+    assert piped.stdout[-len(stream) * 2 :] == stream.tobytes()
     assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000
 
 
 @pytest.mark.parametrize("flags", ["--bundle demo --preset fastest --seed 1 --stream", ""])
 def test_speech_whose_reader_has_enough_ends_quietly(workplace, python, flags):
     command = f"{python} -m ane say '{TWO}' {flags} -o - | head -c 100 > /dev/null"
-    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
-                            check=False)
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (result.returncode, "rror" in result.stderr) == (0, False)
 
 
@@ -196,8 +200,14 @@ def test_a_closed_standard_output_is_an_error_where_output_was_asked_for(workpla
 
 def test_a_deleted_working_directory_is_reported(workplace):
     command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m ane say hello {' '.join(SHORT)} -o x.wav"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False,
-                            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    result = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
     assert result.returncode == 1
     assert result.stderr.startswith("ane: error: ")
     assert result.stderr.count("\n") == 1
@@ -207,16 +217,30 @@ def test_a_deleted_working_directory_is_reported(workplace):
 @pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *SHORT, "-o", "x.wav", "--json")])
 def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplace, python, arguments):
     with open("/dev/full", "w") as full:
-        result = subprocess.run([python, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE,
-                                text=True, timeout=300, check=False)
+        result = subprocess.run(
+            [python, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+        )
     assert result.returncode == 1
     assert "cannot write to standard output: the disk is full" in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_sigterm_leaves_nothing_half_written(workplace):
-    with subprocess.Popen([sys.executable, "-m", "ane", "say", TWO * 40, "--bundle=demo", "--preset=fastest",
-                           "--stream", "-o", "long.wav"], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ane",
+            "say",
+            TWO * 40,
+            "--bundle=demo",
+            "--preset=fastest",
+            "--stream",
+            "-o",
+            "long.wav",
+        ],
+        stderr=subprocess.PIPE,
+    ) as process:
         while not list(workplace.glob(".long*")) and process.poll() is None:
             time.sleep(0.05)
         process.terminate()
@@ -242,8 +266,10 @@ def test_subtitles_are_written_beside_the_sound_a_sentence_at_a_time(workplace):
     assert [number for number, _, _ in cues] == ["1", "2", "3"]
     assert " ".join(shown.replace("\n", " ") for _, _, shown in cues) == text
     assert all(len(line) <= 42 for _, _, shown in cues for line in shown.split("\n"))
-    seconds = [[60 * float(part[3:5]) + float(part[6:].replace(",", ".")) for part in time.split(" --> ")]
-               for _, time, _ in cues]
+    seconds = [
+        [60 * float(part[3:5]) + float(part[6:].replace(",", ".")) for part in time.split(" --> ")]
+        for _, time, _ in cues
+    ]
     duration = soundfile.info("out.wav").duration
     assert all(0 <= start < end <= duration + 0.001 for start, end in seconds)
     assert [start for start, _ in seconds[1:]] >= [end for _, end in seconds[:-1]]
@@ -252,8 +278,11 @@ def test_subtitles_are_written_beside_the_sound_a_sentence_at_a_time(workplace):
 
 
 def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):
-    for line, message in (("***", "there is nothing to say in '***'"),
-                          ("[pause:1s]", "there is nothing to say"), ("Wait [pause:9d].", "[pause:9d] is not a pause")):
+    for line, message in (
+        ("***", "there is nothing to say in '***'"),
+        ("[pause:1s]", "there is nothing to say"),
+        ("Wait [pause:9d].", "[pause:9d] is not a pause"),
+    ):
         (workplace / "lines.txt").write_text(f"One line.\n\n{line}\n***\n", encoding="utf-8")
         assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "bad.wav"]) == 1
         error = capsys.readouterr().err
@@ -270,4 +299,4 @@ def test_speech_is_written_as_aiff_and_m4a(tmp_path, suffix):
         assert main(["say", "Hello.", "-q", "-o", str(path), *options]) == 0
         with av.open(str(path)) as sound:
             assert sound.format.name == {"aiff": "aiff", "m4a": "mov,mp4,m4a,3gp,3g2,mj2"}[suffix]
-            assert sound.duration > 300_000          # microseconds
+            assert sound.duration > 300_000  # microseconds

@@ -127,13 +127,16 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
     assert soundfile.info("x.wav").frames > 0
 
 
-@pytest.mark.parametrize(("content", "flags", "why"), [
-    (b"", (), "there is nothing to say"),
-    (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
-    (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
-    (b"hello", ("hello",), "--follow speaks what is piped in"),
-    (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
-])
+@pytest.mark.parametrize(
+    ("content", "flags", "why"),
+    [
+        (b"", (), "there is nothing to say"),
+        (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
+        (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
+        (b"hello", ("hello",), "--follow speaks what is piped in"),
+        (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
+    ],
+)
 def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, flags, why):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
@@ -141,8 +144,10 @@ def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, f
     assert not Path("x.wav").exists()
 
 
-CHAT = ("# Two steps\n\nHere is ~~one~~ a [way](docs/a.md):\n\n```sh\nmake install\n```\n\n1. First\n2. Second\n\n"
-        "| a | b |\n|---|---|\n| 1 | 2 |\n")
+CHAT = (
+    "# Two steps\n\nHere is ~~one~~ a [way](docs/a.md):\n\n```sh\nmake install\n```\n\n1. First\n2. Second\n\n"
+    "| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
 
 
 def test_markdown_is_read_as_a_document_is_unless_it_is_forbidden(capsys):

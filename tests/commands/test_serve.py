@@ -41,10 +41,30 @@ def test_nothing_is_allowed_unless_it_is_asked_for(monkeypatch):
 
 def test_options_become_settings(monkeypatch):
     monkeypatch.setenv("ANE_TOKEN", "secret")
-    settings = settings_of("--host", "0.0.0.0", "--models", "heart,demo", "--map-voice", "alloy=heart",
-                           "--map-voice", "nova=michael", "--cors", "http://a.example,http://b.example",
-                           "--memory", "1.5", "--idle-release", "60", "--body", "2", "--seconds", "9",
-                           "--sound-ahead", "3", "--stream-characters", "500")
+    settings = settings_of(
+        "--host",
+        "0.0.0.0",
+        "--models",
+        "heart,demo",
+        "--map-voice",
+        "alloy=heart",
+        "--map-voice",
+        "nova=michael",
+        "--cors",
+        "http://a.example,http://b.example",
+        "--memory",
+        "1.5",
+        "--idle-release",
+        "60",
+        "--body",
+        "2",
+        "--seconds",
+        "9",
+        "--sound-ahead",
+        "3",
+        "--stream-characters",
+        "500",
+    )
     assert settings.token == "secret"
     assert settings.models == ("heart", "demo")
     assert settings.voices == {"alloy": "heart", "nova": "michael"}

@@ -28,14 +28,24 @@ def test_text_without_control_characters_is_as_it_is(text):
     assert printable(f"{text}{EVIL}") == f"{text}" + r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.\r"
 
 
-@pytest.mark.parametrize("command", [
-    ["say", TEXT, "--explain"], ["say", f"{TEXT} [[rate 200]]", "-o", "x.wav"],
-    ["say", "hello", "-o", f"x{EVIL}.xyz"], ["say", "hello", "-v", f"voice{EVIL}", "--bundle", "demo", "-o", "x.wav"],
-    ["read", "--list", "book.md"], ["read", "--cast-report", "book.md"], ["read", "--status", "evil.wav"],
-    ["voices", "list", "--bundle", "demo"], ["transcribe", f"no{EVIL}.wav"], ["read", "book.md", f"--{EVIL}"]],
-    ids=lambda command: " ".join(command[:2]).split("\x1b")[0])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["say", TEXT, "--explain"],
+        ["say", f"{TEXT} [[rate 200]]", "-o", "x.wav"],
+        ["say", "hello", "-o", f"x{EVIL}.xyz"],
+        ["say", "hello", "-v", f"voice{EVIL}", "--bundle", "demo", "-o", "x.wav"],
+        ["read", "--list", "book.md"],
+        ["read", "--cast-report", "book.md"],
+        ["read", "--status", "evil.wav"],
+        ["voices", "list", "--bundle", "demo"],
+        ["transcribe", f"no{EVIL}.wav"],
+        ["read", "book.md", f"--{EVIL}"],
+    ],
+    ids=lambda command: " ".join(command[:2]).split("\x1b")[0],
+)
 def test_no_command_prints_control_characters(workplace, speech, capfd, command):
-    Path("book.md").write_text(f"# One {EVIL}\n\n\"Hello {EVIL},\" said Anna{EVIL}.\n\n![{EVIL}](x.png)\n")
+    Path("book.md").write_text(f'# One {EVIL}\n\n"Hello {EVIL}," said Anna{EVIL}.\n\n![{EVIL}](x.png)\n')
     folder = Path("home/voices") / f"voice{EVIL.replace('/', '')}"
     folder.mkdir(parents=True)
     soundfile.write(folder / "one.wav", speech, RATE)
@@ -46,9 +56,11 @@ def test_no_command_prints_control_characters(workplace, speech, capfd, command)
         store.adopt(plan_for(StandInSpeaker(), document, store.seed(7)))
         store.set_fact("title", EVIL)
         with store._transaction() as run:
-            run("UPDATE sounds SET samples = 5, rate = 24000, notes = ?, flac = '' WHERE rowid = 1",
-                (json.dumps([f"a note {EVIL}"]),))
-    with suppress(SystemExit):      # of a flag that there is not
+            run(
+                "UPDATE sounds SET samples = 5, rate = 24000, notes = ?, flac = '' WHERE rowid = 1",
+                (json.dumps([f"a note {EVIL}"]),),
+            )
+    with suppress(SystemExit):  # of a flag that there is not
         main(command)
     out, err = capfd.readouterr()
     assert out + err

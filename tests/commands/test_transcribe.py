@@ -56,8 +56,13 @@ def test_import_and_transcribe_in_processes_of_their_own(tmp_path, recording, wr
     source = write(tmp_path / "source")
 
     def ane(*arguments) -> subprocess.CompletedProcess:
-        return subprocess.run([python, "-m", "ane", *map(str, arguments)], capture_output=True, text=True,
-                              cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        return subprocess.run(
+            [python, "-m", "ane", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
 
     done = ane("import", source, "-o", "whisper", "--precision", "fp16")
     assert done.returncode == 0, done.stderr
@@ -91,11 +96,28 @@ def test_a_converted_bundle_writes_down_what_the_bundle_does_and_is_verified(cap
     assert (status, "Use it with ane transcribe FILE --model" in out) == (0, True)
     found = []
     for model, backend in ((whisper, "torch:cpu"), ("./packages", "mil")):
-        status, out, _ = run(capsys, "transcribe", recording, "--model", model, "--backend", backend,
-                             "--language", "en", "--word-times", "--format", "json", "-q")
+        status, out, _ = run(
+            capsys,
+            "transcribe",
+            recording,
+            "--model",
+            model,
+            "--backend",
+            backend,
+            "--language",
+            "en",
+            "--word-times",
+            "--format",
+            "json",
+            "-q",
+        )
         assert status == 0
-        found.append([(segment["tokens"], [(word["word"], word["start"]) for word in segment["words"]])
-                      for segment in json.loads(out)["segments"]])
+        found.append(
+            [
+                (segment["tokens"], [(word["word"], word["start"]) for word in segment["words"]])
+                for segment in json.loads(out)["segments"]
+            ]
+        )
     assert found[0] == found[1]
     assert found[0]
     status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--networks", "decoder", "--layers")
@@ -112,9 +134,13 @@ def test_what_a_whisper_model_lacks_is_not_converted(complain, succeed, whisper_
     assert message in complain("convert", "./imported", "--to", "coreml", "-o", "./packages", *arguments.split())
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--config", "x.json"], "--config has no effect on Whisper checkpoints"),
-    (["--revision", "main"], "--revision is for the hub")])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config", "x.json"], "--config has no effect on Whisper checkpoints"),
+        (["--revision", "main"], "--revision is for the hub"),
+    ],
+)
 def test_import_flags_that_do_not_apply_are_refused(complain, whisper_file, flags, message):
     assert message in complain("import", whisper_file, "-o", "./out", *flags)
 
@@ -122,8 +148,24 @@ def test_import_flags_that_do_not_apply_are_refused(complain, whisper_file, flag
 def test_the_suffix_of_the_output_is_the_format_and_beams_are_searched(capsys, whisper, recording):
     assert run(capsys, "transcribe", recording, "--model", whisper, "-o", "talk.vtt", "-q") == (0, "", "")
     assert Path("talk.vtt").read_text(encoding="utf-8").startswith("WEBVTT\n")
-    assert run(capsys, "transcribe", recording, "--model", whisper, "-o", "x.vtt", "--format", "json",
-               "--language", "en", "--beam-size", "3")[0] == 0
+    assert (
+        run(
+            capsys,
+            "transcribe",
+            recording,
+            "--model",
+            whisper,
+            "-o",
+            "x.vtt",
+            "--format",
+            "json",
+            "--language",
+            "en",
+            "--beam-size",
+            "3",
+        )[0]
+        == 0
+    )
     assert json.loads(Path("x.vtt").read_text(encoding="utf-8"))["duration"] == 2
 
 
@@ -144,8 +186,9 @@ def test_words_are_timed_in_json_and_subtitles(capsys, whisper, recording, monke
 def test_several_files_are_written_into_a_folder(capsys, whisper, recording, tmp_path):
     other = tmp_path / "other.wav"
     soundfile.write(other, np.zeros(1000), 16000)
-    status, out, _ = run(capsys, "transcribe", recording, other, "--model", whisper, "--format", "srt",
-                         "-o", "subtitles", "-q")
+    status, out, _ = run(
+        capsys, "transcribe", recording, other, "--model", whisper, "--format", "srt", "-o", "subtitles", "-q"
+    )
     assert (status, out) == (0, "")
     assert sorted(path.name for path in Path("subtitles").iterdir()) == ["other.srt", "talk.srt"]
     assert Path("subtitles/other.srt").read_text() == ""

@@ -31,12 +31,13 @@ def copy(small, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch):
-    monkeypatch.setattr(messages, "INTERVAL", float("inf"))     # no plain progress lines, however slow the machine
+    monkeypatch.setattr(messages, "INTERVAL", float("inf"))  # no plain progress lines, however slow the machine
 
 
 @pytest.fixture
 def run(capsys):
     """Run the command: exit status, standard output, standard error."""
+
     def running(*arguments) -> tuple[int, str, str]:
         status = main(["verify", *map(str, arguments)])
         return status, *capsys.readouterr()
@@ -52,13 +53,18 @@ def test_every_function_is_shown_after_a_sentence_a_network_in_100_columns(run, 
     status, out, err = run("--bundle", small)
     assert (status, err) == (0, "")
     assert [row[:2] + row[-1:] for row in rows(out)] == [
-        ["autoregressive-fp16", "prefill_32", "passes"], ["autoregressive-fp16", "step_2_64", "passes"],
-        ["autoregressive-fp16", "state_2_64_64", "passes"], ["autoregressive-fp16", "store_32_64", "passes"],
-        ["rlg_auto-fp16", "ar_random", "passes"]]
+        ["autoregressive-fp16", "prefill_32", "passes"],
+        ["autoregressive-fp16", "step_2_64", "passes"],
+        ["autoregressive-fp16", "state_2_64_64", "passes"],
+        ["autoregressive-fp16", "store_32_64", "passes"],
+        ["rlg_auto-fp16", "ar_random", "passes"],
+    ]
     assert "On mil, compared with float32 torch" in out
-    assert re.match(r"autoregressive: all 4 functions pass; nearest to its threshold is \w+, [\d.]+ dB above it\. "
-                    r"rlg_auto: its function passes; nearest to its threshold is ar_random, [\d.]+ dB above it\.",
-                    " ".join(out.split()))
+    assert re.match(
+        r"autoregressive: all 4 functions pass; nearest to its threshold is \w+, [\d.]+ dB above it\. "
+        r"rlg_auto: its function passes; nearest to its threshold is ar_random, [\d.]+ dB above it\.",
+        " ".join(out.split()),
+    )
     assert max(map(len, out.splitlines())) <= 100
     assert "FUNCTIONS of converters/*/functions.py" in " ".join(out.split()), "where thresholds come from"
 
@@ -74,7 +80,8 @@ def test_networks_and_a_function_are_chosen(run, small):
 def test_the_values_of_one_function_are_shown(run, small):
     _, out, _ = run("--bundle", small, "--function", "step_2_64", "--against", "mil:fp16", "--layers")
     assert [row[0] for row in rows(out) if row[0].startswith("gpt.h.1")] == [
-        f"gpt.h.1{inside}" for inside in (".ln_1", ".attn", ".ln_2", ".mlp.c_fc", ".mlp", "")]
+        f"gpt.h.1{inside}" for inside in (".ln_1", ".attn", ".ln_2", ".mlp.c_fc", ".mlp", "")
+    ]
     assert [row[-1] for row in rows(out)].count("worst") == 1
 
 
@@ -108,8 +115,9 @@ def test_an_error_is_one_line(complain, small, arguments, message):
 
 
 def test_a_bundle_without_packages_is_refused(complain, small):
-    assert "has no Core ML packages: make them with `ane convert" in complain("verify", "--bundle",
-                                                                             small.parent / "plain")
+    assert "has no Core ML packages: make them with `ane convert" in complain(
+        "verify", "--bundle", small.parent / "plain"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
@@ -117,8 +125,9 @@ def test_a_bundle_without_packages_is_refused(complain, small):
 def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(complain, small, monkeypatch, named):
     monkeypatch.setattr(packages, "cached_packages", lambda *_: pytest.fail("it converts"))
     bundle = ["--bundle", small] if named else []
-    assert ("ane: error: Core ML runs on macOS only; --against mil interprets the same packages here"
-            in complain("verify", *bundle, "--against", "coreml"))
+    assert "ane: error: Core ML runs on macOS only; --against mil interprets the same packages here" in complain(
+        "verify", *bundle, "--against", "coreml"
+    )
 
 
 ONES = np.ones(X.shape, np.float32)
@@ -127,8 +136,10 @@ ONES = np.ones(X.shape, np.float32)
 @pytest.fixture(scope="module")
 def package(tmp_path_factory) -> Path:
     """relu(conv(x)) + x in fp16."""
-    return saved(convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT, name="product")), y=x, name="sum")),
-                 tmp_path_factory.mktemp("package"))
+    return saved(
+        convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT, name="product")), y=x, name="sum")),
+        tmp_path_factory.mktemp("package"),
+    )
 
 
 @pytest.fixture
@@ -165,7 +176,7 @@ def test_the_values_inside_are_shown_and_compared(verify, package, tmp_path):
     expected = arrays(tmp_path / "inside.npz", product=product, sum=np.zeros(X.shape))
     status, out, err = verify("--inputs", inputs, "--layers", "--expect", expected, "--json", tmp_path / "run.json")
     assert status == 1
-    assert "the first is sum" in err            # the product is right
+    assert "the first is sum" in err  # the product is right
     assert [line.split("│")[2].strip() for line in out.splitlines() if "│" in line][-3:] == ["conv", "relu", "add"]
     values = {one["name"]: one for one in json.loads((tmp_path / "run.json").read_text())["layers"]}
     assert values["product"]["compared"]["snr"] > 60
@@ -178,8 +189,12 @@ def test_calls_in_turn_share_one_state(verify, tmp_path):
 
     from coremltools.converters.mil.mil import types
 
-    counting = saved(convert(count, mb.TensorSpec(shape=(1, 8), dtype=types.fp16),
-                             mb.StateTensorSpec(shape=(1, 8), dtype=types.fp16)), tmp_path)
+    counting = saved(
+        convert(
+            count, mb.TensorSpec(shape=(1, 8), dtype=types.fp16), mb.StateTensorSpec(shape=(1, 8), dtype=types.fp16)
+        ),
+        tmp_path,
+    )
     calls = [arrays(tmp_path / f"{n}.npz", x=np.full((1, 8), n, np.float32)) for n in (1, 2)]
     assert verify("--inputs", *calls, "--output", tmp_path / "y.npz", path=counting)[0] == 0
     with np.load(tmp_path / "y.npz") as written:

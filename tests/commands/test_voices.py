@@ -41,7 +41,7 @@ def clips(tmp_path) -> list[Path]:
     (tmp_path / "clips").mkdir()
     files = [tmp_path / "clips" / f"{number}.wav" for number in range(2)]
     for number, file in enumerate(files):
-        time = np.arange(RATE * (1 + 6 * number)) / RATE       # the second is longer than six seconds
+        time = np.arange(RATE * (1 + 6 * number)) / RATE  # the second is longer than six seconds
         write(file, (0.4 * np.sin(2 * np.pi * (150 + 200 * time) * time)).astype(np.float32), RATE)
     return files
 
@@ -152,7 +152,6 @@ def test_an_empty_list_explains_how_to_add_a_voice(succeed, golden_model):
 def test_the_voice_of_the_default_bundle_has_a_name(command, capsys):
     assert main(command) == 0
     assert capsys.readouterr().out == "heart\n"
-
 
 
 def test_stored_voices_are_removed_all_or_none_and_folders_of_clips_are_kept(workplace, complain, succeed, speech):

@@ -10,13 +10,22 @@ from converters.coreml.package import CoreMLOptions
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
-BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "clvp_text": (64,), "univnet": (62,),
-           "hifigan": (62,), "source_filter": (64,), "mel_source_filter": (64,)}
+BUCKETS = {
+    "prefill": (64,),
+    "condition": (64,),
+    "denoise": (320,),
+    "clvp_text": (64,),
+    "univnet": (62,),
+    "hifigan": (62,),
+    "source_filter": (64,),
+    "mel_source_filter": (64,),
+}
 
 
 def embedded(shared: Path, precision: str, caches: tuple[str, ...]) -> Bundle:
-    return converted(shared, open_model("demo"), [CoreMLOptions(precision, lanes=(1, 8), caches=caches,
-                                                                buckets=BUCKETS)])
+    return converted(
+        shared, open_model("demo"), [CoreMLOptions(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)]
+    )
 
 
 @pytest.fixture(scope="session")

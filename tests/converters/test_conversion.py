@@ -56,19 +56,25 @@ def speak(bundle: Bundle, backend: str, preset: str, **options) -> Speech:
     few = {"candidates": 1} if preset == "fastest" else {"candidates": 3, "diffusion": Diffusion(8, guidance=None)}
     settings = Settings.of(preset, bundle.settings, **few)
     return Synthesizer(bundle, load_backend(backend, bundle, threads=1, **options)).speak(
-        SENTENCE, seed=1, settings=settings)
+        SENTENCE, seed=1, settings=settings
+    )
 
 
 # Parity
 
 FP32_FUNCTIONS = {
     "autoregressive": {"prefill_64", "step_1_512", "step_8_2304"},
-    "conditioning_encoder": {"ar_conditioning_517"}, "contextual_embedder": {"diffusion_conditioning_401"},
-    "rlg_auto": {"ar_random"}, "rlg_diffuser": {"diffusion_random"},
+    "conditioning_encoder": {"ar_conditioning_517"},
+    "contextual_embedder": {"diffusion_conditioning_401"},
+    "rlg_auto": {"ar_random"},
+    "rlg_diffuser": {"diffusion_random"},
     "clvp": {"clvp_text_64", "clvp_speech_320"},
     "diffusion": {"condition_64", "denoise_1_320", "denoise_2_320"},
-    "univnet": {"univnet_62_11"}, "hifigan": {"hifigan_62_11"},
-    "source_filter": {"source_filter_64"}, "mel_source_filter": {"mel_source_filter_64"}}
+    "univnet": {"univnet_62_11"},
+    "hifigan": {"hifigan_62_11"},
+    "source_filter": {"source_filter_64"},
+    "mel_source_filter": {"mel_source_filter_64"},
+}
 STATE_FUNCTIONS = {"state_1_512_512", "state_8_2304_2304", "store_32_512", "store_32_2304"}
 
 
@@ -77,10 +83,12 @@ def function_names(bundle: Bundle) -> dict[str, set[str]]:
 
 
 def test_every_network_of_the_embedded_voice_is_converted_and_its_functions_reach_their_thresholds(
-        fp16_bundle, fp32_bundle):
+    fp16_bundle, fp32_bundle
+):
     assert function_names(fp32_bundle) == FP32_FUNCTIONS
     assert function_names(fp16_bundle) == FP32_FUNCTIONS | {
-        "autoregressive": FP32_FUNCTIONS["autoregressive"] | STATE_FUNCTIONS}
+        "autoregressive": FP32_FUNCTIONS["autoregressive"] | STATE_FUNCTIONS
+    }
     assert set(FP32_FUNCTIONS) == fp16_bundle.networks
     for bundle in (fp16_bundle, fp32_bundle):
         for package in bundle.packages:
@@ -95,8 +103,8 @@ def test_every_network_of_the_embedded_voice_is_converted_and_its_functions_reac
 
 
 def test_the_embedded_decoder_reaches_its_threshold_in_8_bits(tmp_path):
-    options = CoreMLOptions("8bit", lanes=(1, 16), caches=("io",), buckets={"prefill": (64,)})      # lowest at 16 lanes
-    package, = convert(open_model("demo"), tmp_path / "out", [options], ["autoregressive"]).packages
+    options = CoreMLOptions("8bit", lanes=(1, 16), caches=("io",), buckets={"prefill": (64,)})  # lowest at 16 lanes
+    (package,) = convert(open_model("demo"), tmp_path / "out", [options], ["autoregressive"]).packages
     assert {"prefill_64", "step_1_512"} < set(package.functions)
     assert min(function.parity[MATHS] for function in package.functions.values()) >= 28
 
@@ -117,6 +125,7 @@ def test_compressed_weights_are_smaller_and_measured(source, tmp_path):
 
 # Speech
 
+
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])
 def test_fp32_packages_speak_as_torch_does(fp32_bundle, preset):
     expected, actual = (speak(fp32_bundle, backend, preset) for backend in ("torch:cpu", "mil"))
@@ -133,13 +142,20 @@ def test_fp16_packages_speak_nearly_as_torch_does(fp16_bundle, cache):
 
 # Packages
 
+
 def test_a_package_stores_shared_weights_once(random_bundle, shared):
-    few, many = (next(package for package in converted(shared, Bundle(random_bundle), [options], networks).packages
-                      if package.network == "autoregressive")
-                 for options, networks in ((SMALL, NETWORKS), (small_bundle.OPTIONS, small_bundle.NETWORKS)))
+    few, many = (
+        next(
+            package
+            for package in converted(shared, Bundle(random_bundle), [options], networks).packages
+            if package.network == "autoregressive"
+        )
+        for options, networks in ((SMALL, NETWORKS), (small_bundle.OPTIONS, small_bundle.NETWORKS))
+    )
     assert (len(few.functions), len(many.functions)) == (2, 4)
-    assert len({file.bytes for package in (few, many) for file in package.files
-                if file.file.endswith("weight.bin")}) == 1
+    assert (
+        len({file.bytes for package in (few, many) for file in package.files if file.file.endswith("weight.bin")}) == 1
+    )
 
 
 def test_a_bundle_records_lint_warnings_with_the_reason_they_are_accepted(fp16_bundle):
@@ -154,8 +170,12 @@ def test_a_bundle_records_lint_warnings_with_the_reason_they_are_accepted(fp16_b
 
 def test_every_function_is_exact_enough_where_small_numbers_are_flushed(fp16_bundle):
     """As on an M1: diffusion_conditioning once reached 30 dB, and a guided denoising step divided by 0."""
-    reached = {name: function.parity["fp16 flushed"] for package in fp16_bundle.packages if package.precision == "fp16"
-               for name, function in package.functions.items()}
+    reached = {
+        name: function.parity["fp16 flushed"]
+        for package in fp16_bundle.packages
+        if package.precision == "fp16"
+        for name, function in package.functions.items()
+    }
     assert len(reached) > 10
     wrong = {name: found for name, found in reached.items() if found < 45 and not name.startswith("hifigan")}
     assert not wrong
@@ -165,8 +185,10 @@ def test_every_function_is_exact_enough_where_small_numbers_are_flushed(fp16_bun
 def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(source, tmp_path, monkeypatch):
     linted = []
     gather = next(rule for rule in RULES if rule.id == "gather")
-    monkeypatch.setattr("converters.coreml.package.lint", lambda made: linted.append(made.path.name) or [
-        BrokenRule(gather, Violation("gather", "x", "y"))])
+    monkeypatch.setattr(
+        "converters.coreml.package.lint",
+        lambda made: linted.append(made.path.name) or [BrokenRule(gather, Violation("gather", "x", "y"))],
+    )
     with pytest.raises(UserError, match="what the Neural Engine refuses, gather: gather x: y"):
         convert(source, tmp_path / "out", [SMALL], ["autoregressive"])
     assert linted == ["autoregressive-fp16.mlpackage"]
@@ -179,20 +201,36 @@ def test_the_bundle_is_complete_and_a_package_states_its_source(fp16_bundle):
     package = next(package for package in fp16_bundle.packages if package.network == "autoregressive")
     metadata = Package(fp16_bundle.path / package.path).metadata
     assert json.loads(metadata["source"])["weights_sha256"] == (
-        fp16_bundle.manifest.networks["autoregressive"].weights.sha256)
+        fp16_bundle.manifest.networks["autoregressive"].weights.sha256
+    )
     assert json.loads(metadata["functions"])["step_8_2304"]["bucket"] == {"columns": 8, "slots": 2304}
     assert metadata["layout"] == "(batch, channels, 1, sequence)"
 
 
 # Interruptions and errors
 
+
 def test_a_killed_conversion_resumes(source, tmp_path):
     out = tmp_path / "out"
-    arguments = ["convert", str(source.path), "--to", "coreml", "-o", str(out), "--networks",
-                 "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32", "--cache",
-                 "io"]
-    process = subprocess.Popen([sys.executable, "-m", "ane.cli", *arguments], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    arguments = [
+        "convert",
+        str(source.path),
+        "--to",
+        "coreml",
+        "-o",
+        str(out),
+        "--networks",
+        "conditioning_encoder,rlg_auto,autoregressive",
+        "--lanes",
+        "2",
+        "--buckets",
+        "prefill=32",
+        "--cache",
+        "io",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ane.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     first = tmp_path / "out.converting" / "packages" / "autoregressive-fp16.mlpackage"
     noted = tmp_path / "out.converting" / "progress.json"
     deadline = time.monotonic() + 120
@@ -222,9 +260,13 @@ def test_a_conversion_killed_while_it_wrote_its_first_progress_can_be_repeated(t
     assert json.loads((work / "progress.json").read_text())["fingerprint"] == "fingerprint"
 
 
-@pytest.mark.parametrize(("options", "networks", "message"), [
-    (CoreMLOptions("fp32"), ["rlg_auto"], r"out\.converting holds an unfinished conversion .* overwrite=True"),
-    (SMALL, ["rlg_diffuser"], "of other networks")])
+@pytest.mark.parametrize(
+    ("options", "networks", "message"),
+    [
+        (CoreMLOptions("fp32"), ["rlg_auto"], r"out\.converting holds an unfinished conversion .* overwrite=True"),
+        (SMALL, ["rlg_diffuser"], "of other networks"),
+    ],
+)
 def test_other_options_or_networks_do_not_resume(source, tmp_path, monkeypatch, options, networks, message):
     stop(monkeypatch, source, tmp_path / "out", ["rlg_auto"])
     with pytest.raises(UserError, match=message):
@@ -241,6 +283,7 @@ def test_a_damaged_package_is_converted_again_on_resuming(source, tmp_path, monk
 
 def stop(monkeypatch, source: Bundle, out: Path, networks: list[str]) -> None:
     """Interrupt a conversion after its last package."""
+
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -289,8 +332,13 @@ def test_missing_disk_space_is_reported_before_converting(source, tmp_path, monk
 def test_a_function_is_deleted_when_it_is_merged(source, tmp_path):
     """Each has its own copy of the weights: of the official decoder, 24 functions of 0.8 GB."""
     on_disk = []
-    write_package(source, "hifigan", SMALL, tmp_path, lambda name: on_disk.append(
-        len(list(tmp_path.glob(".functions.*/*.mlpackage")))))
+    write_package(
+        source,
+        "hifigan",
+        SMALL,
+        tmp_path,
+        lambda name: on_disk.append(len(list(tmp_path.glob(".functions.*/*.mlpackage")))),
+    )
     assert on_disk == [0, 0]
 
 
@@ -298,8 +346,20 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
     try:
-        status = main(["convert", str(source.path), "--to", "coreml", "-o", str(tmp_path / "out"), "--networks",
-                       "autoregressive", "--lanes", "2"])
+        status = main(
+            [
+                "convert",
+                str(source.path),
+                "--to",
+                "coreml",
+                "-o",
+                str(tmp_path / "out"),
+                "--networks",
+                "autoregressive",
+                "--lanes",
+                "2",
+            ]
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert status == 1
@@ -312,7 +372,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
 def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
     try:
         status = main(["convert", str(random_bundle), "--to", "coreml", "-o", f"{tmp_path}/out", *arguments.split()])
-    except SystemExit as ended:         # argparse's own errors
+    except SystemExit as ended:  # argparse's own errors
         status = ended.code
     assert status in (1, 2)
     error = capsys.readouterr().err

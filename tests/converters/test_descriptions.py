@@ -26,7 +26,7 @@ from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai
 from tests.random_model import random_model
 
-Shape = Sequence[int | str]         # a string is the name of an axis of any length
+Shape = Sequence[int | str]  # a string is the name of an axis of any length
 
 
 def fastspeech(folder: Path) -> Bundle:
@@ -36,8 +36,12 @@ def fastspeech(folder: Path) -> Bundle:
     return write_bundle(contents, folder / "bundle")
 
 
-MODELS = {"tortoise": lambda folder: random_model(), "heart": lambda folder: open_model("heart"),
-          "fastspeech": fastspeech, "whisper": lambda folder: imported(write_openai(folder))}
+MODELS = {
+    "tortoise": lambda folder: random_model(),
+    "heart": lambda folder: open_model("heart"),
+    "fastspeech": fastspeech,
+    "whisper": lambda folder: imported(write_openai(folder)),
+}
 
 
 def check_axes(axes: str, shape: Shape, lengths: dict[str, int | str]) -> None:
@@ -58,18 +62,37 @@ def coreml_values(model: Bundle, network: str) -> Iterator[tuple[str, Mapping[st
     request = CoreMLOptions().request(reference, model, scale_of(network, load_reference(model, network)))
     for graph in {graph.kind: graph for graph in coreml_graphs(network, request)}.values():
         spec = graph.build(Style("fp32")).get_spec().description
-        yield graph.kind, graph.bucket, {value.name: list((
-            value.type.stateType.arrayType if value.type.WhichOneof("Type") == "stateType"
-            else value.type.multiArrayType).shape) for value in (*spec.input, *spec.output, *spec.state)}
+        yield (
+            graph.kind,
+            graph.bucket,
+            {
+                value.name: list(
+                    (
+                        value.type.stateType.arrayType
+                        if value.type.WhichOneof("Type") == "stateType"
+                        else value.type.multiArrayType
+                    ).shape
+                )
+                for value in (*spec.input, *spec.output, *spec.state)
+            },
+        )
 
 
 def onnx_values(model: Bundle, network: str) -> Iterator[tuple[str, Mapping[str, int], dict[str, Shape]]]:
     graphs = onnx_graphs(network, onnx_package.load_reference(model, network, "fp32"), torch.float32)
     for kind, graph in graphs.items():
-        examples = {name: (value[0] if isinstance(value, list) else value, axes)
-                    for name, (value, axes) in graph.inputs.items()}
-        yield kind, {}, {name: [axes.get(index, length) for index, length in enumerate(value.shape)]
-                         for name, (value, axes) in examples.items()} | dict.fromkeys(graph.outputs)
+        examples = {
+            name: (value[0] if isinstance(value, list) else value, axes) for name, (value, axes) in graph.inputs.items()
+        }
+        yield (
+            kind,
+            {},
+            {
+                name: [axes.get(index, length) for index, length in enumerate(value.shape)]
+                for name, (value, axes) in examples.items()
+            }
+            | dict.fromkeys(graph.outputs),
+        )
 
 
 @pytest.mark.parametrize("target", [coreml_values, onnx_values])
@@ -93,7 +116,7 @@ def test_the_axes_of_every_value_are_described(family, target, tmp_path):
             assert key in parameters
     kinds = {row.kind for row in rows if row.network in model.networks}
     described = {row for row in descriptions() if row[0] == form and row[1] in kinds}
-    if family == "tortoise":            # kinds that several families have are described once
+    if family == "tortoise":  # kinds that several families have are described once
         assert {row for row in described - seen if not row[2].startswith(("memory_", "prefix_index"))} == set()
 
 

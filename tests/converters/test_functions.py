@@ -52,8 +52,11 @@ def test_each_row_is_known_by_network_and_kind_and_calls_rows_of_its_network():
 
 def test_the_kept_codes_that_reports_state_are_those_that_were_counted():
     counted = json.loads((ROOT / "tests" / "backends" / "codes.json").read_text())
-    kept = {name.removeprefix("mil:fp16:"): found["with all codes equal"]
-            for name, found in counted.items() if name.startswith("mil:fp16:")}
+    kept = {
+        name.removeprefix("mil:fp16:"): found["with all codes equal"]
+        for name, found in counted.items()
+        if name.startswith("mil:fp16:")
+    }
     assert kept == functions.KEPT_CODES
     for count, line in zip(kept.values(), functions.speech_lines(kept), strict=True):
         assert f"{count} of 20 sentences" in line
@@ -78,7 +81,7 @@ def test_a_graph_gives_its_values_the_same_names_whatever_was_built_before():
         return [op.name for op in graph.build(Style("fp32"))._mil_program.functions["main"].operations]
 
     before = names()
-    mb.name_count["add"] += 7       # as a graph that was refused while it was built leaves it
+    mb.name_count["add"] += 7  # as a graph that was refused while it was built leaves it
     assert names() == before
 
 
@@ -90,22 +93,40 @@ def copy(tmp_path_factory) -> Path:
     """A copy of the source, to be edited and restored."""
     root = tmp_path_factory.mktemp("source")
     for package in ("ane", "converters"):
-        shutil.copytree(ROOT / package, root / package, ignore=lambda folder, names: [
-            name for name in names if not (name.endswith((".py", ".tsv")) or (Path(folder) / name).is_dir())])
+        shutil.copytree(
+            ROOT / package,
+            root / package,
+            ignore=lambda folder, names: [
+                name for name in names if not (name.endswith((".py", ".tsv")) or (Path(folder) / name).is_dir())
+            ],
+        )
     return root
 
 
-@pytest.mark.parametrize(("file", "changes"), [
-    ("ane/models/tortoise/networks/univnet.py", True), ("ane/models/whisper/networks.py", True),
-    ("ane/models/vocoders/hifigan.py", True), ("converters/functions.py", True), ("converters/blocks.py", True),
-    ("converters/vocoders.py", True), ("converters/tortoise/functions.py", True),
-    ("converters/tortoise/conditioning.py", True), ("converters/coreml/package.py", True),
-    ("converters/coreml/merge.py", True), ("converters/onnx/graph.py", True),
-    ("converters/whisper/onnx_graphs.py", True), ("converters/decoder_graphs.py", True),
-    ("converters/values.tsv", True),
-    ("converters/proof/lint.py", False), ("converters/proof/parity.py", False),
-    ("converters/tortoise/probes.py", False), ("converters/conversion.py", False),
-    ("ane/cli.py", False)])
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("ane/models/tortoise/networks/univnet.py", True),
+        ("ane/models/whisper/networks.py", True),
+        ("ane/models/vocoders/hifigan.py", True),
+        ("converters/functions.py", True),
+        ("converters/blocks.py", True),
+        ("converters/vocoders.py", True),
+        ("converters/tortoise/functions.py", True),
+        ("converters/tortoise/conditioning.py", True),
+        ("converters/coreml/package.py", True),
+        ("converters/coreml/merge.py", True),
+        ("converters/onnx/graph.py", True),
+        ("converters/whisper/onnx_graphs.py", True),
+        ("converters/decoder_graphs.py", True),
+        ("converters/values.tsv", True),
+        ("converters/proof/lint.py", False),
+        ("converters/proof/parity.py", False),
+        ("converters/tortoise/probes.py", False),
+        ("converters/conversion.py", False),
+        ("ane/cli.py", False),
+    ],
+)
 def test_it_changes_with_a_network_and_with_its_converter_alone(copy, file, changes):
     path, before = copy / file, graph_fingerprint(LIBRARIES, copy)
     content = path.read_text(encoding="utf-8")
@@ -161,28 +182,52 @@ def take_packages_of_another_model(bundle: Bundle) -> None:
     edit(bundle, swap)
 
 
-@pytest.mark.parametrize(("change", "fault"), [
-    (damage_weights, "weight.bin has SHA-256"),
-    (take_packages_of_another_model, "was converted from other weights"),
-    (lambda bundle: edit(bundle, lambda stated: stated["coreml"].update(format=2)), "update tortoise-ane"),
-    (lambda bundle: edit(bundle, lambda stated: stated.pop("coreml")), "ane convert"),
-    (lambda bundle: None, "largest decoder bucket of this bundle has 128")])
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (damage_weights, "weight.bin has SHA-256"),
+        (take_packages_of_another_model, "was converted from other weights"),
+        (lambda bundle: edit(bundle, lambda stated: stated["coreml"].update(format=2)), "update tortoise-ane"),
+        (lambda bundle: edit(bundle, lambda stated: stated.pop("coreml")), "ane convert"),
+        (lambda bundle: None, "largest decoder bucket of this bundle has 128"),
+    ],
+)
 def test_packages_that_cannot_speak_are_reported_in_a_line(copied, capsys, change, fault):
     change(copied)
-    assert main(["say", "Hello.", "--bundle", str(copied.path), "--backend", "mil", "--preset", "fastest", "-o",
-                 str(copied.path / "no.wav")]) == 1
+    assert (
+        main(
+            [
+                "say",
+                "Hello.",
+                "--bundle",
+                str(copied.path),
+                "--backend",
+                "mil",
+                "--preset",
+                "fastest",
+                "-o",
+                str(copied.path / "no.wav"),
+            ]
+        )
+        == 1
+    )
     assert not (copied.path / "no.wav").exists()
     assert fault in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    (lambda package: package.update(functions={}), "functions dictionary should have at least 1 item"),
-    (lambda package: package.update(files=[]), "files list should have at least 1 item"),
-    (lambda package: package.update(path="../elsewhere.mlpackage"), "must have its files in it"),
-    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}),
-     "bucket: columns must be a valid integer"),
-    (lambda package: package.update(compute_units="GPU"), "compute_units must be 'CPU_ONLY'"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda package: package.update(functions={}), "functions dictionary should have at least 1 item"),
+        (lambda package: package.update(files=[]), "files list should have at least 1 item"),
+        (lambda package: package.update(path="../elsewhere.mlpackage"), "must have its files in it"),
+        (
+            lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}),
+            "bucket: columns must be a valid integer",
+        ),
+        (lambda package: package.update(compute_units="GPU"), "compute_units must be 'CPU_ONLY'"),
+    ],
+)
 def test_an_invalid_record_is_reported(copied, change, problem):
     edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
     with pytest.raises(UserError, match=problem):
@@ -194,9 +239,13 @@ def test_packages_of_unknown_networks_are_ignored(copied):
     assert [package.network for package in Bundle(copied.path).packages] == ["rlg_auto"]
 
 
-@pytest.mark.parametrize(("option", "fault"), [
-    ({"precision": "fp32"}, "has its autoregressive in fp16, not in fp32"),
-    ({"compute_units": "CPU_ONLY"}, "compute_units has no effect on the backend mil")])
+@pytest.mark.parametrize(
+    ("option", "fault"),
+    [
+        ({"precision": "fp32"}, "has its autoregressive in fp16, not in fp32"),
+        ({"compute_units": "CPU_ONLY"}, "compute_units has no effect on the backend mil"),
+    ],
+)
 def test_options_that_the_packages_or_the_interpreter_lack_are_refused(copied, option, fault):
     with pytest.raises(UserError, match=fault):
         load_backend("mil", copied, **option)

@@ -30,21 +30,29 @@ def test_the_formula_for_memory_fits_what_was_measured_at_the_official_size(netw
 
 
 @pytest.mark.parametrize(("gigabytes", "warned"), [(None, False), (2.4, True), (8, False)])
-def test_little_memory_is_announced_before_the_conversion(random_bundle, tmp_path, monkeypatch, capsys, gigabytes,
-                                                          warned):
+def test_little_memory_is_announced_before_the_conversion(
+    random_bundle, tmp_path, monkeypatch, capsys, gigabytes, warned
+):
     monkeypatch.setattr(convert, "memory_bytes", lambda: gigabytes and int(gigabytes * 1e9))
-    assert main(["convert", str(random_bundle), "--to", "coreml", "-o", str(tmp_path / "out"), "--networks",
-                 "rlg_auto"]) == 0
-    line = ("converting rlg_auto takes about 2.0 GB of memory (an estimate: 2 GB and 3.6 times its weights in "
-            "float32), and this machine has 2.4 GB: close other programs, or convert on a larger machine")
+    assert (
+        main(["convert", str(random_bundle), "--to", "coreml", "-o", str(tmp_path / "out"), "--networks", "rlg_auto"])
+        == 0
+    )
+    line = (
+        "converting rlg_auto takes about 2.0 GB of memory (an estimate: 2 GB and 3.6 times its weights in "
+        "float32), and this machine has 2.4 GB: close other programs, or convert on a larger machine"
+    )
     assert (line in " ".join(capsys.readouterr().err.split())) == warned
 
 
 def test_it_counts_functions_and_estimates_the_time_left():
     """A function of a network takes as long as its weights are many; building takes a third of measuring."""
     now, lines = [0.0], []
-    progress = ConversionProgress(lambda network, text: lines.append(f"{network}: {text}"),
-                                  [("decoder", 3, 10), ("vocoder", 1, 5)], clock=lambda: now[0])
+    progress = ConversionProgress(
+        lambda network, text: lines.append(f"{network}: {text}"),
+        [("decoder", 3, 10), ("vocoder", 1, 5)],
+        clock=lambda: now[0],
+    )
     for package, names in enumerate((("prefill", "step", "state"), ("hifigan",))):
         for activity, seconds in (("building", 100), ("measuring", 300)):
             for name in names:
@@ -52,10 +60,11 @@ def test_it_counts_functions_and_estimates_the_time_left():
                 now[0] += seconds / (1, 2)[package]
     assert lines == [
         "decoder: building prefill, 1 of 3 functions",
-        "decoder: building step, 2 of 3 functions, about 10 min left",      # 2.5 more to build, 3.5 as slow to measure
+        "decoder: building step, 2 of 3 functions, about 10 min left",  # 2.5 more to build, 3.5 as slow to measure
         "decoder: building state, 3 of 3 functions, about 9 min left",
         "decoder: measuring prefill, 1 of 3 functions, about 7 min left",
-        "decoder: measuring step, 2 of 3 functions, about 14 min left",     # now measuring is known to be slower
+        "decoder: measuring step, 2 of 3 functions, about 14 min left",  # now measuring is known to be slower
         "decoder: measuring state, 3 of 3 functions, about 9 min left",
         "vocoder: building hifigan, 1 of 1 functions, about 4 min left",
-        "vocoder: measuring hifigan, 1 of 1 functions, about 3 min left"]
+        "vocoder: measuring hifigan, 1 of 1 functions, about 3 min left",
+    ]

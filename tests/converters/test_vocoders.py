@@ -32,32 +32,66 @@ from tests.random_model import draw
 
 HALF = Style("fp16")
 FRAMES = 5, 22
-MEL = {"num_mels": 12, "upsample_rates": (4, 2), "upsample_kernel_sizes": (8, 4), "upsample_initial_channel": 16,
-       "resblock_kernel_sizes": (3, 5)}
+MEL = {
+    "num_mels": 12,
+    "upsample_rates": (4, 2),
+    "upsample_kernel_sizes": (8, 4),
+    "upsample_initial_channel": 16,
+    "resblock_kernel_sizes": (3, 5),
+}
 CONFIGS: dict[str, Config] = {
     "univnet upstream": UnivNetConfig(channel_size=4),
-    "univnet odd": UnivNetConfig(channel_size=6, noise_dim=8, dilations=(2, 5, 11), strides=(4, 3, 2),
-                                 kpnet_conv_size=1, kpnet_hidden_channels=8, hop_length=24, n_mel_channels=12,
-                                 lReLU_slope=0.3),
-    "univnet wide": UnivNetConfig(channel_size=4, noise_dim=8, dilations=(1, 9, 81), strides=(4,), kpnet_conv_size=5,
-                                  kpnet_hidden_channels=8, hop_length=4, n_mel_channels=12),
+    "univnet odd": UnivNetConfig(
+        channel_size=6,
+        noise_dim=8,
+        dilations=(2, 5, 11),
+        strides=(4, 3, 2),
+        kpnet_conv_size=1,
+        kpnet_hidden_channels=8,
+        hop_length=24,
+        n_mel_channels=12,
+        lReLU_slope=0.3,
+    ),
+    "univnet wide": UnivNetConfig(
+        channel_size=4,
+        noise_dim=8,
+        dilations=(1, 9, 81),
+        strides=(4,),
+        kpnet_conv_size=5,
+        kpnet_hidden_channels=8,
+        hop_length=4,
+        n_mel_channels=12,
+    ),
     "hifigan upstream": HifiganConfig(in_channels=24, upsample_initial_channel=32, cond_channels=16),
-    "hifigan odd": HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8, upsample_factors=(3, 4),
-                                 upsample_kernel_sizes=(7, 4), resblock_kernel_sizes=(3, 5),
-                                 resblock_dilation_sizes=((1, 2), (7, 4))),
+    "hifigan odd": HifiganConfig(
+        in_channels=8,
+        upsample_initial_channel=16,
+        cond_channels=8,
+        upsample_factors=(3, 4),
+        upsample_kernel_sizes=(7, 4),
+        resblock_kernel_sizes=(3, 5),
+        resblock_dilation_sizes=((1, 2), (7, 4)),
+    ),
     "mel hifigan, blocks 1": MelHifiganConfig(**MEL, resblock_dilation_sizes=((1, 3), (1, 2))),
     "mel hifigan, blocks 2": MelHifiganConfig(**MEL, resblock="2", resblock_dilation_sizes=((1, 2), (2, 6))),
-    "bigvgan": BigVGANConfig(upsample_initial_channel=64, resblock_kernel_sizes=(3, 5),
-                             resblock_dilation_sizes=((1, 3), (1, 2))),
+    "bigvgan": BigVGANConfig(
+        upsample_initial_channel=64, resblock_kernel_sizes=(3, 5), resblock_dilation_sizes=((1, 3), (1, 2))
+    ),
     "bigvgan, clipped": BigVGANConfig(
-        upsample_initial_channel=16, upsample_rates=(16, 16), upsample_kernel_sizes=(32, 32), activation="snake",
-        resblock_kernel_sizes=(3,), resblock_dilation_sizes=((1, 7),), use_tanh_at_final=False,
-        use_bias_at_final=False),
+        upsample_initial_channel=16,
+        upsample_rates=(16, 16),
+        upsample_kernel_sizes=(32, 32),
+        activation="snake",
+        resblock_kernel_sizes=(3,),
+        resblock_dilation_sizes=((1, 7),),
+        use_tanh_at_final=False,
+        use_bias_at_final=False,
+    ),
 }
 NETWORKS = {UnivNetConfig: UnivNet, HifiganConfig: Hifigan, MelHifiganConfig: MelHifigan, BigVGANConfig: BigVGAN}
 BUILD = {UnivNet: univnet, BigVGAN: bigvgan}
-SMALLER = {"kernel_conv.weight": 0.05}      # so that gates do not saturate
-QUIETER = {BigVGAN: 0.5}        # of its sine waves, which are chaotic where their input is large
+SMALLER = {"kernel_conv.weight": 0.05}  # so that gates do not saturate
+QUIETER = {BigVGAN: 0.5}  # of its sine waves, which are chaotic where their input is large
 
 
 @dataclass(frozen=True)
@@ -74,10 +108,12 @@ class VocoderCase:
 
     def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
         rng, config = np.random.default_rng(length), self.network.config
-        shapes = {UnivNetConfig: lambda: ((config.n_mel_channels, length), (config.noise_dim, length + SILENT_FRAMES)),
-                  HifiganConfig: lambda: ((config.in_channels, length), (config.cond_channels,)),
-                  MelHifiganConfig: lambda: ((config.num_mels, length),),
-                  BigVGANConfig: lambda: ((config.num_mels, length),)}[type(config)]()
+        shapes = {
+            UnivNetConfig: lambda: ((config.n_mel_channels, length), (config.noise_dim, length + SILENT_FRAMES)),
+            HifiganConfig: lambda: ((config.in_channels, length), (config.cond_channels,)),
+            MelHifiganConfig: lambda: ((config.num_mels, length),),
+            BigVGANConfig: lambda: ((config.num_mels, length),),
+        }[type(config)]()
         return tuple(rng.standard_normal((batch, *shape), dtype=np.float32) for shape in shapes)
 
     def expected(self, *inputs: np.ndarray) -> np.ndarray:
@@ -92,7 +128,7 @@ def case(name: str, folder: Callable[[], Path]) -> VocoderCase:
         parameter.data = draw(key, parameter, generator) * scale
     network.eval().requires_grad_(False)
     build = BUILD.get(type(network), hifigan)
-    graphs = [build(network, frames) for frames in FRAMES["upstream" in name:]]
+    graphs = [build(network, frames) for frames in FRAMES["upstream" in name :]]
     return VocoderCase(network, graphs, cache(lambda style: saved(graphs, style, folder())))
 
 
@@ -103,8 +139,13 @@ def cases(tmp_path_factory) -> dict[str, VocoderCase]:
 
 every_network = pytest.mark.parametrize("name", CONFIGS)
 # with fp16 rounding, dB
-ROUNDED_DB = {"univnet upstream": 55, "hifigan upstream": 55, "mel hifigan, blocks 1": 50, "mel hifigan, blocks 2": 50,
-              "bigvgan": 50}
+ROUNDED_DB = {
+    "univnet upstream": 55,
+    "hifigan upstream": 55,
+    "mel hifigan, blocks 1": 50,
+    "mel hifigan, blocks 2": 50,
+    "bigvgan": 50,
+}
 
 
 @pytest.mark.parametrize("name", ROUNDED_DB)
@@ -145,7 +186,7 @@ def test_margins_cover_the_receptive_field_and_little_more(cases, name):
         return (sound(60 + frames) - whole)[..., :edge].abs().max().item()
 
     assert change(margin) == 0
-    assert change(margin - 3) > 0 or name in ("univnet wide", "bigvgan")    # whose far taps underflow float64
+    assert change(margin - 3) > 0 or name in ("univnet wide", "bigvgan")  # whose far taps underflow float64
 
 
 @pytest.mark.parametrize("name", ["univnet upstream", "hifigan upstream", "bigvgan"])
@@ -157,15 +198,29 @@ def test_no_value_exceeds_rank_4_or_the_widest_axis(cases, name):
         assert all("output_shape" in op.arguments for op in ops if op.type == "conv_transpose")
 
 
-@pytest.mark.parametrize(("network", "build", "name"), [
-    (lambda: UnivNet(UnivNetConfig()), univnet, "univnet_62_17"),
-    (lambda: Hifigan(HifiganConfig()), hifigan, "hifigan_62_14"),
-    (lambda: MelHifigan(MelHifiganConfig()), hifigan, "hifigan_62_14"),
-    (lambda: BigVGAN(BigVGANConfig()), bigvgan, "bigvgan_62_44"),
-    (lambda: MelHifigan(MelHifiganConfig(
-        resblock="2", upsample_rates=(8, 8, 4), upsample_kernel_sizes=(16, 16, 8), upsample_initial_channel=256,
-        resblock_kernel_sizes=(3, 5, 7), resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)))), hifigan,
-     "hifigan_62_12")])
+@pytest.mark.parametrize(
+    ("network", "build", "name"),
+    [
+        (lambda: UnivNet(UnivNetConfig()), univnet, "univnet_62_17"),
+        (lambda: Hifigan(HifiganConfig()), hifigan, "hifigan_62_14"),
+        (lambda: MelHifigan(MelHifiganConfig()), hifigan, "hifigan_62_14"),
+        (lambda: BigVGAN(BigVGANConfig()), bigvgan, "bigvgan_62_44"),
+        (
+            lambda: MelHifigan(
+                MelHifiganConfig(
+                    resblock="2",
+                    upsample_rates=(8, 8, 4),
+                    upsample_kernel_sizes=(16, 16, 8),
+                    upsample_initial_channel=256,
+                    resblock_kernel_sizes=(3, 5, 7),
+                    resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)),
+                )
+            ),
+            hifigan,
+            "hifigan_62_12",
+        ),
+    ],
+)
 def test_official_sizes_use_the_widest_axis_well(network, build, name):
     """62 frames of the 64 that the last axis holds are new in each chunk."""
     assert build(network(), 62).name == name
@@ -174,7 +229,8 @@ def test_official_sizes_use_the_widest_axis_well(network, build, name):
 
 
 def test_kernels_that_do_not_fit_their_strides_are_refused():
-    network = Hifigan(HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8,
-                                    upsample_kernel_sizes=(15, 16, 4, 4)))
+    network = Hifigan(
+        HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8, upsample_kernel_sizes=(15, 16, 4, 4))
+    )
     with pytest.raises(UserError, match="size 15, stride 8"):
         hifigan(network, 4).build(FP32)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-ON_TORCH = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip install 'torch>=2.11'; "
-            "pytest tests/cuda -rA")
-ON_ONNX = ("on a machine with an NVIDIA GPU: pip install -e '.[test,tensorrt]'; pip uninstall -y onnxruntime; "
-           "pip install --force-reinstall --no-deps onnxruntime-gpu; pytest tests/cuda -rA")
+ON_TORCH = "on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip install 'torch>=2.11'; pytest tests/cuda -rA"
+ON_ONNX = (
+    "on a machine with an NVIDIA GPU: pip install -e '.[test,tensorrt]'; pip uninstall -y onnxruntime; "
+    "pip install --force-reinstall --no-deps onnxruntime-gpu; pytest tests/cuda -rA"
+)
 
 
 def has_nvidia_gpu(device: Path = Path("/dev/nvidia0")) -> bool:

@@ -25,7 +25,7 @@ from converters.onnx.package import OnnxOptions, OnnxTarget
 from converters.proof.parity import mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
-VOCODER_SNR = 60        # dB; with TF32, ONNX Runtime's default, about 44
+VOCODER_SNR = 60  # dB; with TF32, ONNX Runtime's default, about 44
 on_cuda = pytest.mark.usefixtures("onnx_on_cuda")
 on_tensorrt = pytest.mark.usefixtures("onnx_on_tensorrt")
 
@@ -43,13 +43,15 @@ def reference(bundle) -> TorchBackend:
 @pytest.fixture
 def load_precision(bundle, onnx_packages, reference):
     """A function from a precision to the backend on CUDA; in fp16 with packages of the denoiser too."""
+
     def load(precision: str) -> OnnxBackend:
         if precision != "fp16":
             return load_backend("onnx:cuda", bundle, precision)
         packages = [onnx_packages.package(network, "fp16") for network in ("autoregressive", "clvp", "diffusion")]
         packages += [package for package in bundle.onnx_packages if package.precision == "fp32"]
-        return OnnxBackend(bundle, DEVICES["cuda"], reference,
-                           unpublished=PackageFolder(onnx_packages.folder, packages))
+        return OnnxBackend(
+            bundle, DEVICES["cuda"], reference, unpublished=PackageFolder(onnx_packages.folder, packages)
+        )
 
     return load
 
@@ -66,7 +68,7 @@ def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
-    for turn in range(70):              # beyond the first bucket
+    for turn in range(70):  # beyond the first bucket
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
@@ -90,7 +92,7 @@ def test_two_decoders_in_turn_on_cuda_have_their_own_caches(bundle, reference):
             x = columns(10 * turn + number, 2, 1)
             expected, actual = (one.step(x, np.full(2, turn)) for one in pair)
             assert mean_snr_db([*expected], [*actual]) >= 90, (turn, number)
-    del pairs[0]                        # a third decoder, after the first and its buffers are freed
+    del pairs[0]  # a third decoder, after the first and its buffers are freed
     third = reference.decoder(2, 8), backend.decoder(2, 8)
     for one in third:
         one.prefill(columns(7, 9))
@@ -107,11 +109,18 @@ IDS = np.random.default_rng(0).integers(0, 200, (2, 40))
 
 
 @on_cuda
-@pytest.mark.parametrize(("stage", "inputs", "threshold"), [
-    ("ar_conditioning", {"mel": noise(1, 80, 130)}, 90), ("diffusion_conditioning", {"mel": noise(1, 100, 130)}, 90),
-    ("ar_random", {"noise": noise(2, 32)}, 90), ("clvp_text", {"tokens": IDS}, 90), ("clvp_speech", {"codes": IDS}, 90),
-    ("univnet", {"mel": noise(1, 100, 19), "noise": noise(1, 64, 29)}, VOCODER_SNR),
-    ("hifigan", {"frames": noise(1, 32, 9), "conditioning": noise(1, 32)}, VOCODER_SNR)])
+@pytest.mark.parametrize(
+    ("stage", "inputs", "threshold"),
+    [
+        ("ar_conditioning", {"mel": noise(1, 80, 130)}, 90),
+        ("diffusion_conditioning", {"mel": noise(1, 100, 130)}, 90),
+        ("ar_random", {"noise": noise(2, 32)}, 90),
+        ("clvp_text", {"tokens": IDS}, 90),
+        ("clvp_speech", {"codes": IDS}, 90),
+        ("univnet", {"mel": noise(1, 100, 19), "noise": noise(1, 64, 29)}, VOCODER_SNR),
+        ("hifigan", {"frames": noise(1, 32, 9), "conditioning": noise(1, 32)}, VOCODER_SNR),
+    ],
+)
 def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold):
     expected, actual = (both.run(stage, **inputs) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
     assert mean_snr_db([expected], [actual]) >= threshold
@@ -121,14 +130,16 @@ def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold)
 def test_the_denoiser_on_cuda_equals_torch(bundle, reference, load_precision):
     rng = np.random.default_rng(0)
     latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    exact, fp32, fp16 = (backend.denoiser([latents], voice, [51])
-                         for backend in (reference, load_precision("fp32"), load_precision("fp16")))
+    exact, fp32, fp16 = (
+        backend.denoiser([latents], voice, [51])
+        for backend in (reference, load_precision("fp32"), load_precision("fp16"))
+    )
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
             [expected], [actual] = (denoise([x], timestep, guided) for denoise in (exact, fp32))
             assert mean_snr_db([expected[:1]], [actual[:1]]) >= 80
-            assert mean_snr_db([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
+            assert mean_snr_db([expected], [actual]) >= 50  # random weights amplify rounding without conditioning
         if timestep == 3999:
             [expected], [actual] = (denoise([x], timestep, False) for denoise in (exact, fp16))
             assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
@@ -162,8 +173,8 @@ def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
     for lane, (index, length) in enumerate(((1, 7), (0, 12))):
         separate = reference.decoder(1, 8)
         separate.prefill(columns(index, length))
-        expected, _ = separate.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
-        assert mean_snr_db([expected], [hidden[lane:lane + 1]]) >= 90
+        expected, _ = separate.step(x[lane : lane + 1], np.zeros(1, dtype=np.int64))
+        assert mean_snr_db([expected], [hidden[lane : lane + 1]]) >= 90
 
 
 @on_cuda
@@ -177,8 +188,7 @@ def test_plain_onnx_uses_cuda_which_refuses_int8(bundle):
 def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
     """The second sentence uses sessions of the first."""
     settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32"))
-                       for name in ("onnx:cpu", "onnx:cuda"))
+    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32")) for name in ("onnx:cpu", "onnx:cuda"))
     for text in ("Hello.", "Another sentence.", "Hello."):
         expected, actual = (each.speak(text, seed=3, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
@@ -206,9 +216,9 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     assert mean_snr_db([expected], [actual]) >= 50
     kept = engines()
     assert kept
-    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])        # the same bucket
+    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])  # the same bucket
     assert engines() == kept
-    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=np.repeat(mel, 2, axis=-1))    # another
+    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=np.repeat(mel, 2, axis=-1))  # another
     assert engines().keys() > kept.keys()
 
 
@@ -237,19 +247,27 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
     imported = write_bundle(import_fastspeech(checkpoint, vocoder=generator), tmp_path / "imported", name="small")
     convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
     bundle, texts = Bundle(tmp_path / "bundle"), ["Hello there, how do you do?", "Yes."]
-    expected, actual = (list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
-                        for backend in ("torch:cpu", f"onnx:{name}"))
+    expected, actual = (
+        list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
+        for backend in ("torch:cpu", f"onnx:{name}")
+    )
     assert mean_snr_db([speech.audio for speech in expected], [speech.audio for speech in actual]) >= 60
 
 
 @on_tensorrt
 def test_fastspeech_on_engines_of_ranges_in_fp16_that_are_built_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    imported = write_bundle(import_fastspeech(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported",
-                            name="small")
+    imported = write_bundle(
+        import_fastspeech(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported", name="small"
+    )
     bundle = convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
-    ranges = {"engine_symbols": (16, 40), "engine_frames": (64, 160), "engine_batch": 1, "engine_fp16": True,
-              "engine_workspace": 1.0}
+    ranges = {
+        "engine_symbols": (16, 40),
+        "engine_frames": (64, 160),
+        "engine_batch": 1,
+        "engine_fp16": True,
+        "engine_workspace": 1.0,
+    }
     texts, times = ["Yes.", "Hello there, how do you do?"], []
     [*expected] = FastSpeechSynthesizer(bundle, load_backend("torch:cpu", bundle)).speak_all(texts)
     for rebuild in (False, False, True):

@@ -33,12 +33,12 @@ pytestmark = pytest.mark.usefixtures("torch_on_cuda")
 
 DEVICE = "cuda"
 LANES, CAPACITY = 4, 40
-SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}      # of named dimensions
+SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}  # of named dimensions
 
 # Largest errors, relative to the largest value. Sums are in another order than on the CPU. TF32, which torch's
 # convolutions on CUDA have by default and ours do not, changes these stages by up to 0.0023.
 FP32, EXACT = 1e-3, 1e-4
-ROUNDING = {"fp32": 0.01, "fp16": 0.02, "bf16": 0.1}       # random weights amplify it without conditioning
+ROUNDING = {"fp32": 0.01, "fp16": 0.02, "bf16": 0.1}  # random weights amplify it without conditioning
 # dB of a vocoder's waveform from the CPU's; with TF32 HiFi-GAN reaches 44
 VOCODER_SNR = 60
 
@@ -106,12 +106,15 @@ def decode_schedule(decoder, turns: int = 30) -> list[np.ndarray]:
 def run_on_both(model: Bundle, stage: str, precision: str = "fp32") -> tuple[np.ndarray, np.ndarray]:
     """Outputs of a stage on the CPU in float32 and on CUDA, in a program with torch's default, TF32."""
     if STAGES[stage].network not in model.networks:
-        pytest.skip(f"this set of golden vectors has no {STAGES[stage].network}; without --golden: "
-                    "pytest tests/cuda -rA")
+        pytest.skip(
+            f"this set of golden vectors has no {STAGES[stage].network}; without --golden: pytest tests/cuda -rA"
+        )
     inputs = random_inputs(stage, model)
     assert torch.backends.cudnn.allow_tf32
-    return (TorchBackend(model, "cpu", "fp32").run(stage, **inputs),
-            TorchBackend(model, DEVICE, precision).run(stage, **inputs))
+    return (
+        TorchBackend(model, "cpu", "fp32").run(stage, **inputs),
+        TorchBackend(model, DEVICE, precision).run(stage, **inputs),
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -135,8 +138,9 @@ def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, gu
     exact, backend = TorchBackend(model, "cpu", "fp32"), TorchBackend(model, DEVICE, precision)
     together = backend.denoiser(latents, voice, frames)(x, 1500, guided)
     for rows, length, noisy, outputs in zip(latents, frames, x, together, strict=True):
-        [expected], [alone] = (each.denoiser([rows], voice, [length])([noisy], 1500, guided)
-                               for each in (exact, backend))
+        [expected], [alone] = (
+            each.denoiser([rows], voice, [length])([noisy], 1500, guided) for each in (exact, backend)
+        )
         assert_near(expected, alone, ROUNDING[precision])
         assert_near(expected, outputs, ROUNDING[precision])
 
@@ -156,8 +160,10 @@ def test_a_replayed_step_launches_one_graph_and_no_kernel():
 
 @pytest.mark.parametrize("precision", precisions())
 def test_the_decoder_equals_the_cpu(precision):
-    both = (TorchBackend(random_model(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
-            for device, chosen in (("cpu", "fp32"), (DEVICE, precision)))
+    both = (
+        TorchBackend(random_model(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
+        for device, chosen in (("cpu", "fp32"), (DEVICE, precision))
+    )
     share = EXACT if precision == "fp32" else ROUNDING[precision]
     for expected, actual in zip(*map(decode_schedule, both), strict=True):
         assert_near(expected, actual, share)
@@ -200,12 +206,19 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
     config = model.config("autoregressive")
 
     def sample(device: str) -> list[list[int]]:
-        chunks = [ChunkPrompt(columns(index, 1, width=config.model_dim),
-                              text_tokens(list(range(3, 12 + 5 * index)), config),
-                              [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(3)])
-                  for index in range(3)]
-        return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
-                                            Sampling(max_codes=100), lanes) for one in row]
+        chunks = [
+            ChunkPrompt(
+                columns(index, 1, width=config.model_dim),
+                text_tokens(list(range(3, 12 + 5 * index)), config),
+                [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(3)],
+            )
+            for index in range(3)
+        ]
+        return [
+            one.codes
+            for row in decode(TorchBackend(model, device, "fp32"), chunks, config, Sampling(max_codes=100), lanes)
+            for one in row
+        ]
 
     assert sample(DEVICE) == sample("cpu")
 
@@ -219,7 +232,7 @@ def test_each_sentence_has_the_codes_of_the_cpu():
         expected, actual = (each.speak(text, seed=1, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
         assert np.isfinite(actual.audio).all()
-        assert abs(len(actual.audio) - len(expected.audio)) < 2400      # trimming compares the level with a threshold
+        assert abs(len(actual.audio) - len(expected.audio)) < 2400  # trimming compares the level with a threshold
 
 
 @pytest.mark.parametrize("precision", [each for each in precisions() if each != "fp32"])
@@ -245,7 +258,7 @@ def test_memory_is_freed():
         backend.release()
         return used, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
-    memory_use()                                  # cuBLAS keeps its workspaces
+    memory_use()  # cuBLAS keeps its workspaces
     used, after, reserved = memory_use()
     assert after < used
     assert [memory_use() for _ in range(3)] == [(used, after, reserved)] * 3

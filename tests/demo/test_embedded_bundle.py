@@ -48,7 +48,7 @@ def test_networks_settings_and_tokenizer_are_those_of_the_recipe(synthesizer):
     model = synthesizer.model
     assert model.networks == set(CONFIGS)
     measured = {name: getattr(UnifiedVoiceConfig, name) for name in UnifiedVoiceConfig.without_effect}
-    for name, config in CONFIGS.items():        # the recipe knows nothing that is measured on the trained weights
+    for name, config in CONFIGS.items():  # the recipe knows nothing that is measured on the trained weights
         found = model.config(name)
         assert (replace(found, **measured) if name == "autoregressive" else found) == config
     assert model.settings == SETTINGS
@@ -67,7 +67,7 @@ def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(
     assert wave.f0 == pytest.approx(pitch, rel=0.15)
     assert wave.finite
     assert wave.clicks == 0
-    assert np.abs(speech.audio[:240]).max() < 0.03      # no click at the start
+    assert np.abs(speech.audio[:240]).max() < 0.03  # no click at the start
     assert wave.silent_end <= 0.3
     assert 3.0 < wave.seconds < 8.0
 
@@ -75,8 +75,9 @@ def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(
 @pytest.mark.parametrize("name", VOICES)
 def test_a_clip_of_a_voice_selects_that_voice(synthesizer, embedded, name):
     speech = synthesizer.speak(TEXT, name, "1x10", seed=1)
-    voice = encode_clips([(speech.audio, SAMPLE_RATE)], synthesizer.backend, synthesizer.model.mel_norms,
-                         np.random.default_rng(0))
+    voice = encode_clips(
+        [(speech.audio, SAMPLE_RATE)], synthesizer.backend, synthesizer.model.mel_norms, np.random.default_rng(0)
+    )
     assert nearest(embedded, voice, "ar") == name
     assert nearest(embedded, voice, "diffusion") == name
 
@@ -96,10 +97,18 @@ def test_random_voices_lie_between_the_two(synthesizer, embedded):
 
 
 def test_speech_needs_no_network(tmp_path):
-    blocked = ("import socket, sys\ndef refuse(*_, **__): raise OSError('no network')\n"
-               "socket.socket.connect = refuse\nfrom ane.cli import main\nsys.exit(main(sys.argv[1:]))")
-    result = subprocess.run([sys.executable, "-c", blocked, "say", "Hello there.", "-o", "hello.wav"], cwd=tmp_path,
-                            capture_output=True, text=True, timeout=120, check=False)
+    blocked = (
+        "import socket, sys\ndef refuse(*_, **__): raise OSError('no network')\n"
+        "socket.socket.connect = refuse\nfrom ane.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", blocked, "say", "Hello there.", "-o", "hello.wav"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     assert (Path(tmp_path) / "hello.wav").stat().st_size > 20_000
 
@@ -112,8 +121,9 @@ def voice() -> HibariSynthesizer:
     return ane.load("heart", "torch")
 
 
-@pytest.mark.parametrize(("name", "megabytes", "papers"), [
-    ("demo", 20, {"MODEL.md"}), ("heart", 10, {"MODEL.md", "NOTICE"})])
+@pytest.mark.parametrize(
+    ("name", "megabytes", "papers"), [("demo", 20, {"MODEL.md"}), ("heart", 10, {"MODEL.md", "NOTICE"})]
+)
 def test_a_bundle_is_small_and_has_its_card_and_notice(name, megabytes, papers):
     files = [path for path in demo_bundle(name).rglob("*") if path.is_file()]
     assert papers <= {path.name for path in files}
@@ -136,7 +146,7 @@ def test_it_speaks_at_every_speed_without_clicks_or_long_silence(voice, speed):
     assert 150 < wave.f0 < 230
     assert wave.finite
     assert wave.clicks == 0
-    assert np.abs(speech.audio[:200]).max() < 0.03      # no click at the start
+    assert np.abs(speech.audio[:200]).max() < 0.03  # no click at the start
     assert wave.silent_end <= 0.6 / min(speed, 1)
     assert wave.loudness == pytest.approx(-20, abs=2)
 
@@ -152,8 +162,10 @@ def test_int8_weights_are_expanded_and_one_without_a_scale_is_refused(tmp_path):
     del stored[f"{key}.scale"]
     save_file(stored, copy / weights)
     manifest, spoiled = (copy / "bundle.json").read_text(encoding="utf-8"), copy / weights
-    for stated, now in ((sha256_of(FOLDER / weights), sha256_of(spoiled)),
-                        (str((FOLDER / weights).stat().st_size), str(spoiled.stat().st_size))):
+    for stated, now in (
+        (sha256_of(FOLDER / weights), sha256_of(spoiled)),
+        (str((FOLDER / weights).stat().st_size), str(spoiled.stat().st_size)),
+    ):
         manifest = manifest.replace(stated, now)
     (copy / "bundle.json").write_text(manifest, encoding="utf-8")
     with pytest.raises(UserError, match="weights are F32, F16, BF16 or I8 with a scale"):

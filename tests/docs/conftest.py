@@ -34,7 +34,7 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) ->
     """
     home, folder = tmp_path / "home", tmp_path / "work"
     folder.mkdir()
-    if request.node.callspec.params["page"].stem in TO_ONNX:     # the exporter takes seconds for each layer
+    if request.node.callspec.params["page"].stem in TO_ONNX:  # the exporter takes seconds for each layer
         with sized(autoregressive={"layers": 1}):
             write_random_bundle(home / "bundles" / "tortoise")
     else:
@@ -46,5 +46,10 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) ->
     (folder / "book.txt").write_text("It was late. The lamp was out, and the door stood open.\n")
     (folder / "lines.txt").write_text("The first line.\nThe second line.\n")
     path = os.pathsep.join([str(ane_command), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return folder, os.environ | {"ANE_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path),
-                                 EXECUTABLE: str(ane_command / "python")}
+    return folder, os.environ | {
+        "ANE_HOME": str(home),
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        EXECUTABLE: str(ane_command / "python"),
+    }

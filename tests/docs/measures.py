@@ -10,7 +10,6 @@ made; a test finds every one of these places.
 
 import ast
 import sys
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -24,7 +23,7 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.bundles.family import families
 from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
-from docs.generate import READING_PATH, module_file
+from docs.generate import READING_PATH, logical_lines, module_file
 from tests.docs.structure import ROOT, circles, sources, tree_of
 
 # form, and the file and the definition that make it
@@ -38,7 +37,8 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("PhonemeWord", "ane/text/phonemes/__init__.py", "phonemise"),
         ("PhonemeChunk", "ane/models/phoneme_chunks.py", "split_into_phonemes"),
         ("RenderedChunk", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.render"),
-        ("sound, array", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.sound")],
+        ("sound, array", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.sound"),
+    ],
     "Tortoise, ane say": [
         ("Namespace", "ane/commands/say.py", "say"),
         ("text, str", "ane/commands/say_text.py", "read_text"),
@@ -53,7 +53,8 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("BusyLane", "ane/speech/lanes.py", "Lanes._start"),
         ("Candidate", "ane/models/tortoise/decoding.py", "SampledCandidate.finish"),
         ("RenderedChunk", "ane/models/tortoise/pipeline.py", "Rendering._group"),
-        ("sound, array", "ane/models/tortoise/pipeline.py", "Rendering._streamed_sound")],
+        ("sound, array", "ane/models/tortoise/pipeline.py", "Rendering._streamed_sound"),
+    ],
     "a book, up to its SpeechRequest and from its Speech": [
         ("TextBlock", "ane/text/blocks.py", "TextBlock"),
         ("Passage", "ane/text/passages.py", "read_pauses"),
@@ -64,21 +65,13 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("SpokenChunk", "ane/books/speakers.py", "BookSpeaker.speak"),
         ("ChunkSignals", "ane/books/judging.py", "ChunkSignals.of"),
         ("SpokenChunk, to be checked", "ane/books/store.py", "JobStore.spoken"),
-        ("StoredChunk", "ane/books/store.py", "JobStore.chunks")],
+        ("StoredChunk", "ane/books/store.py", "JobStore.chunks"),
+    ],
 }
 REQUEST_FIELDS = {"voice", "preset", "seed", "speed", "lexicon", "ssml", "word_times", "cast", "quote_voice"}
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<genexpr>")
-EIGHT = defaultdict(lambda: 8, states=4)        # a bucket; Whisper has a state for two frames
-ENOUGH = 4      # of these fields in one class, signature or table make it a declaration of the request
-
-
-def logical_lines(*files: Path) -> int:
-    """Lines as Python's grammar counts them (NEWLINE tokens): no formatter changes their number."""
-    count = 0
-    for file in files:
-        with file.open("rb") as source:
-            count += sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(source.readline))
-    return count
+EIGHT = defaultdict(lambda: 8, states=4)  # a bucket; Whisper has a state for two frames
+ENOUGH = 4  # of these fields in one class, signature or table make it a declaration of the request
 
 
 @cache
@@ -98,8 +91,12 @@ def definitions(file: Path) -> dict[str, ast.AST]:
 
 def missing_places() -> list[str]:
     """The places of `FORMS` that the code lacks."""
-    return [f"{form}: {file}: {name}" for forms in FORMS.values() for form, file, name in forms
-            if not (ROOT / file).exists() or name not in definitions(ROOT / file)]
+    return [
+        f"{form}: {file}: {name}"
+        for forms in FORMS.values()
+        for form, file, name in forms
+        if not (ROOT / file).exists() or name not in definitions(ROOT / file)
+    ]
 
 
 def request_declarations() -> list[str]:
@@ -116,8 +113,11 @@ def request_declarations() -> list[str]:
 def declared_names(node: ast.AST) -> set[str]:
     """The fields of a class, the parameters of a function, or the keys of a dict literal."""
     if isinstance(node, ast.ClassDef):
-        return {child.target.id for child in node.body
-                if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name)}
+        return {
+            child.target.id
+            for child in node.body
+            if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name)
+        }
     if isinstance(node, ast.FunctionDef):
         return {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
     if isinstance(node, ast.Dict):
@@ -127,13 +127,14 @@ def declared_names(node: ast.AST) -> set[str]:
 
 def unions_with_lanes() -> list[str]:
     """Union types of which `Lanes` is a member and something other than None is too, and tests for it."""
-    found: dict[tuple[Path, int, int], str] = {}        # by where each begins: the longest
+    found: dict[tuple[Path, int, int], str] = {}  # by where each begins: the longest
     for file in sources("ane"):
         for node in ast.walk(tree_of(file)):
             text = ast.unparse(node) if isinstance(node, ast.BinOp | ast.Call) else ""
             members = {part.strip() for part in text.split("|")}
             if ("Lanes" in members and members - {"Lanes", "None"}) or (
-                    text.startswith("isinstance(") and "Lanes" in text):
+                text.startswith("isinstance(") and "Lanes" in text
+            ):
                 found.setdefault((file, node.lineno, node.col_offset), text)
     return [f"{file.relative_to(ROOT)}:{line} {text}" for (file, line, _), text in sorted(found.items())]
 
@@ -142,18 +143,29 @@ def models_on_disk() -> list[str]:
     """The classes that are, or stand for, a model on disk: `Model`, its heirs, and what forwards to one."""
     heirs = {"Model", "Bundle"}
     found: dict[str, str] = {}
-    nodes = [(file, node) for file in sources("ane", "converters") for node in ast.walk(tree_of(file))
-             if isinstance(node, ast.ClassDef)]
+    nodes = [
+        (file, node)
+        for file in sources("ane", "converters")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.ClassDef)
+    ]
     while True:
-        new = {node.name: f"{file.relative_to(ROOT)}:{node.lineno} {node.name}" for file, node in nodes
-               if node.name not in found and (node.name in heirs or heirs & {ast.unparse(base) for base in node.bases})}
+        new = {
+            node.name: f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+            for file, node in nodes
+            if node.name not in found and (node.name in heirs or heirs & {ast.unparse(base) for base in node.bases})
+        }
         if not new:
             break
         found |= new
         heirs |= new.keys()
-    forwarding = [f"{file.relative_to(ROOT)}:{node.lineno} {node.name}" for file, node in nodes
-                  if node.name not in found and "Model" in node.name
-                  and any(isinstance(child, ast.FunctionDef) and child.name == "__getattr__" for child in node.body)]
+    forwarding = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for file, node in nodes
+        if node.name not in found
+        and "Model" in node.name
+        and any(isinstance(child, ast.FunctionDef) and child.name == "__getattr__" for child in node.body)
+    ]
     return sorted([*found.values(), *forwarding])
 
 
@@ -170,8 +182,11 @@ def made_by_one_chunk() -> Counter[str]:
             subject = values.get("self", values.get("obj"))
             if type(subject).__module__.startswith("ane."):
                 copied = " copied" if frame.f_code.co_name in ("replace", "_replace") else ""
-                if frame.f_code.co_name != "__init__" or "__dataclass_fields__" not in vars(type(subject)) or (
-                        frame.f_code.co_filename.startswith("<string>")):
+                if (
+                    frame.f_code.co_name != "__init__"
+                    or "__dataclass_fields__" not in vars(type(subject))
+                    or (frame.f_code.co_filename.startswith("<string>"))
+                ):
                     made[f"{type(subject).__name__}{copied}"] += 1
 
     sys.setprofile(note)
@@ -211,8 +226,9 @@ def hops() -> dict[str, int]:
             model = SimpleNamespace(name=family.name, family=family, path=ROOT, networks=frozenset(family.networks))
             backend = PackagedBackend(model, CountingRuntime(), None, unpublished=PackageFolder(ROOT, [package]))
             backend.table = lambda network, key: np.ones(() if key == "temperature" else (8, 8), np.float32)
-            inputs = {key: np.ones([length(size) for size in spec.shape], spec.dtype)
-                      for key, spec in stage.inputs.items()}
+            inputs = {
+                key: np.ones([length(size) for size in spec.shape], spec.dtype) for key, spec in stage.inputs.items()
+            }
             try:
                 backend.run(name, **inputs)
             except HopCount as count:
@@ -230,18 +246,23 @@ def report() -> Iterator[str]:
         yield f"forms of a chunk, {title}: {len(forms)}"
         yield from (f"  {number:2} {form} ({file}: {name})" for number, (form, file, name) in enumerate(forms, 1))
     path = [module_file(module) for modules in READING_PATH.values() for module in modules]
-    yield (f"reading path of `ane say`, the default voice: {len(path)} files, "
-           f"{sum(len(file.read_text(encoding='utf-8').splitlines()) for file in path):,} lines, "
-           f"{logical_lines(*path):,} logical (left out: OFF_THE_PATH of tests/docs/test_pages.py)")
-    for title, found in (("declarations of the request's fields", request_declarations()),
-                         ("union types with lanes, and tests for them", unions_with_lanes()),
-                         ("models on disk", models_on_disk()),
-                         ("circles, imports for types included",
-                          [", ".join(circle) for circle in circles()])):
+    yield (
+        f"reading path of `ane say`, the default voice: {len(path)} files, "
+        f"{sum(len(file.read_text(encoding='utf-8').splitlines()) for file in path):,} lines, "
+        f"{logical_lines(*path):,} logical (left out: OFF_THE_PATH of tests/docs/test_pages.py)"
+    )
+    for title, found in (
+        ("declarations of the request's fields", request_declarations()),
+        ("union types with lanes, and tests for them", unions_with_lanes()),
+        ("models on disk", models_on_disk()),
+        ("circles, imports for types included", [", ".join(circle) for circle in circles()]),
+    ):
         yield f"{title}: {len(found)}"
         yield from (f"  {each}" for each in found)
-    yield (f"calls from a backend's run to a package's predict: at most {max(hops().values())} "
-           f"({', '.join(f'{stage} {count}' for stage, count in sorted(hops().items()))})")
+    yield (
+        f"calls from a backend's run to a package's predict: at most {max(hops().values())} "
+        f"({', '.join(f'{stage} {count}' for stage, count in sorted(hops().items()))})"
+    )
     for folders in (("ane", "converters"), ("tests",), ("training",), ("benchmarks",)):
         yield f"logical lines of {' and '.join(folders)}: {logical_lines(*sources(*folders)):,}"
 

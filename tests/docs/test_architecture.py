@@ -2,24 +2,23 @@
 
 from collections import Counter, defaultdict
 
+from docs.generate import logical_lines
 from tests.docs.measures import hops
-from tests.docs.structure import (
-    LONGEST_FILE,
-    ROOT,
-    SOURCES,
-    circles,
-    classes,
-    imports,
-    line_count,
-    module_name,
-    sources,
-)
+from tests.docs.structure import LONGEST_FILE, ROOT, SOURCES, circles, classes, imports, module_name, sources
 
 # Each folder may import from itself and from those above it in this list; one row is one layer.
-LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.speech"],
-          ["ane.models"],
-          ["ane"], ["ane.bench", "ane.books"], ["ane.server"], ["ane.cluster"],
-          ["ane.commands", "ane.cli", "ane.__main__"]]
+LAYERS = [
+    ["ane.system"],
+    ["ane.bundles", "ane.audio", "ane.text"],
+    ["ane.voices", "ane.backends"],
+    ["ane.speech"],
+    ["ane.models"],
+    ["ane"],
+    ["ane.bench", "ane.books"],
+    ["ane.server"],
+    ["ane.cluster"],
+    ["ane.commands", "ane.cli", "ane.__main__"],
+]
 RANK = {folder: rank for rank, layer in enumerate(LAYERS) for folder in layer}
 
 
@@ -60,10 +59,17 @@ def test_no_model_names_a_backend_or_another_model() -> None:
         parts = module.split(".")
         for imported in imports(file):
             away = imported.split(".")
-            sibling = (away[:2] == ["ane", "models"] and len(away) > 3 and len(parts) > 3
-                       and away[2] not in (parts[2], "vocoders", "styletts"))
-            engine = away[:2] == ["ane", "backends"] and away[2:3] and away[2] not in (
-                "base", "decoding", "denoising", "fixed_shapes", "choosing")
+            sibling = (
+                away[:2] == ["ane", "models"]
+                and len(away) > 3
+                and len(parts) > 3
+                and away[2] not in (parts[2], "vocoders", "styletts")
+            )
+            engine = (
+                away[:2] == ["ane", "backends"]
+                and away[2:3]
+                and away[2] not in ("base", "decoding", "denoising", "fixed_shapes", "choosing")
+            )
             if sibling or engine:
                 wrong.append(f"{module} imports {imported}")
     assert not wrong, "\n".join(wrong)
@@ -88,5 +94,8 @@ def test_no_class_name_occurs_twice() -> None:
 
 
 def test_no_file_is_long() -> None:
-    assert not {file.relative_to(ROOT).as_posix(): lines for file in sources(*SOURCES)
-                if (lines := line_count(file)) > LONGEST_FILE}
+    assert not {
+        file.relative_to(ROOT).as_posix(): lines
+        for file in sources(*SOURCES)
+        if (lines := logical_lines(file)) > LONGEST_FILE
+    }

@@ -13,12 +13,23 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"(?ms)(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$")
-REASONS = {"needs a Mac", "needs Core AI", "needs an NVIDIA GPU", "needs the network", "needs a loudspeaker",
-           "needs a cluster", "needs a container engine",
-           "needs a running server", "needs a book", "needs the official weights", "takes hours", "takes minutes",
-           "`.ci/run` runs it"}
+REASONS = {
+    "needs a Mac",
+    "needs Core AI",
+    "needs an NVIDIA GPU",
+    "needs the network",
+    "needs a loudspeaker",
+    "needs a cluster",
+    "needs a container engine",
+    "needs a running server",
+    "needs a book",
+    "needs the official weights",
+    "takes hours",
+    "takes minutes",
+    "`.ci/run` runs it",
+}
 LANGUAGES = {"bash", "python", "swift", "text", "toml"}
-LIMIT_S = 240           # a block; 124 is the status of one that took longer
+LIMIT_S = 240  # a block; 124 is the status of one that took longer
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,12 @@ class ExampleBlock:
 
 def blocks(page: Path) -> list[ExampleBlock]:
     text = page.read_text(encoding="utf-8")
-    return [ExampleBlock(page, text[:found.start("language")].count("\n") + 1, found["language"], found["text"],
-                         found["reason"]) for found in FENCE.finditer(text)]
+    return [
+        ExampleBlock(
+            page, text[: found.start("language")].count("\n") + 1, found["language"], found["text"], found["reason"]
+        )
+        for found in FENCE.finditer(text)
+    ]
 
 
 def runnable(page: Path) -> list[ExampleBlock]:
@@ -44,7 +59,7 @@ def runnable(page: Path) -> list[ExampleBlock]:
 
 
 def script(block: ExampleBlock) -> list[str]:
-    limited = ["timeout", "--kill-after=5", str(LIMIT_S)]        # ends the processes of a pipe too
+    limited = ["timeout", "--kill-after=5", str(LIMIT_S)]  # ends the processes of a pipe too
     if block.language == "python":
         return [*limited, "python", "-c", block.text]
     return [*limited, "bash", "-euo", "pipefail", "-c", block.text]
@@ -54,8 +69,15 @@ def script(block: ExampleBlock) -> list[str]:
 def test_every_example_of_a_page_runs(page: Path, reader: tuple[Path, dict[str, str]]) -> None:
     folder, environment = reader
     for block in runnable(page):
-        done = subprocess.run(script(block), cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            script(block),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert done.returncode == 0, f"{block} exits with {done.returncode}:\n{block.text}\n{done.stdout}"
 
 

@@ -8,8 +8,11 @@ from tests.docs.structure import FIGURES, figures
 
 def test_no_figure_of_the_structure_grew() -> None:
     allowed, found = json.loads(FIGURES.read_text(encoding="utf-8")), figures()
-    grown = {name: f"{count}, at most {allowed.get(name, 0)}" for name, count in found.items()
-             if count > allowed.get(name, 0)}
+    grown = {
+        name: f"{count}, at most {allowed.get(name, 0)}"
+        for name, count in found.items()
+        if count > allowed.get(name, 0)
+    }
     assert not grown, "make it smaller; or decide it, with python -m tests.docs.structure --write"
     assert allowed.keys() <= found.keys(), "a folder is gone: python -m tests.docs.structure --write"
 

@@ -22,8 +22,11 @@ from tests.docs.test_commands import ROOT, blocks
 
 LINES = 30
 ALIVE: list[dict] = []
-LOOPS = {re.search(r'bundle = "tortoise-(\w+)"', block.text)[1]: block.text
-         for block in blocks(ROOT / "docs" / "run-a-package.md") if "bundle = " in block.text}
+LOOPS = {
+    re.search(r'bundle = "tortoise-(\w+)"', block.text)[1]: block.text
+    for block in blocks(ROOT / "docs" / "run-a-package.md")
+    if "bundle = " in block.text
+}
 
 
 def likeliest_codes(model: Bundle, text: str) -> list[int]:
@@ -46,8 +49,10 @@ def packaged(tmp_path_factory, shared: Path) -> dict[str, Bundle]:
         random_model.write_random_bundle(tmp_path_factory.mktemp("loops") / "bundle")
     model, networks = Bundle(tmp_path_factory.getbasetemp() / "loops0" / "bundle"), ["autoregressive"]
     options = CoreMLOptions(lanes=(1,), caches=("io",), buckets={"prefill": (64,), "step": (512,)})
-    return {"coreml": converted(shared, model, [options], networks),
-            "onnx": converted(shared, model, [OnnxOptions()], networks, OnnxTarget())}
+    return {
+        "coreml": converted(shared, model, [options], networks),
+        "onnx": converted(shared, model, [OnnxOptions()], networks, OnnxTarget()),
+    }
 
 
 @pytest.mark.parametrize("target", ["coreml", "onnx"])
@@ -57,7 +62,7 @@ def test_a_loop_without_ane_gives_the_codes_of_torch(packaged, target, mac, tmp_
     assert not re.search(r"\b(import|from) (ane|converters)\b", loop)
     (tmp_path / f"tortoise-{target}").symlink_to(packaged[target].path)
     monkeypatch.chdir(tmp_path)
-    ALIVE.append({})            # as in a process, until it ends
+    ALIVE.append({})  # as in a process, until it ends
     exec(compile(loop, "run-a-package.md", "exec"), ALIVE[-1])
     codes = [int(word) for word in capsys.readouterr().out.split()]
     assert codes == likeliest_codes(packaged[target], "hello there.")

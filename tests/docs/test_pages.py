@@ -22,12 +22,13 @@ FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "docs", ".ci"
 NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them
-OFF_THE_PATH = {                    # what is called, and not needed to understand how a text becomes sound
+OFF_THE_PATH = {  # what is called, and not needed to understand how a text becomes sound
     "ane/commands/": "flags of the other commands, messages, progress; what `ane say` itself has is on the path",
     "ane/system/": "files, interruption, records",
     "ane/text/": "rules of English, dictionaries, other letters",
     "ane/audio/time_stretch.py": "of a speed that the network does not make",
-    "ane/bundles/hashes.py": "comparing files with their hashes", "ane/bundles/packages.py": "of converted models",
+    "ane/bundles/hashes.py": "comparing files with their hashes",
+    "ane/bundles/packages.py": "of converted models",
     "ane/backends/torch/static_decoder.py": "for GPUs: whether it is wanted",
 }
 # prints the files of ane whose functions are called, apart from what runs when a module is imported
@@ -88,7 +89,10 @@ def test_a_result_of_code_that_has_changed_is_named(tmp_path, monkeypatch) -> No
         monkeypatch.setattr(generate, name, value)
     assert f"| `steps.json` | {first} | 2026-11-28 |" in generate.results_list()
     assert [warning.split(":")[0] for warning in generate.outdated_results()] == [
-        "lost.json", "stated-not.json", "steps.json"]
+        "lost.json",
+        "stated-not.json",
+        "steps.json",
+    ]
     assert f"1 commits since {first} changed ane/backends" in generate.outdated_results()[2]
     (tmp_path / "steps.json").write_text(json.dumps({"machine": {"commit": last, "date": ""}}))
     assert len(generate.outdated_results()) == 2
@@ -109,8 +113,10 @@ def test_every_figure_names_results_that_exist_and_all_are_named() -> None:
         named = set(RESULT.findall(page.read_text(encoding="utf-8"))) - {"bundle.json", "config.json"}
         assert named, page.name
         assert named <= names, f"{page.name} names {named - names}"
-    texts = "\n".join(path.read_text(encoding="utf-8") for path in (
-        *PAGES, *ROOT.glob("ane/demo/*/MODEL.md"), *ROOT.glob("ane/**/*.py")))
+    texts = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (*PAGES, *ROOT.glob("ane/demo/*/MODEL.md"), *ROOT.glob("ane/**/*.py"))
+    )
     assert not [name for name in names if name not in texts], "nothing cites these results: delete them"
 
 
@@ -128,10 +134,15 @@ def test_the_reading_path_holds_what_speaking_calls(python: Path) -> None:
     done = subprocess.run([python, "-c", TRACE], capture_output=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr.decode()
     folder = f"{ROOT}/"
-    called = {name.removeprefix(folder) for name in done.stderr.decode().splitlines()
-              if name.startswith(f"{folder}ane/")}
-    listed = {generate.module_file(module).relative_to(ROOT).as_posix() for path in generate.PATHS.values()
-              for modules in path.values() for module in modules}
+    called = {
+        name.removeprefix(folder) for name in done.stderr.decode().splitlines() if name.startswith(f"{folder}ane/")
+    }
+    listed = {
+        generate.module_file(module).relative_to(ROOT).as_posix()
+        for path in generate.PATHS.values()
+        for modules in path.values()
+        for module in modules
+    }
     missing = [name for name in called - listed if not name.startswith(tuple(OFF_THE_PATH))]
     assert called & listed
     assert not missing, sorted(missing)
@@ -163,17 +174,17 @@ def test_the_launchd_file():
     content = plistlib.loads(block("<?xml").encode())
     assert accepted(content["ProgramArguments"][1:])
     assert content["KeepAlive"] == {"SuccessfulExit": False}
-    assert content["ExitTimeOut"] > 30          # what the server has to end its requests
-    assert content["ProcessType"] == "Interactive"          # without it macOS slows down what has no window
+    assert content["ExitTimeOut"] > 30  # what the server has to end its requests
+    assert content["ProcessType"] == "Interactive"  # without it macOS slows down what has no window
     assert content["StandardErrorPath"].endswith(".log")
-    assert {"/usr/bin", "/usr/sbin"} <= {*content["EnvironmentVariables"]["PATH"].split(":")}    # sw_vers, sysctl
+    assert {"/usr/bin", "/usr/sbin"} <= {*content["EnvironmentVariables"]["PATH"].split(":")}  # sw_vers, sysctl
 
 
 def test_the_container_runs_a_command_that_exists_as_a_user_without_rights():
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     command = json.loads(next(line.removeprefix("CMD ") for line in lines if line.startswith("CMD ")))
     assert accepted(command[1:])
-    assert "USER ane" in lines[max(index for index, line in enumerate(lines) if line.startswith("FROM")):]
+    assert "USER ane" in lines[max(index for index, line in enumerate(lines) if line.startswith("FROM")) :]
     [check] = [json.loads(line.partition("CMD ")[2]) for line in lines if line.startswith("HEALTHCHECK")]
     assert "127.0.0.1:8880/health" in check[-1]
     compile(check[-1], "health check", "exec")

@@ -12,8 +12,11 @@ import pytest
 from ane import cli
 
 ROOT = Path(__file__).parents[2]
-ROWS = [line.split("\t") for line in Path(__file__).with_name("promises.tsv").read_text(encoding="utf-8").splitlines()
-        if not line.startswith("#")]
+ROWS = [
+    line.split("\t")
+    for line in Path(__file__).with_name("promises.tsv").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
 
 
 @pytest.mark.parametrize(("promise", "command", "tests"), ROWS, ids=[row[0] for row in ROWS])
@@ -21,12 +24,15 @@ def test_a_promise_has_its_command_and_its_tests(promise, command, tests):
     if command:
         program, *arguments = shlex.split(command)
         assert program == "ane"
-        cli.parser().parse_args(arguments)      # exits for a subcommand or a flag that is gone
+        cli.parser().parse_args(arguments)  # exits for a subcommand or a flag that is gone
     assert tests
     for name in tests.split(" "):
         file, _, function = name.partition("::")
-        defined = [node.name for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
-                   if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        defined = [
+            node.name
+            for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        ]
         assert function in defined if function else defined, name
 
 

@@ -51,9 +51,14 @@ def test_a_command_of_readme_runs_as_written_in_a_fresh_clone(repository: Path, 
     (environment.parent / "pyvenv.cfg").touch()
     path = os.pathsep.join([str(environment), str(tmp_path / "bin"), os.defpath])
     clone = tmp_path / "clone"
-    done = subprocess.run([repository / ".ci" / "readme", str(number), clone], capture_output=True, text=True,
-                          input="typed", env={**os.environ, "PATH": path, "PYTHONPATH": "/elsewhere"})
-    assert done.returncode == (number == 2), done.stderr        # the status is the command's
+    done = subprocess.run(
+        [repository / ".ci" / "readme", str(number), clone],
+        capture_output=True,
+        text=True,
+        input="typed",
+        env={**os.environ, "PATH": path, "PYTHONPATH": "/elsewhere"},
+    )
+    assert done.returncode == (number == 2), done.stderr  # the status is the command's
     calls = [json.loads(line) for line in (clone / "calls").read_text().splitlines()]
     expected = [shlex.split(part) for part in COMMANDS[number - 1].split("&&")]
     assert [[call["name"], *call["words"]] for call in calls] == [[Path(name).name, *rest] for name, *rest in expected]

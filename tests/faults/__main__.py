@@ -25,22 +25,24 @@ from converters.coreml.package import CoreMLOptions
 from converters.functions import THRESHOLDS
 from converters.proof.elements import LayerComparison
 from converters.proof.parity import called_by_probe, reference_backend
-from converters.proof.verify import (
-    FLOAT32_NOISE,
-    FunctionCheck,
-    PackageRunner,
-    UnverifiedBundle,
-    runner_named,
-)
+from converters.proof.verify import FLOAT32_NOISE, FunctionCheck, PackageRunner, UnverifiedBundle, runner_named
 from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
 from tests.random_model import write_random_bundle
 
 RUNNERS = ("mil", "coreai")
-TINY = (95.0, None)     # dB: the tiny random denoiser reaches 98 in float32, of the 100 that others must
-TWO_GROUPS = 1_200      # bytes on the chip: the heads of the tiny decoder's steps are then computed in groups
-BUCKETS = {"prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,),
-           "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)}
-AGREE = 1.0         # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
+TINY = (95.0, None)  # dB: the tiny random denoiser reaches 98 in float32, of the 100 that others must
+TWO_GROUPS = 1_200  # bytes on the chip: the heads of the tiny decoder's steps are then computed in groups
+BUCKETS = {
+    "prefill": (32,),
+    "step": (64,),
+    "condition": (32,),
+    "denoise": (64,),
+    "clvp_text": (32,),
+    "clvp_speech": (32,),
+    "univnet": (14,),
+    "hifigan": (14,),
+}
+AGREE = 1.0  # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,22 +102,32 @@ def drawn_faults(model: Bundle, seed: int, count: int) -> list[tuple[PackageReco
 def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[PackageRunner]) -> dict[str, Any]:
     """Write one fault and verify it on each runner."""
     started = time.monotonic()
-    result: dict[str, Any] = {"kind": fault.kind, "network": record.network, "function": fault.function,
-                              "value": fault.value, "change": fault.change}
+    result: dict[str, Any] = {
+        "kind": fault.kind,
+        "network": record.network,
+        "function": fault.function,
+        "value": fault.value,
+        "change": fault.change,
+    }
     needed = set(called_by_probe(record, fault.function))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(record.path).name
         write_faulty(model.path / record.path, fault, needed, path)
         # an absolute path, so that the bundle's own folder stays as it is
-        faulty = replace(record, path=str(path), files=[], functions={
-            name: function for name, function in record.functions.items() if name in needed})
+        faulty = replace(
+            record,
+            path=str(path),
+            files=[],
+            functions={name: function for name, function in record.functions.items() if name in needed},
+        )
         reference = reference_backend(model)
         checks = {}
         for runner in runners:
             checks[runner.name] = runner.check(model, faulty, fault.function, reference, layers=LayerComparison())
             runner.unload(path)
-    result["runners"] = {name: verdict(check, fault, Package(model.path / record.path))
-                         for name, check in checks.items()}
+    result["runners"] = {
+        name: verdict(check, fault, Package(model.path / record.path)) for name, check in checks.items()
+    }
     result["agree"] = agree(list(result["runners"].values()))
     result["seconds"] = round(time.monotonic() - started, 1)
     sys.stderr.write(f"{fault.kind}, {fault.function}, {fault.value}: {result['runners']}\n")
@@ -125,26 +137,38 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
 def agree(verdicts: Sequence[dict[str, Any]]) -> bool:
     """Whether all runners noticed the same: found and named, and the outputs are equally far from the reference."""
     snrs = [FLOAT32_NOISE if one["snr"] is None else min(one["snr"], FLOAT32_NOISE) for one in verdicts]
-    return (len({(one["found"], one["named"], one["problem"]) for one in verdicts}) == 1
-            and max(snrs) - min(snrs) <= AGREE)
+    return (
+        len({(one["found"], one["named"], one["problem"]) for one in verdicts}) == 1 and max(snrs) - min(snrs) <= AGREE
+    )
 
 
 def verdict(check: FunctionCheck, fault: Fault, package: Package) -> dict[str, Any]:
     """What one runner noticed of a fault."""
     difference = check.difference
-    operation = next((op.name for op in package.function(fault.function).ops
-                      if difference and difference.name in op.outputs), difference and difference.name)
-    return {"snr": check.snr, "required": check.required, "passed": check.passed, "problem": check.problem,
-            "drift": check.drift and check.drift.name, "difference": operation,
-            "found": not check.passed or difference is not None, "named": operation == fault.value}
+    operation = next(
+        (op.name for op in package.function(fault.function).ops if difference and difference.name in op.outputs),
+        difference and difference.name,
+    )
+    return {
+        "snr": check.snr,
+        "required": check.required,
+        "passed": check.passed,
+        "problem": check.problem,
+        "drift": check.drift and check.drift.name,
+        "difference": operation,
+        "found": not check.passed or difference is not None,
+        "named": operation == fault.value,
+    }
 
 
 def score(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How many faults each runner found, named, and saw below the threshold; and on how many the runners agree."""
     names = list(results[0]["runners"]) if results else []
-    counts = {name: {key: sum(bool(result["runners"][name][key]) for result in results) for key in ("found", "named")}
-              | {"below threshold": sum(not result["runners"][name]["passed"] for result in results)}
-              for name in names}
+    counts = {
+        name: {key: sum(bool(result["runners"][name][key]) for result in results) for key in ("found", "named")}
+        | {"below threshold": sum(not result["runners"][name]["passed"] for result in results)}
+        for name in names
+    }
     return {"sample": len(results), **counts, "agree": sum(result["agree"] for result in results)}
 
 

@@ -17,9 +17,9 @@ from ane.backends.mil.values import DTYPES, Blob, Constant
 from ane.system.files import link_or_copy
 
 MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
-LEAST_EPSILON = 1e-12               # a thousand times less than this changes no number either
-MASKS = ("mask", "inside")          # inputs that say which positions count
-SQUARE_ENOUGH = 16                  # least rows of a weight that is transposed
+LEAST_EPSILON = 1e-12  # a thousand times less than this changes no number either
+MASKS = ("mask", "inside")  # inputs that say which positions count
+SQUARE_ENOUGH = 16  # least rows of a weight that is transposed
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,17 @@ def dropped_cache_writes(finder: FaultFinder) -> Found:
             name = op.written_state
 
             def apply(block: Any, name: str = name) -> None:
-                index = next(index for index, message in enumerate(block.operations)
-                             if message.type == "write_state" and message.inputs["input"].arguments[0].name == name)
+                index = next(
+                    index
+                    for index, message in enumerate(block.operations)
+                    if message.type == "write_state" and message.inputs["input"].arguments[0].name == name
+                )
                 del block.operations[index]
 
             yield name, "not written", apply
         if op.type == "concat" and op.name in ("new_keys", "new_values"):
             for layer in range(1, len(op.arguments["values"])):
+
                 def repeat(block: Any, name: str = op.name, layer: int = layer) -> None:
                     values = _message(block, name).inputs["values"].arguments
                     values[layer].CopyFrom(values[layer - 1])
@@ -125,17 +129,18 @@ def wrong_epsilons(finder: FaultFinder, factor: float = 1e3) -> Found:
         epsilon = finder.array(op, "epsilon")
         if epsilon is not None and epsilon.item() >= LEAST_EPSILON:
             wrong = (epsilon * factor).astype(DTYPES[finder.constant(op, "epsilon").type.dtype])
-            yield (op.name, f"epsilon {epsilon.item():.1e} → {wrong.item():.1e}",
-                   _immediate(op.name, "epsilon", wrong))
+            yield (op.name, f"epsilon {epsilon.item():.1e} → {wrong.item():.1e}", _immediate(op.name, "epsilon", wrong))
 
 
 def other_gelus(finder: FaultFinder) -> Found:
     """The exact GELU instead of its approximation by tanh, or the reverse."""
     for op in finder.function.ops:
         if op.type == "gelu":
+
             def apply(block: Any, name: str = op.name) -> None:
-                modes = _constant(block, _message(block, name).inputs["mode"].arguments[0]
-                                  ).immediateValue.tensor.strings.values
+                modes = _constant(
+                    block, _message(block, name).inputs["mode"].arguments[0]
+                ).immediateValue.tensor.strings.values
                 modes[0] = "EXACT" if modes[0] != "EXACT" else "TANH_APPROXIMATION"
 
             yield op.name, "exact ↔ tanh", apply
@@ -145,10 +150,17 @@ def reversed_groups(finder: FaultFinder) -> Found:
     """The results of groups of heads, joined in reverse."""
     for op in finder.function.ops:
         values = op.arguments.get("values", ())
-        if op.type == "concat" and len(values) == 2 and finder.array(op, "axis") == 1 and (
-                finder.types.get(values[0]) == finder.types.get(values[1])):
-            yield op.name, "groups joined in reverse", _exchanged(
-                op.name, lambda message: message.inputs["values"].arguments[:2])
+        if (
+            op.type == "concat"
+            and len(values) == 2
+            and finder.array(op, "axis") == 1
+            and (finder.types.get(values[0]) == finder.types.get(values[1]))
+        ):
+            yield (
+                op.name,
+                "groups joined in reverse",
+                _exchanged(op.name, lambda message: message.inputs["values"].arguments[:2]),
+            )
 
 
 def shifted_masks(finder: FaultFinder) -> Found:
@@ -164,15 +176,21 @@ def swapped_pairs(finder: FaultFinder) -> Found:
     for op in finder.function.ops:
         x, y = (op.arguments.get(key, (None,))[0] for key in ("x", "y"))
         if op.type in ("sub", "real_div") and isinstance(x, str) and isinstance(y, str):
-            yield op.name, "x and y exchanged", _exchanged(
-                op.name, lambda message: [message.inputs[key].arguments[0] for key in ("x", "y")])
+            yield (
+                op.name,
+                "x and y exchanged",
+                _exchanged(op.name, lambda message: [message.inputs[key].arguments[0] for key in ("x", "y")]),
+            )
         outputs = list(op.outputs.items())
         if op.type == "split" and outputs[0][1] == outputs[1][1] and finder.read(outputs[0][0], outputs[1][0]):
             yield op.name, "the first two results exchanged", _exchanged(op.name, lambda message: message.outputs[:2])
         values = op.arguments.get("values", ())
         if op.type == "concat" and len(values) > 1 and finder.types.get(values[0]) == finder.types.get(values[1]):
-            yield op.name, "the first two values exchanged", _exchanged(
-                op.name, lambda message: message.inputs["values"].arguments[:2])
+            yield (
+                op.name,
+                "the first two values exchanged",
+                _exchanged(op.name, lambda message: message.inputs["values"].arguments[:2]),
+            )
 
 
 def stale_constants(finder: FaultFinder) -> Found:
@@ -191,10 +209,16 @@ def stale_constants(finder: FaultFinder) -> Found:
 
 
 KINDS: dict[str, Callable[[FaultFinder], Found]] = {
-    "wrong axis": wrong_axes, "dropped cache write": dropped_cache_writes, "transposed weight": transposed_weights,
-    "scaled weight": scaled_weights, "other GELU": other_gelus,
-    "reversed groups": reversed_groups, "epsilon × 10": partial(wrong_epsilons, factor=10.0),
-    "wrong epsilon": wrong_epsilons, "mask off by one": shifted_masks, "swapped pair": swapped_pairs,
+    "wrong axis": wrong_axes,
+    "dropped cache write": dropped_cache_writes,
+    "transposed weight": transposed_weights,
+    "scaled weight": scaled_weights,
+    "other GELU": other_gelus,
+    "reversed groups": reversed_groups,
+    "epsilon × 10": partial(wrong_epsilons, factor=10.0),
+    "wrong epsilon": wrong_epsilons,
+    "mask off by one": shifted_masks,
+    "swapped pair": swapped_pairs,
     "stale constant": stale_constants,
 }
 
@@ -230,6 +254,7 @@ def write_faulty(package: Path, fault: Fault, functions: set[str], destination: 
 
 # Changes of messages
 
+
 def _message(block: Any, value: str) -> Any:
     return next(message for message in block.operations if any(output.name == value for output in message.outputs))
 
@@ -237,17 +262,25 @@ def _message(block: Any, value: str) -> Any:
 def _constant(block: Any, binding: Any) -> Any:
     """The value that an argument is bound to, in its place or by the name of a constant."""
     named = binding.WhichOneof("binding") == "name"
-    return next((message.attributes["val"] for message in block.operations if named and message.type == "const"
-                 and message.outputs[0].name == binding.name), binding.value)
+    return next(
+        (
+            message.attributes["val"]
+            for message in block.operations
+            if named and message.type == "const" and message.outputs[0].name == binding.name
+        ),
+        binding.value,
+    )
 
 
 def _immediate(value: str, key: str, array: np.ndarray) -> Callable[[Any], None]:
     """Replace an argument by this array, inside the program."""
+
     def apply(block: Any) -> None:
         binding = _message(block, value).inputs[key].arguments[0]
         type = _constant(block, binding).type
         binding.value.type.CopyFrom(type)
         _set(binding.value.immediateValue.tensor, array)
+
     return apply
 
 
@@ -263,14 +296,17 @@ def _set(tensor: Any, array: np.ndarray) -> None:
 def _rebound(value: str, key: str, name: str) -> Callable[[Any], None]:
     def apply(block: Any) -> None:
         _message(block, value).inputs[key].arguments[0].name = name
+
     return apply
 
 
 def _exchanged(value: str, pair: Callable[[Any], Sequence[Any]]) -> Callable[[Any], None]:
     """Exchange the names of two parts of an operation's message."""
+
     def apply(block: Any) -> None:
         first, second = pair(_message(block, value))
         first.name, second.name = second.name, first.name
+
     return apply
 
 
@@ -283,8 +319,10 @@ def _rolled(value: str, key: str, mask: str, type: Any) -> Callable[[Any], None]
         target = _message(block, value)
         index = list(block.operations).index(target)
         like = target.outputs[0].type.tensorType.dataType
-        parts = [("moved_end", [0] * (rank - 1) + [size - 1], list(type.shape)),
-                 ("moved_start", [0] * rank, [*type.shape[:-1], size - 1])]
+        parts = [
+            ("moved_end", [0] * (rank - 1) + [size - 1], list(type.shape)),
+            ("moved_start", [0] * rank, [*type.shape[:-1], size - 1]),
+        ]
         new = []
         for name, begin, end in parts:
             message = messages.MIL__pb2.Operation(type="slice_by_index")
@@ -304,6 +342,7 @@ def _rolled(value: str, key: str, mask: str, type: Any) -> Callable[[Any], None]
         target.inputs[key].arguments[0].name = "moved_mask"
         for offset, inserted in enumerate([*new, message]):
             block.operations.insert(index + offset, inserted)
+
     return apply
 
 

@@ -19,8 +19,9 @@ from converters.tortoise import autoregressive as gpt2
 from tests.random_model import random_model
 from tests.small_bundle import write_small_bundle
 
-pytestmark = pytest.mark.skipif(sys.platform != "darwin",
-                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "darwin", reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA"
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,14 @@ def ane(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
 
     def run(*arguments) -> str:
-        result = subprocess.run([sys.executable, "-m", "ane", *map(str, arguments)], cwd=tmp_path, capture_output=True,
-                                text=True, timeout=1800, check=False)
+        result = subprocess.run(
+            [sys.executable, "-m", "ane", *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -42,8 +49,9 @@ def ane(tmp_path, monkeypatch):
 
 
 def test_auto_speaks(ane, small, tmp_path):
-    facts = json.loads(ane("say", "Hi.", "--bundle", small, "--preset", "fastest", "--seed", "0", "--json", "-o",
-                           "hi.wav"))
+    facts = json.loads(
+        ane("say", "Hi.", "--bundle", small, "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav")
+    )
     assert facts["backend"].startswith("coreml")
     assert not {"autoregressive", "hifigan"} & set(re.findall(r"\w+", facts["backend"])), "some moved to torch"
     assert (tmp_path / "hi.wav").stat().st_size > 1000
@@ -61,8 +69,14 @@ def test_every_function_is_measured_on_all_compute_units_and_one_is_chosen(conve
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
 
     def run(*arguments) -> str:
-        result = subprocess.run([sys.executable, "-m", "ane", *arguments, "--bundle", str(converted)], cwd=tmp_path,
-                                capture_output=True, text=True, timeout=1800, check=False)
+        result = subprocess.run(
+            [sys.executable, "-m", "ane", *arguments, "--bundle", str(converted)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -89,8 +103,10 @@ def step(tmp_path_factory) -> Package:
     return Package(folder / "steps.mlpackage")
 
 
-@pytest.mark.parametrize(("units", "devices"), [("CPU_ONLY", {"CPU"}), ("CPU_AND_GPU", {"CPU", "GPU"}),
-                                                ("CPU_AND_NE", {"CPU", NEURAL_ENGINE})])
+@pytest.mark.parametrize(
+    ("units", "devices"),
+    [("CPU_ONLY", {"CPU"}), ("CPU_AND_GPU", {"CPU", "GPU"}), ("CPU_AND_NE", {"CPU", NEURAL_ENGINE})],
+)
 def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     for name in step.functions:

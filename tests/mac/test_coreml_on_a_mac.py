@@ -21,10 +21,11 @@ from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 
-pytestmark = pytest.mark.skipif(sys.platform != "darwin",
-                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "darwin", reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA"
+)
 
-SHAPE = (1, 64, 1, 64)          # the Neural Engine's layout: channels second, last axis a multiple of 32
+SHAPE = (1, 64, 1, 64)  # the Neural Engine's layout: channels second, last axis a multiple of 32
 
 
 class CountingCoreML(CoreMLTools):
@@ -80,8 +81,9 @@ def test_core_ml_computes_what_the_interpreter_does(core_ml, package, function, 
     states = [runner.make_state() if function == "summing" else None for runner in (loaded, interpreter)]
     for seed in range(3):
         x = np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
-        got, expected = (runner.predict({"x": x}, state)["y"]
-                       for runner, state in zip((loaded, interpreter), states, strict=True))
+        got, expected = (
+            runner.predict({"x": x}, state)["y"] for runner, state in zip((loaded, interpreter), states, strict=True)
+        )
         assert (got.dtype, got.shape) == (np.float32, SHAPE)
         assert snr_db(expected, got) > 40
 
@@ -89,8 +91,10 @@ def test_core_ml_computes_what_the_interpreter_does(core_ml, package, function, 
 def test_a_package_of_one_function_runs_too(core_ml, package):
     single = package.with_name("plain.mlpackage")
     x = np.ones(SHAPE, np.float32)
-    np.testing.assert_allclose(CoreMLRuntime(core_ml).load(single, "main", "CPU_ONLY").predict({"x": x})["y"],
-                               CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"])
+    np.testing.assert_allclose(
+        CoreMLRuntime(core_ml).load(single, "main", "CPU_ONLY").predict({"x": x})["y"],
+        CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"],
+    )
 
 
 def test_a_second_start_compiles_nothing_and_all_functions_share_one_model(core_ml, package):
@@ -134,8 +138,10 @@ def test_a_first_load_is_tried_in_a_child_process_and_remembered(core_ml, packag
 def test_a_function_in_a_package_of_its_own_computes_the_same(core_ml, package, tmp_path):
     extract_function(package, "plain", tmp_path / "alone.mlpackage")
     x = np.ones(SHAPE, np.float32)
-    np.testing.assert_allclose(CoreMLRuntime(core_ml).load(tmp_path / "alone.mlpackage", "main", "CPU_ONLY").predict(
-        {"x": x})["y"], CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"])
+    np.testing.assert_allclose(
+        CoreMLRuntime(core_ml).load(tmp_path / "alone.mlpackage", "main", "CPU_ONLY").predict({"x": x})["y"],
+        CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"],
+    )
 
 
 def test_a_state_serves_two_functions_of_a_package(core_ml, package):

@@ -40,14 +40,16 @@ def heart(shared) -> Bundle:
     return converted(shared, open_model(DEFAULT_BUNDLE), [CoreMLOptions(buckets=buckets)])
 
 
-def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, mac, small, tmp_path, monkeypatch,
-                                                                       capsys):
+def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(
+    heart, mac, small, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(packages, "cached_packages", lambda *_: heart)
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
     monkeypatch.setattr(playback, "open_device", RecordingDevice())
-    monkeypatch.setattr(playback, "PlayerProcess", lambda rate, *more: playback.Player(
-        RecordingDevice()(rate), rate, *more))
+    monkeypatch.setattr(
+        playback, "PlayerProcess", lambda rate, *more: playback.Player(RecordingDevice()(rate), rate, *more)
+    )
     monkeypatch.setattr(day_one, "getpass", type("User", (), {"getuser": staticmethod(lambda: "jane.doe")}))
 
     def run(arguments, folder, seconds):
@@ -80,7 +82,10 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, ma
     assert '"backend": "coreml fp16"' in answers[1]["output"]
     compared = [line for answer in answers if "mels" in answer["asks"] for line in answer["output"].splitlines()]
     assert [line.partition(":")[0] for line in compared] == [
-        "auto.wav and torch.wav", "io.wav and torch16.wav", "state.wav and torch16.wav"]
+        "auto.wav and torch.wav",
+        "io.wav and torch16.wav",
+        "state.wav and torch16.wav",
+    ]
     assert all(answer["where"].startswith("Apple M2, macOS 15.5 (24F74), ") for answer in answers)
     readable = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert all(answer["asks"] in readable for answer in answers)

@@ -17,8 +17,9 @@ from converters.conversion import convert
 from tests.random_model import random_model, write_random_bundle
 from tests.small_bundle import OPTIONS
 
-pytestmark = pytest.mark.skipif(sys.platform != "darwin",
-                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "darwin", reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA"
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,9 @@ def four_bit(tmp_path_factory) -> Path:
     pytest.importorskip("sklearn", reason="4-bit weights need scikit-learn: pip install '.[palettes]'")
     folder = tmp_path_factory.mktemp("bundles")
     write_random_bundle(folder / "plain")
-    return convert(Bundle(folder / "plain"), folder / "small", [replace(OPTIONS, precision="4bit")],
-                   ["clvp", "hifigan"]).path
+    return convert(
+        Bundle(folder / "plain"), folder / "small", [replace(OPTIONS, precision="4bit")], ["clvp", "hifigan"]
+    ).path
 
 
 @pytest.fixture
@@ -37,8 +39,15 @@ def ane(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
 
     def run(*arguments) -> tuple[int, str]:
-        done = subprocess.run([sys.executable, "-m", "ane", *map(str, arguments)], cwd=tmp_path, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=1800, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ane", *map(str, arguments)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
         return done.returncode, done.stdout
 
     return run
@@ -48,10 +57,13 @@ def ane(tmp_path, monkeypatch):
 def test_torch_on_mps_renders_more_than_2_73_seconds():
     """Before macOS 15.1 MPS refuses rows above 65,536 samples, and the vocoder runs on the CPU."""
     rng = np.random.default_rng(0)
-    inputs = {"frames": rng.standard_normal((1, 64, 300), dtype=np.float32),
-              "conditioning": rng.standard_normal((1, 64), dtype=np.float32)}
-    expected, found = (load_backend(f"torch:{device}", random_model()).run("hifigan", **inputs)
-                       for device in ("cpu", "mps"))
+    inputs = {
+        "frames": rng.standard_normal((1, 64, 300), dtype=np.float32),
+        "conditioning": rng.standard_normal((1, 64), dtype=np.float32),
+    }
+    expected, found = (
+        load_backend(f"torch:{device}", random_model()).run("hifigan", **inputs) for device in ("cpu", "mps")
+    )
     assert expected.shape[-1] > 65536
     assert snr_db(expected, found) > 40
 
@@ -60,15 +72,17 @@ def test_a_first_load_is_announced_once_and_its_compiled_model_is_listed(ane, fo
     status, printed = ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks", "hifigan")
     assert status == 0, printed
     assert "for the first time" in printed
-    assert "for the first time" not in ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks",
-                                           "hifigan")[1]
+    assert (
+        "for the first time"
+        not in ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks", "hifigan")[1]
+    )
     status, printed = ane("cache", "list")
     assert status == 0, printed
     assert re.search(r"compiled models\W+1\b", printed)
 
 
 def test_a_stream_is_played_without_other_programs(ane, four_bit, monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")         # no ffmpeg, no sox
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")  # no ffmpeg, no sox
     status, printed = ane("say", "Hi.", "--bundle", four_bit, "--preset", "fastest", "--seed", "0", "--stream")
     if status and "no sound device" in printed:
         pytest.skip("there is no sound device")

@@ -30,8 +30,23 @@ from tests.mutation.mutants import Mutant, find_mutants
 
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 # the quickest start: a trial of a mutant that is killed is mostly that
-PYTEST = ("-m", "pytest", "-q", "-x", "--disable-plugin-autoload", "-p", "xdist.plugin", "-n", "0", "-p",
-          "pytest_timeout", "--timeout", "60", "-p", "no:cacheprovider")
+PYTEST = (
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "--disable-plugin-autoload",
+    "-p",
+    "xdist.plugin",
+    "-n",
+    "0",
+    "-p",
+    "pytest_timeout",
+    "--timeout",
+    "60",
+    "-p",
+    "no:cacheprovider",
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +70,15 @@ class TreeCopy:
 
     def run(self, *arguments: str) -> tuple[str, str]:
         """Run pytest. The verdict on the code that is there, and the test that failed."""
-        process = subprocess.Popen([sys.executable, *PYTEST, *arguments], cwd=self.root, text=True,
-                                   env=os.environ | {"PYTHONPATH": str(self.root)}, start_new_session=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, *PYTEST, *arguments],
+            cwd=self.root,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(self.root)},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             output, _ = process.communicate(timeout=self.seconds)
         except subprocess.TimeoutExpired:
@@ -89,8 +110,16 @@ def tests_beside(root: Path, module: str) -> list[str]:
 
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
     """A random sample of all mutants of the modules, and of the modules in packages, in random order."""
-    names = [name for module in modules for name in [f"{module}.{path.stem}" for path in sorted(
-        (root / module.replace(".", "/")).glob("*.py")) if path.stem != "__init__"] or [module]]
+    names = [
+        name
+        for module in modules
+        for name in [
+            f"{module}.{path.stem}"
+            for path in sorted((root / module.replace(".", "/")).glob("*.py"))
+            if path.stem != "__init__"
+        ]
+        or [module]
+    ]
     every = [mutant for name in names for mutant in find_mutants(name, (root / file_of(name)).read_text("utf-8"))]
     return random.Random(seed).sample(every, min(count, len(every)))
 
@@ -101,8 +130,12 @@ def trial(copies: "Queue[TreeCopy]", mutant: Mutant) -> dict[str, Any]:
         verdict, test = copy.verdict(mutant)
     finally:
         copies.put(copy)
-    result = {"key": mutant.key, "change": mutant.change, "verdict": verdict,
-              "seconds": round(time.monotonic() - began, 1)}
+    result = {
+        "key": mutant.key,
+        "change": mutant.change,
+        "verdict": verdict,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     return result | ({"equivalent": "", "diff": mutant.diff} if verdict == "survived" else {"by": test})
 
 
@@ -111,8 +144,12 @@ def score(results: list[dict[str, Any]]) -> dict[str, Any]:
     verdicts = Counter(result["verdict"] for result in results)
     equivalent = sum(bool(result.get("equivalent")) for result in results)
     noticed = verdicts["killed"] + verdicts["timeout"]
-    return {"sample": len(results), **verdicts, "equivalent": equivalent,
-            "score": round(noticed / max(1, len(results) - equivalent), 3)}
+    return {
+        "sample": len(results),
+        **verdicts,
+        "equivalent": equivalent,
+        "score": round(noticed / max(1, len(results) - equivalent), 3),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,8 +171,9 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
         copies: Queue[TreeCopy] = Queue()
         for number in range(options.jobs):
-            copies.put(TreeCopy(Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)),
-                                options.seconds))
+            copies.put(
+                TreeCopy(Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)), options.seconds)
+            )
         for tests in sorted({tests_beside(options.root, mutant.module)[-1] for mutant in mutants}):
             if (found := copies.queue[0].run(tests)) != ("survived", ""):
                 parser.exit(1, f"error: {tests} fails without a mutant: {found}\n")

@@ -8,10 +8,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-OPERATORS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-             ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv,
-             ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult}
+OPERATORS = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+}
 
 
 @dataclass(frozen=True)
@@ -26,8 +42,11 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        return "\n".join(difflib.unified_diff(self.original.splitlines(), self.source.splitlines(), "original",
-                                              "mutant", lineterm="", n=1))
+        return "\n".join(
+            difflib.unified_diff(
+                self.original.splitlines(), self.source.splitlines(), "original", "mutant", lineterm="", n=1
+            )
+        )
 
     @property
     def key(self) -> str:
@@ -41,7 +60,7 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
     for node in mutable_nodes(ast.parse(source)):
         for target, change, replacement in replacements(node):
             text = replaced(source, target, replacement)
-            with suppress(SyntaxError):         # a few replacements are not valid where they stand
+            with suppress(SyntaxError):  # a few replacements are not valid where they stand
                 compile(text, module, "exec")
                 mutants.setdefault(text, Mutant(module, target.lineno, change, text, source))
     return sorted(mutants.values(), key=lambda mutant: (mutant.line, mutant.key))
@@ -93,6 +112,6 @@ def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
 def replaced(source: str, node: ast.AST, replacement: str) -> str:
     """``source`` with another text for a node. Columns of ``ast`` count bytes of UTF-8."""
     lines = source.encode().splitlines(keepends=True)
-    before = b"".join(lines[:node.lineno - 1]) + lines[node.lineno - 1][:node.col_offset]
-    after = lines[node.end_lineno - 1][node.end_col_offset:] + b"".join(lines[node.end_lineno:])
+    before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
+    after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
     return (before + replacement.encode() + after).decode()

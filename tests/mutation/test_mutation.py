@@ -20,12 +20,12 @@ def clamp(value: int, high: int = 10) -> int:
         return LOW
     return min(value, high)
 '''
-TESTS = '''from ane.ranges import clamp
+TESTS = """from ane.ranges import clamp
 
 
 def test_values_are_clamped():
     assert [clamp(value) for value in (1, 2, 9, 11)] == [2, 2, 9, 10]
-'''
+"""
 
 
 @pytest.fixture
@@ -44,8 +44,15 @@ def lines(mutants):
 def test_mutants_change_one_place_and_no_docstring_annotation_or_f_string():
     mutants = find_mutants("ane.ranges", MODULE)
     assert lines(mutants) >= {
-        "LOW = (3)", "LOW = (1)", "def clamp(value: int, high: int = (11)) -> int:", "return None", "pass",
-        "if (value <= LOW) or not note:", "if (value < LOW and (not note)):", "if value < LOW or (note):"}
+        "LOW = (3)",
+        "LOW = (1)",
+        "def clamp(value: int, high: int = (11)) -> int:",
+        "return None",
+        "pass",
+        "if (value <= LOW) or not note:",
+        "if (value < LOW and (not note)):",
+        "if value < LOW or (note):",
+    }
     assert len(mutants) == len({mutant.key for mutant in mutants})
     for mutant in mutants:
         assert len([line for line in mutant.diff.splitlines() if line.startswith("+") and line[:3] != "+++"]) == 1
@@ -62,8 +69,10 @@ def test_a_sample_depends_on_its_seed_alone_and_tests_that_take_too_long_are_end
 
 def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
     output, every = tmp_path / "results.json", find_mutants("ane.ranges", MODULE)
-    chosen = [next(mutant for mutant in every if line in mutant.diff.partition("+++")[2])
-              for line in ("high: int = (11)", "value <= LOW")]
+    chosen = [
+        next(mutant for mutant in every if line in mutant.diff.partition("+++")[2])
+        for line in ("high: int = (11)", "value <= LOW")
+    ]
     monkeypatch.setattr("tests.mutation.__main__.draw", lambda *arguments: chosen)
 
     def mutate() -> list[dict]:
@@ -73,9 +82,12 @@ def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project
         return found
 
     assert [(result["verdict"], result.get("by", "").partition("::")[2]) for result in mutate()] == [
-        ("killed", "test_values_are_clamped"), ("survived", "")]
+        ("killed", "test_values_are_clamped"),
+        ("survived", ""),
+    ]
     assert (project / "ane" / "ranges.py").read_text(encoding="utf-8") == MODULE
     (project / "tests" / "test_more.py").write_text(
-        "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8")
+        "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8"
+    )
     assert [result["verdict"] for result in mutate()] == ["killed"] * 2
     assert json.loads(output.read_text(encoding="utf-8"))["score"] == 1.0

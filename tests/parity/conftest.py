@@ -19,7 +19,7 @@ from ane.system.decibels import snr_db
 from tests.conftest import FAMILIES
 
 NOISE_MULTIPLE = 10
-UNIT_ROUNDOFF = 2.0**-24      # of float32: smaller noise figures are raised to this share of the largest value
+UNIT_ROUNDOFF = 2.0**-24  # of float32: smaller noise figures are raised to this share of the largest value
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +53,10 @@ def tolerance(golden: Path) -> Callable[[str, str], float]:
     def allowed(stage: str, name: str) -> float:
         figure = figures.get(stage, {}).get(name)
         if figure is None:
-            pytest.fail(f"{golden / 'tolerances.json'} has no figure for {stage}/{name}: "
-                        "compare it exactly, or derive it from tensors that have one")
+            pytest.fail(
+                f"{golden / 'tolerances.json'} has no figure for {stage}/{name}: "
+                "compare it exactly, or derive it from tensors that have one"
+            )
         return NOISE_MULTIPLE * max(figure["noise_max"], UNIT_ROUNDOFF * figure["max_abs"])
 
     return allowed
@@ -90,15 +92,17 @@ def divergence(actual: np.ndarray, expected: np.ndarray, allowed: float) -> str:
         return f"shape {actual.shape}, expected {expected.shape}"
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        error = np.where(actual == expected, 0.0, np.abs(actual - expected))      # equal infinities have no error
+        error = np.where(actual == expected, 0.0, np.abs(actual - expected))  # equal infinities have no error
     beyond = ~(error <= allowed)
     if not beyond.any():
         return ""
     first = np.unravel_index(beyond.argmax(), beyond.shape)
     index = tuple(int(axis) for axis in first)
-    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr_db(expected, actual):.1f} dB; "
-            f"{beyond.sum()} of {beyond.size} elements differ, the first at {index}: "
-            f"{actual[first]:.9g} instead of {expected[first]:.9g}")
+    return (
+        f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr_db(expected, actual):.1f} dB; "
+        f"{beyond.sum()} of {beyond.size} elements differ, the first at {index}: "
+        f"{actual[first]:.9g} instead of {expected[first]:.9g}"
+    )
 
 
 class RecordedNoise:

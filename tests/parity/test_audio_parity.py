@@ -14,12 +14,7 @@ from ane.audio import read_audio, resample, resample_windowed_sinc
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
 from ane.models.tortoise.checkpoints import packaged_file
-from ane.models.tortoise.voices import (
-    CONDITIONING_SAMPLES,
-    DIFFUSION_SAMPLES,
-    conditioning_window,
-    encode_clips,
-)
+from ane.models.tortoise.voices import CONDITIONING_SAMPLES, DIFFUSION_SAMPLES, conditioning_window, encode_clips
 from ane.system.decibels import snr_db
 
 
@@ -72,19 +67,19 @@ def test_the_diffusion_mel_is_upstreams(audio, tolerance, clip):
 def test_halving_the_rate_agrees_with_upstream_below_8_khz(audio):
     ours, upstream = resample(clip1_at_44100(audio), 44100, 22050), audio["clip1_22050"][0]
     assert ours.shape == upstream.shape
-    assert snr_db(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
-    assert snr_db(upstream, ours) > 15                                             # measured 28.0
+    assert snr_db(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45  # measured 62.7
+    assert snr_db(upstream, ours) > 15  # measured 28.0
 
 
 def test_resampled_clips_give_nearly_upstreams_conditioning_mel(audio, mel_norms):
     samples = resample(clip1_at_44100(audio), 44100, 22050)
     mel = conditioning_mel(conditioning_window(samples, FixedStart(0)), mel_norms)
-    assert np.abs(mel - audio["ar_mel_clip1"][0]).mean() < 2e-3      # measured 7.7e-5 (largest 3.3e-3)
+    assert np.abs(mel - audio["ar_mel_clip1"][0]).mean() < 2e-3  # measured 7.7e-5 (largest 3.3e-3)
 
 
 def test_a_file_at_the_models_rate_is_read_exactly_as_upstream_does(golden, audio, tmp_path):
     stereo, rate = soundfile.read(golden / "audio" / "stereo16_22050.wav", dtype="int16")
-    soundfile.write(tmp_path / "left.wav", stereo[:, 0], rate)      # upstream keeps the first channel, we average
+    soundfile.write(tmp_path / "left.wav", stereo[:, 0], rate)  # upstream keeps the first channel, we average
     left, _ = read_audio(tmp_path / "left.wav")
     np.testing.assert_array_equal(resample(left, rate, 22050), audio["load_stereo16_22050"][0])
     both, _ = read_audio(golden / "audio" / "stereo16_22050.wav")
@@ -97,13 +92,13 @@ def test_every_sample_format_is_read_at_upstreams_scale(golden, audio, name):
     assert rate == int(name[-5:])
     upstream = audio[f"load_{name}"][0]
     ours = resample(samples, rate, 22050)
-    assert abs(len(ours) - len(upstream)) <= 1          # soxr rounds the length, upstream rounds it up
+    assert abs(len(ours) - len(upstream)) <= 1  # soxr rounds the length, upstream rounds it up
     length = min(len(ours), len(upstream))
-    assert snr_db(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
+    assert snr_db(upstream[:length], ours[:length]) > 15  # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
     assert np.abs(ours).max() <= 1.0
     overdriven = np.abs(samples).max() > 1.1
     assert overdriven == (name == "float32_24000")
-    if overdriven:          # clipped as upstream clips it
+    if overdriven:  # clipped as upstream clips it
         assert np.abs(ours).max() == np.abs(upstream).max() == 1.0
 
 
@@ -118,14 +113,14 @@ def test_latents_of_clips_at_22050_hz_are_upstreams(audio, encode, golden_stage,
 def test_the_latents_of_a_clip_at_another_rate_are_close_to_upstreams(audio, encode, golden_stage):
     """44.1 kHz to 22.05 kHz by soxr here, by a windowed sinc upstream."""
     voice, stage = encode([(clip1_at_44100(audio), 44100)]), golden_stage("conditioning")
-    assert snr_db(stage["ar_latent_clip1"], voice.ar) > 40                 # measured 69.0
-    assert snr_db(stage["diffusion_latent_clip1"], voice.diffusion) > 25   # measured 35.0
+    assert snr_db(stage["ar_latent_clip1"], voice.ar) > 40  # measured 69.0
+    assert snr_db(stage["diffusion_latent_clip1"], voice.diffusion) > 25  # measured 35.0
 
 
 @pytest.fixture
 def encode(golden_model, audio):
     """``encode(clips)``: the voice of these clips, the second one cropped where the golden set crops it."""
-    start = FixedStart(int(audio["crop_start"][1]))          # clip 1 is too short to draw one
+    start = FixedStart(int(audio["crop_start"][1]))  # clip 1 is too short to draw one
     return lambda clips: encode_clips(clips, load_backend("torch:cpu", golden_model), golden_model.mel_norms, start)
 
 

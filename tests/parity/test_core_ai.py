@@ -17,11 +17,22 @@ from tests.random_model import CONFIGS, write_random_bundle
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
-OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={
-    "prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,),
-    "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)})
-STATE_DB = 60.0         # dB of functions with a state, which is always fp16
-SLACK_DB = 0.5          # between two runtimes in float32
+OPTIONS = CoreMLOptions(
+    "fp32",
+    lanes=(2,),
+    buckets={
+        "prefill": (32,),
+        "step": (64,),
+        "condition": (32,),
+        "denoise": (64,),
+        "clvp_text": (32,),
+        "clvp_speech": (32,),
+        "univnet": (14,),
+        "hifigan": (14,),
+    },
+)
+STATE_DB = 60.0  # dB of functions with a state, which is always fp16
+SLACK_DB = 0.5  # between two runtimes in float32
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +47,9 @@ def runner() -> PackageRunner:
     return runner_named("coreai")
 
 
-@pytest.mark.parametrize("network", dict.fromkeys(
-    row.network for row in FUNCTIONS if row.coreml and row.network in CONFIGS))
+@pytest.mark.parametrize(
+    "network", dict.fromkeys(row.network for row in FUNCTIONS if row.coreml and row.network in CONFIGS)
+)
 def test_every_kind_of_function_returns_the_references_outputs(model, runner, network):
     package = write_package(model, network, OPTIONS, model.path)
     reference = reference_backend(model, keep=True)
@@ -53,8 +65,7 @@ def test_compressed_weights_mean_the_same_to_core_ai(model, runner, precision):
     options = replace(OPTIONS, precision=precision)
     package = write_package(model, "autoregressive", options, model.path, functions={"prefill_32", "step_2_64"})
     reference = reference_backend(model, keep=True)
-    ours, apples = (one.check(model, package, "step_2_64", reference, None)
-                    for one in (runner_named("mil"), runner))
+    ours, apples = (one.check(model, package, "step_2_64", reference, None) for one in (runner_named("mil"), runner))
     runner.unload(model.path / package.path)
     assert not ours.problem + apples.problem
     assert abs(ours.snr - apples.snr) <= SLACK_DB

@@ -16,7 +16,7 @@ from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")
-NOISE_MULTIPLE = 10     # of upstream's own float32 noise
+NOISE_MULTIPLE = 10  # of upstream's own float32 noise
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def backend() -> TorchBackend:
 @pytest.fixture(scope="module")
 def golden() -> dict[str, np.ndarray]:
     with safe_open(GOLDEN, framework="np") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}       # noqa: SIM118 (no mapping)
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
 
 
 @pytest.fixture
@@ -56,8 +56,9 @@ def clvp(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 OUTPUTS = {
     "ar_conditioning": lambda backend, inputs: backend.run("ar_conditioning", mel=inputs["clip_mel"]),
-    "diffusion_conditioning": lambda backend, inputs: backend.run("diffusion_conditioning",
-                                                               mel=inputs["clip_diffusion_mel"]),
+    "diffusion_conditioning": lambda backend, inputs: backend.run(
+        "diffusion_conditioning", mel=inputs["clip_diffusion_mel"]
+    ),
     "latents": latents,
     "denoised": lambda backend, inputs: denoised(backend, inputs)[:1],
     "unconditioned": lambda backend, inputs: denoised(backend, inputs)[1:],
@@ -73,8 +74,9 @@ def test_the_golden_file_was_made_from_the_embedded_bundle():
     with safe_open(GOLDEN, framework="np") as file:
         made_from = json.loads(file.metadata()["weights"])
     manifest = open_model("demo").manifest
-    assert made_from == {name: network.weights.sha256 for name, network in manifest.networks.items()}, \
+    assert made_from == {name: network.weights.sha256 for name, network in manifest.networks.items()}, (
         "run tests/parity/upstream_demo.py again: the bundle has changed"
+    )
 
 
 def test_every_output_of_the_golden_file_is_compared(golden):

@@ -25,8 +25,9 @@ class UpstreamRandomness:
         self.seed = 0
 
     def candidate(self, chunk: int, candidate: int):
-        batches = [name.removesuffix("multinomial_ids") for name in sorted(self.stage)
-                   if name.endswith("multinomial_ids")]
+        batches = [
+            name.removesuffix("multinomial_ids") for name in sorted(self.stage) if name.endswith("multinomial_ids")
+        ]
         rows = [(batch, row) for batch in batches for row in range(self.stage[f"{batch}multinomial_ids"].shape[1])]
         batch, row = rows[candidate]
         return [self.stage[f"{batch}multinomial_{part}"][:, row] for part in ("ids", "exponential")]
@@ -35,7 +36,7 @@ class UpstreamRandomness:
         return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        noise = self.stage[f"cand{rank}.z"][0].T        # a row a frame, drawn as the frames arrive
+        noise = self.stage[f"cand{rank}.z"][0].T  # a row a frame, drawn as the frames arrive
         return RecordedNoise([noise[:SILENT_FRAMES], noise[SILENT_FRAMES:]])
 
 
@@ -53,7 +54,8 @@ def speak(model, golden_config, golden_stage, monkeypatch):
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
         monkeypatch.setattr(pipeline, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
         return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
-            text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings))
+            text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings)
+        )
 
     return run
 
@@ -63,14 +65,20 @@ def test_the_path_with_diffusion_gives_upstreams_audio(speak, golden_stage, asse
     ranks = [rank for rank in range(len(stage["order"])) if f"cand{rank}.wave" in stage]
     steps = len(stage["cand0.noise"])
     candidates, codes = stage["codes_fixed"].shape
-    speech = speak("end_to_end", (stage["ar_latent"], stage["diffusion_latent"]), candidates=candidates,
-                   best=len(ranks), diffusion=Diffusion(steps), sampling=Sampling(max_codes=codes))
+    speech = speak(
+        "end_to_end",
+        (stage["ar_latent"], stage["diffusion_latent"]),
+        candidates=candidates,
+        best=len(ranks),
+        diffusion=Diffusion(steps),
+        sampling=Sampling(max_codes=codes),
+    )
     for rank, audio in zip(ranks, [speech.audio, *speech.alternatives], strict=True):
         assert_parity(audio[None, None], "end_to_end", f"cand{rank}.wave")
 
 
 def test_the_path_without_diffusion_gives_upstreams_audio(speak, model, golden_stage, assert_parity):
     stage = golden_stage("end_to_end_fast")
-    silent = np.zeros((1, model.widths[1]), np.float32)      # HiFi-GAN does not use the diffusion latent
+    silent = np.zeros((1, model.widths[1]), np.float32)  # HiFi-GAN does not use the diffusion latent
     speech = speak("end_to_end_fast", (stage["speaker_latent"], silent), candidates=1, diffusion=None)
     assert_parity(speech.audio[None, None], "end_to_end_fast", "wave")

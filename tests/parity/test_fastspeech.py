@@ -14,8 +14,8 @@ from ane.models.fastspeech.networks import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from converters.proof.activations import hooked
 
-TOLERANCE = 1e-4        # stated by the golden set, for float32
-PADDED_TOLERANCE = 3e-6     # of a padded run in exact mode
+TOLERANCE = 1e-4  # stated by the golden set, for float32
+PADDED_TOLERANCE = 3e-6  # of a padded run in exact mode
 ALPHAS = {"fast": 0.6, "slow": 1.7, "crop": 3.0}
 CASES = ("single", "batch", "fixed", "fast", "slow", "crop", "crop_out")
 Case = dict[str, np.ndarray]
@@ -24,8 +24,11 @@ Case = dict[str, np.ndarray]
 @pytest.fixture(scope="module")
 def network(golden_fastspeech: Path, fastspeech_facts: dict) -> Callable[[str], FastSpeech]:
     """``network(padding)``: the golden weights, loaded strictly under NVIDIA's names."""
-    state = {key: tensor for key, tensor in load_file(golden_fastspeech / "weights.safetensors").items()
-             if not key.endswith(".position.weight")}
+    state = {
+        key: tensor
+        for key, tensor in load_file(golden_fastspeech / "weights.safetensors").items()
+        if not key.endswith(".position.weight")
+    }
 
     def make(padding: str) -> FastSpeech:
         config = dataclasses.replace(FastSpeechConfig.from_upstream(fastspeech_facts["config"]), padding=padding)
@@ -38,14 +41,17 @@ def network(golden_fastspeech: Path, fastspeech_facts: dict) -> Callable[[str], 
 
 def encode(network: FastSpeech, case: Case) -> np.ndarray:
     ids = torch.from_numpy(case["ids"].astype(np.int64))
-    mask = case["pos"] > 0 if "pos" in case else case["ids"] > 0        # `fixed` is `single`, padded with 0
+    mask = case["pos"] > 0 if "pos" in case else case["ids"] > 0  # `fixed` is `single`, padded with 0
     return network.text(ids, torch.from_numpy(np.broadcast_to(mask, ids.shape).astype(np.float32))).numpy()
 
 
 def decode(network: FastSpeech, states: np.ndarray, counts: np.ndarray, frames: int) -> np.ndarray:
     """The mel as NVIDIA's class returns it: (B, L, M)."""
-    mel = network.mel(torch.from_numpy(states.copy()), torch.from_numpy(alignment_matrix(counts, frames)),
-                         torch.from_numpy(length_mask(counts.sum(axis=1), frames)))
+    mel = network.mel(
+        torch.from_numpy(states.copy()),
+        torch.from_numpy(alignment_matrix(counts, frames)),
+        torch.from_numpy(length_mask(counts.sum(axis=1), frames)),
+    )
     return mel.numpy().transpose(0, 2, 1)
 
 
@@ -66,7 +72,7 @@ def test_published_padding(name, fastspeech_case, network, assert_close):
     counts = repeats(golden["duration"], ALPHAS.get(name, 1.0))
     assert np.array_equal(counts, golden["repeats"])
     assert np.array_equal(repeats(durations(encoded[..., -1]), ALPHAS.get(name, 1.0)), golden["repeats"])
-    frames = golden["mel"].shape[1]         # cut or padded as the case does
+    frames = golden["mel"].shape[1]  # cut or padded as the case does
     assert_close(decode(module, encoded[..., :-1], counts, frames), golden["mel"], TOLERANCE, "mel")
     mask = length_mask(counts.sum(axis=1), frames)
     assert np.array_equal(mask, golden["mel_mask"][..., 0])
@@ -86,8 +92,12 @@ def test_exact_padding_changes_nothing(fastspeech_case, network, assert_close):
     assert_close(encoded[..., :-1], golden["encoder"], PADDED_TOLERANCE, "encoder")
     assert_close(encoded[..., -1], golden["log_duration"], PADDED_TOLERANCE, "log durations")
     counts = repeats(durations(encoded[..., -1]))
-    mel = decode(module, np.pad(encoded[..., :-1], ((0, 0), (0, rest), (0, 0))), np.pad(counts, ((0, 0), (0, rest))),
-                 padded["mel"].shape[1])
+    mel = decode(
+        module,
+        np.pad(encoded[..., :-1], ((0, 0), (0, rest), (0, 0))),
+        np.pad(counts, ((0, 0), (0, rest))),
+        padded["mel"].shape[1],
+    )
     frames = golden["mel"].shape[1]
     assert_close(mel[:, :frames], golden["mel"], PADDED_TOLERANCE, "mel")
     assert (mel[:, frames:] == module.mel_linear.bias.numpy()).all()
@@ -109,10 +119,12 @@ def test_the_regulator_alone(fastspeech_case):
         counts = repeats(regulator["duration"], alpha)
         assert np.array_equal(counts, regulator[f"alpha{alpha}/repeats"])
         frames = regulator[f"alpha{alpha}/out"].shape[1]
-        assert np.array_equal(alignment_matrix(counts, frames).transpose(0, 2, 1) @ regulator["x"],
-                              regulator[f"alpha{alpha}/out"])
-        assert np.array_equal(length_mask(counts.sum(axis=1), frames) * np.arange(1, frames + 1),
-                              regulator[f"alpha{alpha}/pos"])
+        assert np.array_equal(
+            alignment_matrix(counts, frames).transpose(0, 2, 1) @ regulator["x"], regulator[f"alpha{alpha}/out"]
+        )
+        assert np.array_equal(
+            length_mask(counts.sum(axis=1), frames) * np.arange(1, frames + 1), regulator[f"alpha{alpha}/pos"]
+        )
     half_up = repeats(regulator["duration"], rounding="half_up")
     assert np.array_equal(half_up, regulator["repeats_half_up"]), "as in TensorRT"
 

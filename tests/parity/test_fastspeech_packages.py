@@ -25,8 +25,8 @@ from converters.onnx import package as to_onnx
 from converters.proof.parity import reference_backend
 from tests.fastspeech_files import write_fastspeech
 
-TOLERANCE = 1e-4            # stated by the golden set, for float32
-EXACT_TOLERANCE = 5e-6      # of a run that is padded to a bucket, in exact mode; torch's own padded run has 3e-6
+TOLERANCE = 1e-4  # stated by the golden set, for float32
+EXACT_TOLERANCE = 5e-6  # of a run that is padded to a bucket, in exact mode; torch's own padded run has 3e-6
 ALPHAS = {"fast": 0.6, "slow": 1.7}
 Case = dict[str, np.ndarray]
 
@@ -34,6 +34,7 @@ Case = dict[str, np.ndarray]
 @pytest.fixture(scope="module")
 def model(golden_fastspeech: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
     """``model(padding)``: a bundle of the golden weights."""
+
     @cache
     def bundle(padding: str) -> Bundle:
         work = tmp_path_factory.mktemp(padding)
@@ -48,8 +49,10 @@ def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedB
     """``coreml(padding, *functions)``: only these functions of a package with the golden set's buckets."""
     smallest, *_, largest = fastspeech_facts["buckets"]
     fixed, symbols = fastspeech_facts["fixed"], tuple(text for text, _ in fastspeech_facts["buckets"])
-    sizes = {"exact": {"text": symbols, "mel": (smallest[1], largest[1])},
-             "published": {"text": (fixed["max_in"],), "mel": (fixed["max_out"],)}}
+    sizes = {
+        "exact": {"text": symbols, "mel": (smallest[1], largest[1])},
+        "published": {"text": (fixed["max_in"],), "mel": (fixed["max_out"],)},
+    }
     reference = cache(lambda padding: reference_backend(model(padding)))
 
     @cache
@@ -60,8 +63,13 @@ def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedB
         return PackageFolder(work, [package])
 
     def backend(padding: str, *functions: str) -> PackagedBackend:
-        return PackagedBackend(model(padding), MilRuntime(), reference(padding), only=frozenset(functions) or None,
-                               unpublished=written(padding))
+        return PackagedBackend(
+            model(padding),
+            MilRuntime(),
+            reference(padding),
+            only=frozenset(functions) or None,
+            unpublished=written(padding),
+        )
 
     return backend
 
@@ -71,8 +79,9 @@ def onnx(model, tmp_path_factory) -> OnnxBackend:
     """The golden batch was padded as published."""
     work, reference = tmp_path_factory.mktemp("onnx"), reference_backend(model("published"))
     package = to_onnx.write_package(model("published"), "fastspeech", to_onnx.OnnxOptions(), work)
-    return OnnxBackend(model("published"), DEVICES["cpu"], reference, threads=1,
-                       unpublished=PackageFolder(work, [package]))
+    return OnnxBackend(
+        model("published"), DEVICES["cpu"], reference, threads=1, unpublished=PackageFolder(work, [package])
+    )
 
 
 def speak(backend: Backend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:
@@ -81,15 +90,20 @@ def speak(backend: Backend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarra
     encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
     counts = repeats(durations(encoded[..., -1]), alpha)
     frames = counts.sum(axis=1)
-    mel = backend.run("mel", states=np.ascontiguousarray(encoded[..., :-1]),
-                      alignment=alignment_matrix(counts, frames.max()), mask=length_mask(frames, frames.max()))
+    mel = backend.run(
+        "mel",
+        states=np.ascontiguousarray(encoded[..., :-1]),
+        alignment=alignment_matrix(counts, frames.max()),
+        mask=length_mask(frames, frames.max()),
+    )
     return encoded[..., :-1], encoded[..., -1], counts, mel.transpose(0, 2, 1)
 
 
 @pytest.mark.parametrize("name", ["single", "slow", "fast"])
 @pytest.mark.parametrize("largest", [False, True], ids=["the smallest that fits", "the largest"])
-def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, largest, fastspeech_case, fastspeech_facts, coreml,
-                                                         assert_close):
+def test_core_ml_gives_the_unpadded_result_in_any_bucket(
+    name, largest, fastspeech_case, fastspeech_facts, coreml, assert_close
+):
     golden, (symbols, frames) = fastspeech_case(name), fastspeech_facts["buckets"][-1]
     functions = (f"text_{symbols}", f"mel_{frames}_{symbols}") if largest else ()
     states, log_durations, counts, mel = speak(coreml("exact", *functions), golden, ALPHAS.get(name, 1.0))

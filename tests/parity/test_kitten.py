@@ -15,7 +15,7 @@ from tests.parity.conftest import golden_facts
 
 PUBLISHED = KittenSettings(published=True)
 AUDIO_TOLERANCE = 1e-5
-EVERY = 7           # the golden audio has every 7th sample
+EVERY = 7  # the golden audio has every 7th sample
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,9 @@ def facts(directory: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def replayed(facts: dict[str, Any], directory: Path) -> KittenSynthesizer:
     """The golden model with a phonemizer that returns the recorded phonemes of each chunk."""
-    recorded = {chunk: phonemes for run in facts["runs"]
-                for chunk, phonemes in zip(run["chunks"], run["phonemes"], strict=True)}
+    recorded = {
+        chunk: phonemes for run in facts["runs"] for chunk, phonemes in zip(run["chunks"], run["phonemes"], strict=True)
+    }
     return kitten_speaker(directory, None, recorded.__getitem__)
 
 
@@ -53,8 +54,9 @@ def test_published_chunks(facts: dict[str, Any]) -> None:
 
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        chunks = replayed.chunks(replayed.request(
-            run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED), SpeechContext())
+        chunks = replayed.chunks(
+            replayed.request(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED), SpeechContext()
+        )
         assert [chunk.text for chunk in chunks] == run["chunks"]
         assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
         assert [chunk.style_row for chunk in chunks] == run["style_row"]

@@ -22,7 +22,7 @@ from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
 from converters.tortoise.functions import FUNCTIONS
 
-CORE_ML_SNR_DB = 90.0      # float32 on both sides, summed in another order
+CORE_ML_SNR_DB = 90.0  # float32 on both sides, summed in another order
 
 Comparison = Callable[[np.ndarray, str, str], None]
 
@@ -48,11 +48,22 @@ def coreml(model, reference, golden_stage, tmp_path_factory) -> Callable[[str], 
     latents, frames = golden_stage("diffusion")["latents"].shape[1], golden_stage("diffusion")["x"].shape[-1]
     codes = golden_stage("autoregressive")["codes"].shape[1] + 1
     text = golden_stage("autoregressive")["text_ids"].shape[1] + 4
-    options = to_coreml.CoreMLOptions("fp32", lanes=(1, 3), caches=("io",), buckets={
-        "prefill": (text + 3,), "step": (text + 3 * codes + 5,), "condition": (latents + 3,), "denoise": (frames + 9,),
-        "steps": (1,), "clvp_text": (golden_stage("clvp")["text_ids"].shape[1] + 3,),
-        "clvp_speech": (golden_stage("clvp")["codes"].shape[1] + 2, golden_stage("clvp")["codes_500"].shape[1]),
-        "univnet": (14,), "hifigan": (14,)})
+    options = to_coreml.CoreMLOptions(
+        "fp32",
+        lanes=(1, 3),
+        caches=("io",),
+        buckets={
+            "prefill": (text + 3,),
+            "step": (text + 3 * codes + 5,),
+            "condition": (latents + 3,),
+            "denoise": (frames + 9,),
+            "steps": (1,),
+            "clvp_text": (golden_stage("clvp")["text_ids"].shape[1] + 3,),
+            "clvp_speech": (golden_stage("clvp")["codes"].shape[1] + 2, golden_stage("clvp")["codes_500"].shape[1]),
+            "univnet": (14,),
+            "hifigan": (14,),
+        },
+    )
     folder: Path = tmp_path_factory.mktemp("golden-coreml")
 
     @cache
@@ -66,6 +77,7 @@ def coreml(model, reference, golden_stage, tmp_path_factory) -> Callable[[str], 
 @pytest.fixture(scope="module")
 def onnx(model, reference, onnx_packages) -> Callable[[str], Backend]:
     """``onnx(network)``: a backend with that network as an fp32 package."""
+
     @cache
     def backend(network: str) -> OnnxBackend:
         found = PackageFolder(onnx_packages.folder, [onnx_packages.package(network)])
@@ -88,6 +100,7 @@ def packaged(format_name, request) -> Callable[[str], Backend]:
 @pytest.fixture
 def near(format_name, golden_stage, assert_parity) -> Comparison:
     """``near(actual, stage, name)``: the golden tensor, within torch's tolerance; for Core ML, ``CORE_ML_SNR_DB``."""
+
     def check(actual: np.ndarray, stage: str, name: str) -> None:
         assert snr_db(golden_stage(stage)[name], actual) >= CORE_ML_SNR_DB, f"{stage}/{name}"
 
@@ -138,8 +151,9 @@ def test_clvp_gives_upstreams_scores(packaged, golden_stage, near, codes, scores
 def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
     stage = golden_stage("diffusion")
     denoiser = packaged("diffusion").denoiser([stage["latents"]], stage["conditioning_latent"], [stage["x"].shape[-1]])
-    timesteps = [int(name.removeprefix("out_t")) for name in stage
-                 if name.startswith("out_t") and not name.endswith("uncond")]
+    timesteps = [
+        int(name.removeprefix("out_t")) for name in stage if name.startswith("out_t") and not name.endswith("uncond")
+    ]
     assert timesteps
     for timestep in timesteps:
         [[conditional, unconditional]] = denoiser([stage["x"].copy()], timestep, True)

@@ -35,8 +35,9 @@ def tokenizer_json(golden: Path) -> str:
     return (golden / "tokenizer.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("normaliser", "text", "ids"), [
-    ("upstream", "english_cleaners", "ids"), ("basic", "basic_cleaners", "basic_ids")])
+@pytest.mark.parametrize(
+    ("normaliser", "text", "ids"), [("upstream", "english_cleaners", "ids"), ("basic", "basic_cleaners", "basic_ids")]
+)
 def test_cleaned_text_and_ids_are_upstreams(vectors, tokenizer_json, normaliser, text, ids):
     tokenizer = Tokenizer(tokenizer_json, normaliser)
     assert len(vectors["tokenize"]) >= 100
@@ -82,8 +83,13 @@ def test_with_upstreams_random_numbers_the_same_codes_are_sampled(golden_stage):
             ids, probabilities = distribution(raw, history, UPSTREAM)
             possible = stage["multinomial_ids"][draw, row] >= 0
             assert set(ids) == set(stage["multinomial_ids"][draw, row][possible])
-            exponential = dict(zip(stage["multinomial_ids"][draw, row][possible],
-                                   stage["multinomial_exponential"][draw, row][possible], strict=True))
+            exponential = dict(
+                zip(
+                    stage["multinomial_ids"][draw, row][possible],
+                    stage["multinomial_exponential"][draw, row][possible],
+                    strict=True,
+                )
+            )
             assert ids[np.argmax(probabilities / [exponential[i] for i in ids])] == chosen[row]
 
 
@@ -109,8 +115,15 @@ def test_the_candidates_of_a_complete_run_have_upstreams_order(backend, golden_s
 
 # ten times the difference from float64 arithmetic on the stored outputs; the first steps have cancellation
 ARITHMETIC = 10 * 6e-5
-COEFFICIENTS = ("betas", "alphas_cumprod", "posterior_mean_coef1", "posterior_mean_coef2",
-                "posterior_log_variance_clipped", "sqrt_recip_alphas_cumprod", "sqrt_recipm1_alphas_cumprod")
+COEFFICIENTS = (
+    "betas",
+    "alphas_cumprod",
+    "posterior_mean_coef1",
+    "posterior_mean_coef2",
+    "posterior_log_variance_clipped",
+    "sqrt_recip_alphas_cumprod",
+    "sqrt_recipm1_alphas_cumprod",
+)
 
 
 def runs(stage: dict[str, np.ndarray]) -> list[str]:
@@ -160,6 +173,7 @@ def test_complete_sampling_runs_are_upstreams(golden_stage, backend, tolerance, 
         denoiser = backend.denoiser([stage["latents"]], stage["conditioning_latent"], [frames])
         [mel] = sample(denoiser, [frames], diffusion, [recorded_noise(stage, run)])
         assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)
-        [mel] = spectrograms(backend, [stage["latents"][0]], stage["conditioning_latent"], diffusion,
-                             [recorded_noise(stage, run)])
+        [mel] = spectrograms(
+            backend, [stage["latents"][0]], stage["conditioning_latent"], diffusion, [recorded_noise(stage, run)]
+        )
         assert_close(mel, stage[f"{run}.mel"], tolerance("diffusion", f"{run}.mel"), f"{run}, denormalised")

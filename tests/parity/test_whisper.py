@@ -42,8 +42,10 @@ def networks(name, whisper_facts, golden_whisper) -> tuple[WhisperEncoder, Whisp
     """Encoder and decoder with the golden weights, loaded strictly."""
     weights = load_tensors(golden_whisper / f"{PREFIXES[name]}weights.safetensors")
     sizes = dimensions(whisper_facts, name)
-    networks = {"encoder": WhisperEncoder(WhisperEncoderConfig.from_upstream(sizes)),
-                "decoder": WhisperDecoder(WhisperDecoderConfig.from_upstream(sizes))}
+    networks = {
+        "encoder": WhisperEncoder(WhisperEncoderConfig.from_upstream(sizes)),
+        "decoder": WhisperDecoder(WhisperDecoderConfig.from_upstream(sizes)),
+    }
     nn.ModuleDict(networks).load_state_dict({openai_name(key): value for key, value in weights.items()})
     return tuple(network.eval().requires_grad_(False) for network in networks.values())
 
@@ -72,8 +74,11 @@ def test_encoder_and_each_of_its_layers(networks, stages, assert_close):
     encoder, _ = networks
     modules: dict[str, nn.Module] = {"conv1": encoder.conv1, "conv2": encoder.conv2, "out": encoder}
     for index, block in enumerate(encoder.blocks):
-        modules |= {f"layer{index}": block, f"layer{index}/self_attn_layer_norm": block.attn_ln,
-                    f"layer{index}/self_attn": block.attn.out}
+        modules |= {
+            f"layer{index}": block,
+            f"layer{index}/self_attn_layer_norm": block.attn_ln,
+            f"layer{index}/self_attn": block.attn.out,
+        }
     found: dict[str, np.ndarray] = {}
     with hooked(modules, found.__setitem__):
         encoder(torch.from_numpy(stages["encoder/mel"]))
@@ -89,8 +94,11 @@ def test_decoder_and_each_of_its_layers(networks, stages, assert_close):
     _, decoder = networks
     modules: dict[str, nn.Module] = {"hidden": decoder}
     for index, block in enumerate(decoder.blocks):
-        modules |= {f"layer{index}": block, f"layer{index}/self_attn": block.attn.out,
-                    f"layer{index}/encoder_attn": block.cross_attn.out}
+        modules |= {
+            f"layer{index}": block,
+            f"layer{index}/self_attn": block.attn.out,
+            f"layer{index}/encoder_attn": block.cross_attn.out,
+        }
     found: dict[str, np.ndarray] = {}
     with hooked(modules, found.__setitem__):
         uncached(decoder, stages["decoder/tokens"], stages["encoder/out"])
@@ -125,8 +133,10 @@ def check_cache(cache: TorchDecoder, stages, length: int, assert_close) -> None:
     """The keys and values of prefixes, lanes and memories."""
     steps = stages["steps/tokens"].shape[1]
     for layer in range(cache.shape.layers):
-        for name, prefix, own, memory in (("key", cache.prefix_keys, cache.keys, cache.memory_keys),
-                                          ("value", cache.prefix_values, cache.values, cache.memory_values)):
+        for name, prefix, own, memory in (
+            ("key", cache.prefix_keys, cache.keys, cache.memory_keys),
+            ("value", cache.prefix_values, cache.values, cache.memory_values),
+        ):
             both = torch.cat((prefix[layer, :, :, :length], own[layer, :, :, :steps]), dim=2)
             assert_close(both.numpy(), stages[f"steps/cache/self/{layer}/{name}"], FP32)
             assert_close(memory[layer].numpy(), stages[f"cache/cross/{layer}/{name}"], FP32)
@@ -134,10 +144,17 @@ def check_cache(cache: TorchDecoder, stages, length: int, assert_close) -> None:
 
 def test_special_tokens(whisper_facts):
     special = SpecialTokens.of(whisper_facts["n_vocab"])
-    names = {"eot": special.end, "sot": special.start, "translate": special.translate,
-             "transcribe": special.transcribe, "sot_lm": special.language_model, "sot_prev": special.previous,
-             "no_speech": special.no_speech, "no_timestamps": special.no_timestamps,
-             "timestamp_begin": special.timestamps}
+    names = {
+        "eot": special.end,
+        "sot": special.start,
+        "translate": special.translate,
+        "transcribe": special.transcribe,
+        "sot_lm": special.language_model,
+        "sot_prev": special.previous,
+        "no_speech": special.no_speech,
+        "no_timestamps": special.no_timestamps,
+        "timestamp_begin": special.timestamps,
+    }
     assert names == whisper_facts["specials"]
     assert special.multilingual == whisper_facts["multilingual"]
     assert list(special.start_sequence("en")) == whisper_facts["sot_sequence"]
@@ -147,8 +164,9 @@ def test_special_tokens(whisper_facts):
 def test_text_tokens(whisper_facts, tmp_path):
     """Samples of text that the part of the tokenizer in tests/models/whisper covers."""
     if not whisper_facts["multilingual"]:
-        pytest.skip("the part of the tokenizer in the tests is multilingual: "
-                    "run without --families, or with a multilingual set")
+        pytest.skip(
+            "the part of the tokenizer in the tests is multilingual: run without --families, or with a multilingual set"
+        )
     shutil.copy(RANKS, tmp_path)
     tokenizer = WhisperTokenizer(find_tokenizer(tmp_path, multilingual=True), whisper_facts["specials"]["eot"])
     assert list(tokenizer.non_speech()) == whisper_facts["non_speech_tokens"]

@@ -40,7 +40,7 @@ from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
 
 NETWORKS = ("encoder", "decoder")
-PACKAGES = ("io", "state", "onnx")      # Core ML with either kind of cache, and ONNX Runtime
+PACKAGES = ("io", "state", "onnx")  # Core ML with either kind of cache, and ONNX Runtime
 # of engines; "static" is what torch does on CUDA, and a state is fp16
 SNR_DB = {"torch": 110.0, "static": 110.0, "io": 90.0, "state": 60.0, "onnx": 90.0}
 PREFILL, LANES = 16, 4
@@ -56,10 +56,12 @@ def golden(golden_whisper) -> dict[str, np.ndarray]:
 class StaticBackend(TorchBackend):
     """The CPU with the decoder of CUDA."""
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
-                max_prefix_length: int | None = None) -> StaticDecoder:
-        return StaticDecoder(self.network("decoder"), lanes, capacity, torch.device("cpu"), torch.float32, prefixes,
-                             max_prefix_length)
+    def decoder(
+        self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None
+    ) -> StaticDecoder:
+        return StaticDecoder(
+            self.network("decoder"), lanes, capacity, torch.device("cpu"), torch.float32, prefixes, max_prefix_length
+        )
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,7 @@ def model(golden_whisper, whisper_facts, tmp_path_factory) -> Bundle:
 @pytest.fixture(scope="module")
 def make_backend(model, shared) -> MakeBackend:
     """``make_backend(engine)``: the golden model in float32; its packages are converted once for all workers."""
+
     @cache
     def make(engine: str) -> Backend:
         if engine in ("torch", "static"):
@@ -95,8 +98,9 @@ def make_backend(model, shared) -> MakeBackend:
 def write_packages(model: Bundle, target: str, folder: Path) -> None:
     positions = model.config("decoder").n_text_ctx
     # all lanes may have windows of their own, with a prefix each
-    options = CoreMLOptions("fp32", lanes=(1, LANES), buckets={
-        "prefill": (PREFILL,), "step": (64 * LANES + 2 * positions,)})
+    options = CoreMLOptions(
+        "fp32", lanes=(1, LANES), buckets={"prefill": (PREFILL,), "step": (64 * LANES + 2 * positions,)}
+    )
     if target == "onnx":
         packages = [write_onnx(model, network, OnnxOptions(), folder) for network in NETWORKS]
     else:
@@ -116,8 +120,7 @@ def engine(request) -> str:
     return request.param
 
 
-def make_decoder(backend: Backend, states: np.ndarray, lanes: int | None = None,
-                 capacity: int = 12) -> Decoder:
+def make_decoder(backend: Backend, states: np.ndarray, lanes: int | None = None, capacity: int = 12) -> Decoder:
     """A decoder with the windows of ``states`` (B, N, D) as memories."""
     decoder = backend.decoder(lanes or len(states), capacity, len(states), PREFILL)
     for index, memory in enumerate(states):
@@ -136,8 +139,10 @@ def test_a_prefix_and_steps_give_openais_hidden_states_and_logits(make_backend, 
     hidden, logits = decoder.prefill(columns(network, tokens)[0])
     assert snr_db(golden["decoder/hidden"][0, -1], hidden) >= SNR_DB[engine]
     assert snr_db(golden["decoder/logits_last"][0], logits) >= SNR_DB[engine]
-    found = [decoder.step(columns(network, step[:, None], tokens.shape[1] + count), np.array([count]))
-             for count, step in enumerate(golden["steps/tokens"].T)]
+    found = [
+        decoder.step(columns(network, step[:, None], tokens.shape[1] + count), np.array([count]))
+        for count, step in enumerate(golden["steps/tokens"].T)
+    ]
     assert snr_db(golden["steps/hidden"], np.concatenate([hidden for hidden, _ in found], axis=1)) >= SNR_DB[engine]
     assert snr_db(golden["steps/logits_last"], found[-1][1]) >= SNR_DB[engine]
 
@@ -153,7 +158,7 @@ def test_a_step_of_n_tokens_is_n_steps_is_no_cache(make_backend, golden, network
         decoder, length = make_decoder(backend, states), 0
         decoder.prefill(columns(network, tokens[:, :1])[0])
         for size in sizes:
-            new = columns(network, tokens[:, 1 + length:1 + length + size], 1 + length)
+            new = columns(network, tokens[:, 1 + length : 1 + length + size], 1 + length)
             _, logits = decoder.step(new, np.array([length]))
             length += size
         assert snr_db(expected, logits[0]) >= SNR_DB[engine], sizes
@@ -167,17 +172,17 @@ def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golde
     together.set_memory(states[2], 2)
     for index in range(3):
         together.prefill(columns(network, tokens[:, :1])[0], index)
-        together.prefill(columns(network, tokens[:, :2 + index])[0], index)       # the memory stays
+        together.prefill(columns(network, tokens[:, : 2 + index])[0], index)  # the memory stays
     windows, lengths = np.array([2, 0, 1, 0, 2]), np.zeros(5, np.int64)
     new = np.repeat(columns(network, tokens[:, 2:4], 2), 5, axis=0)
     turns = [together.step(new[:, :1], lengths, 0, windows)]
-    lengths[1:] = 1                                                               # lane 0 begins again
+    lengths[1:] = 1  # lane 0 begins again
     turns.append(together.step(new[:, 1:], lengths, 0, windows))
     for lane, window in enumerate(windows):
-        alone = make_decoder(backend, states[window:window + 1])
-        alone.prefill(columns(network, tokens[:, :2 + window])[0])
+        alone = make_decoder(backend, states[window : window + 1])
+        alone.prefill(columns(network, tokens[:, : 2 + window])[0])
         for turn, length in enumerate((0, lengths[lane])):
-            expected = alone.step(new[:1, turn:turn + 1], np.array([length]))
+            expected = alone.step(new[:1, turn : turn + 1], np.array([length]))
             for whole, part in zip(expected, turns[turn], strict=True):
                 assert snr_db(whole[0], part[lane]) >= SNR_DB[engine]
 
@@ -208,8 +213,12 @@ def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
 def test_decoding_gives_openais_tokens(make_backend, whisper_facts, golden, engine):
     """With the true vocabulary and windows of 30 seconds; one case is a beam search, which packages cannot do."""
     backend, on_torch = make_backend(engine), engine == "torch"
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(whisper_facts["n_vocab"]),
-                            candidates=3 if on_torch else 1)
+    decoder = WindowDecoder(
+        backend,
+        backend.model.config("decoder"),
+        SpecialTokens.of(whisper_facts["n_vocab"]),
+        candidates=3 if on_torch else 1,
+    )
     decoder.set_states(backend.run("encoder", mel=golden["encoder/mel"]))
     cases = [case for case in whisper_facts["decode"] if on_torch or "beam_size" not in case["options"]]
     assert not on_torch or any("beam_size" in case["options"] for case in cases)
@@ -235,7 +244,7 @@ def test_language(make_backend, whisper_facts, golden):
     assert sum(found.values()) == pytest.approx(1)
 
 
-ROUNDED = 0.0101        # seconds: openai-whisper rounds some times to 0.01 s and not others
+ROUNDED = 0.0101  # seconds: openai-whisper rounds some times to 0.01 s and not others
 
 
 @pytest.fixture(scope="module")
@@ -275,8 +284,9 @@ def test_words_of_a_window(aligner, cases, states):
 def test_punctuation_and_the_limits_of_words_and_segments(cases):
     """Made-up alignments with pauses, long words and punctuation."""
     for case in cases["segments"]:
-        segments = [TranscriptSegment(start, end, "", tuple(tokens), 0, 0, 0, 0)
-                    for start, end, tokens in case["segments"]]
+        segments = [
+            TranscriptSegment(start, end, "", tuple(tokens), 0, 0, 0, 0) for start, end, tokens in case["segments"]
+        ]
         words = [AlignedWord(word, tuple(tokens), *rest) for word, tokens, *rest in case["words"]]
         found = add_words(segments, words, 50257, case["offset"], case["last_speech"])
         for segment, (start, end, expected) in zip(found, case["expected"], strict=True):

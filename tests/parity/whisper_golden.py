@@ -18,23 +18,31 @@ from ane.models.whisper.tokens import SpecialTokens, suppressed_tokens
 from tests.imported import imported
 from tests.models.whisper.random_whisper import RANKS
 
-FP32 = 1e-4         # what the golden set's README allows in float32
-PREFIXES = {"full": "", "short": "short_"}      # of the names of each model's files
+FP32 = 1e-4  # what the golden set's README allows in float32
+PREFIXES = {"full": "", "short": "short_"}  # of the names of each model's files
 
 
 def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
     """The sizes of a golden model under OpenAI's names."""
     size = facts[name]
-    return {"n_mels": size.get("n_mels", size.get("mels")), "n_audio_ctx": size.get("n_audio_ctx", size.get("src")),
-            "n_text_ctx": size.get("n_text_ctx", size.get("tgt")), "n_vocab": size["vocab"],
-            "n_audio_state": size["d"], "n_text_state": size["d"], "n_audio_head": size["h"], "n_text_head": size["h"],
-            "n_audio_layer": size["enc"], "n_text_layer": size["dec"]}
+    return {
+        "n_mels": size.get("n_mels", size.get("mels")),
+        "n_audio_ctx": size.get("n_audio_ctx", size.get("src")),
+        "n_text_ctx": size.get("n_text_ctx", size.get("tgt")),
+        "n_vocab": size["vocab"],
+        "n_audio_state": size["d"],
+        "n_text_state": size["d"],
+        "n_audio_head": size["h"],
+        "n_text_head": size["h"],
+        "n_audio_layer": size["enc"],
+        "n_text_layer": size["dec"],
+    }
 
 
 def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> Bundle:
     """The model "full", written to ``folder`` as a Hugging Face folder."""
     shutil.copy(golden / "weights.safetensors", folder / "model.safetensors")
-    shutil.copy(RANKS, folder / RANKS.name)     # a bundle has a tokenizer; the golden vectors are of tokens
+    shutil.copy(RANKS, folder / RANKS.name)  # a bundle has a tokenizer; the golden vectors are of tokens
     sizes = dimensions(facts, "full")
     config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -44,7 +52,7 @@ def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> Bu
 def columns(decoder: WhisperDecoder, tokens: np.ndarray, position: int = 0) -> np.ndarray:
     """Tokens (B, T) at positions from ``position`` on → (B, T, D)."""
     table, positions = decoder.token_embedding.weight.numpy(), decoder.positional_embedding.numpy()
-    return table[tokens] + positions[position:position + tokens.shape[1]]
+    return table[tokens] + positions[position : position + tokens.shape[1]]
 
 
 def uncached(decoder: WhisperDecoder, tokens: np.ndarray, states: np.ndarray) -> Tensor:
@@ -68,7 +76,9 @@ def decoding_options(facts: dict[str, Any], case: dict[str, Any]) -> DecodingOpt
     special, options = SpecialTokens.of(facts["n_vocab"]), case["options"]
     wanted = options.get("suppress_tokens", facts["non_speech_tokens"])
     return DecodingOptions(
-        timestamps=not options["without_timestamps"], sample_length=case["sample_len"],
+        timestamps=not options["without_timestamps"],
+        sample_length=case["sample_len"],
         beam_size=options.get("beam_size"),
         suppressed=() if wanted == "" else suppressed_tokens(special, wanted),
-        blank=(*facts["blank"], special.end) if options.get("suppress_blank", True) else ())
+        blank=(*facts["blank"], special.end) if options.get("suppress_blank", True) else (),
+    )

@@ -17,12 +17,19 @@ def open_browser(downloads: Path) -> Any:
         pytest.skip("needs a browser: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,1400",
-                     *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+    for argument in (
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1000,1400",
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
+    ):
         options.add_argument(argument)
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    opened.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {
-        "source": Path(__file__).with_name("recorder.js").read_text(encoding="utf-8")})
+    opened.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument",
+        {"source": Path(__file__).with_name("recorder.js").read_text(encoding="utf-8")},
+    )
     return opened

@@ -29,28 +29,45 @@ from tests.server.speech_requests import TOKEN, active, post
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 TEXT = "The wind blew over the hill."
-SETTINGS = {"deadline": None, "database": None, "phases": [Phase.generate],
-            "suppress_health_check": list(HealthCheck)}
-MEMORY_SHARE = 1.15     # that the memory may grow to, of what it was when every kind of request had been made
-MARGINS = {"files": 1, "threads": 4}    # asyncio starts the threads of its pool one by one
+SETTINGS = {"deadline": None, "database": None, "phases": [Phase.generate], "suppress_health_check": list(HealthCheck)}
+MEMORY_SHARE = 1.15  # that the memory may grow to, of what it was when every kind of request had been made
+MARGINS = {"files": 1, "threads": 4}  # asyncio starts the threads of its pool one by one
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
-                    max_leaves=8)
-FIELDS = ("model", "input", "voice", "instructions", "response_format", "speed", "stream_format", "seed", "preset",
-          "lexicon")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = (
+    "model",
+    "input",
+    "voice",
+    "instructions",
+    "response_format",
+    "speed",
+    "stream_format",
+    "seed",
+    "preset",
+    "lexicon",
+)
 VALID = {"model": "heart", "input": "Hm.", "voice": "default", "response_format": "opus"}
 # a request that is valid but for one or two of its fields
-BODIES = st.builds(lambda changes: json.dumps({**VALID, **changes}).encode(),
-                   st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2)) | st.binary(max_size=400)
-EVENTS = st.sampled_from(("describe", "synthesize", "synthesize-start", "synthesize-chunk", "synthesize-stop", "ping",
-                          "transcribe", ""))
+BODIES = st.builds(
+    lambda changes: json.dumps({**VALID, **changes}).encode(),
+    st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2),
+) | st.binary(max_size=400)
+EVENTS = st.sampled_from(
+    ("describe", "synthesize", "synthesize-start", "synthesize-chunk", "synthesize-stop", "ping", "transcribe", "")
+)
 FRAMES = st.builds(
-    lambda kind, data, more, payload: json.dumps({"type": kind, **more, "data": data, "payload_length": len(payload)}
-                                                 ).encode() + b"\n" + payload,
-    EVENTS, st.dictionaries(st.sampled_from(("text", "voice", "name")), JSON, max_size=3),
+    lambda kind, data, more, payload: (
+        json.dumps({"type": kind, **more, "data": data, "payload_length": len(payload)}).encode() + b"\n" + payload
+    ),
+    EVENTS,
+    st.dictionaries(st.sampled_from(("text", "voice", "name")), JSON, max_size=3),
     st.dictionaries(st.sampled_from(("data_length", "payload_length", "type", "version")), JSON, max_size=2),
-    st.binary(max_size=40)) | st.binary(max_size=200)
+    st.binary(max_size=40),
+) | st.binary(max_size=200)
 
 
 class Failures(list):
@@ -79,6 +96,7 @@ def fuzz_schema(server: ServerProcess, count: int, failures: Failures, statuses:
     schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json", headers=HEADERS)
     operations = [result.ok() for result in schema.get_all_operations()]
     for operation in operations:
+
         @hypothesis.settings(max_examples=count // 4, **SETTINGS)
         @given(case=operation.as_strategy())
         def send_case(case: Any) -> None:
@@ -86,7 +104,7 @@ def fuzz_schema(server: ServerProcess, count: int, failures: Failures, statuses:
             statuses[response.status_code] += 1
             try:
                 case.validate_response(response, checks=checks)
-            except BaseExceptionGroup as error:         # what schemathesis raises
+            except BaseExceptionGroup as error:  # what schemathesis raises
                 failures.append(f"{case.method} {case.path}: {str(error)[:400]}")
             if response.status_code >= 400:
                 failures.check_answer(response.status_code, response.content, f"{case.method} {case.path}")
@@ -136,13 +154,15 @@ def leave_at_random(server: ServerProcess, count: int, failures: Failures, statu
     """Clients that leave within two seconds of their request, forty at a time."""
     chance = random.Random(0)
     body = json.dumps({"model": "heart", "input": " ".join([TEXT] * 2), "response_format": "wav"})
-    head = (f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+    head = (
+        f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
     async def visit() -> None:
         async with places:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(head[:chance.randrange(len(head))] if chance.random() < 0.2 else head)
+            writer.write(head[: chance.randrange(len(head))] if chance.random() < 0.2 else head)
             with suppress(TimeoutError, ConnectionError):
                 await asyncio.wait_for(reader.read(chance.choice([1, 1000, 100_000])), chance.random() * 2)
             writer.transport.abort() if chance.random() < 0.5 else writer.close()
@@ -170,7 +190,11 @@ def settled(server: ServerProcess, seconds: float = 60.0) -> dict[str, float]:
 
 
 PHASES: dict[str, Callable[..., None]] = {
-    "schema": fuzz_schema, "bodies": fuzz_bodies, "frames": fuzz_wyoming, "leaving": leave_at_random}
+    "schema": fuzz_schema,
+    "bodies": fuzz_bodies,
+    "frames": fuzz_wyoming,
+    "leaving": leave_at_random,
+}
 
 
 def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[str, Any]:
@@ -179,20 +203,36 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
     amounts = {"schema": count // 2, "bodies": count // 2, "frames": count // 4, "leaving": leaving}
     phases = [(PHASES[kind], amounts[kind]) for kind in kinds]
     began = time.monotonic()
-    with ServerProcess("--models", "heart,demo", "--preload", "heart,demo", "--token", TOKEN, "--add-voices",
-                       "--wyoming-port", "0", "--characters", "80", "--idle", "5", "--seconds", "60",
-                       "--threads", str(min(2, usable_cores()))) as server:
+    with ServerProcess(
+        "--models",
+        "heart,demo",
+        "--preload",
+        "heart,demo",
+        "--token",
+        TOKEN,
+        "--add-voices",
+        "--wyoming-port",
+        "0",
+        "--characters",
+        "80",
+        "--idle",
+        "5",
+        "--seconds",
+        "60",
+        "--threads",
+        str(min(2, usable_cores())),
+    ) as server:
         server.wait_until_ready()
         valid = json.dumps({**VALID, "input": TEXT}).encode()
         before = post(server, body=valid)
-        speak_all_lengths(server)       # so that caches of the libraries are full
+        speak_all_lengths(server)  # so that caches of the libraries are full
         for phase, _ in phases:
             phase(server, 60, failures, Counter())
         held_before = settled(server)
         held_after, memory = held_before, {}
         for phase, amount in phases:
             phase(server, amount, failures, statuses)
-            speak_all_lengths(server)       # what long speech freed is returned with the next
+            speak_all_lengths(server)  # what long speech freed is returned with the next
             held_after = settled(server)
             memory[phase.__name__] = held_after["memory_kib"]
         if post(server, body=valid) != before:
@@ -206,14 +246,20 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
         failures += [f"log: {record['message']}: {record.get('traceback', '')[-400:]}" for record in errors]
         if server.stop() != 0:
             failures.append("the server did not end as asked")
-    return {"requests": {str(key): number for key, number in sorted(statuses.items(), key=str)},
-            "seconds": round(time.monotonic() - began), "before": held_before, "after": held_after,
-            "memory_kib_after": memory, "failures": sorted(set(failures))}
+    return {
+        "requests": {str(key): number for key, number in sorted(statuses.items(), key=str)},
+        "seconds": round(time.monotonic() - began),
+        "before": held_before,
+        "after": held_after,
+        "memory_kib_after": memory,
+        "failures": sorted(set(failures)),
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.server.fuzz", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.server.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="fuzzed (default: 10000)")
     parser.add_argument("--leaving", type=int, default=1000, metavar="N", help="clients that leave (default: 1000)")
     parser.add_argument("--kinds", nargs="+", choices=list(PHASES), default=list(PHASES), help="default: all")

@@ -17,27 +17,38 @@ from tests.server.server_process import ServerProcess, wait_until
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 TEXT = "The wind blew over the hill. It rained in the valley, and the river rose until morning."
 SIZES = {"320": (320, 640), "390": (390, 844), "1280": (1280, 960)}
-KEPT = {"1280-light-page": "page-light", "1280-dark-page": "page-dark", "390-light-page": "page-phone",
-        "320-dark-page": "page-narrow", "1280-light-api": "page-api", "390-dark-api": "page-api-phone"}
+KEPT = {
+    "1280-light-page": "page-light",
+    "1280-dark-page": "page-dark",
+    "390-light-page": "page-phone",
+    "320-dark-page": "page-narrow",
+    "1280-light-api": "page-api",
+    "390-dark-api": "page-api-phone",
+}
 FIELDS = {"text": TEXT, "seed": "1"}
-LIT = 3.0           # seconds into the sound
-COLORS = 48         # of a picture
+LIT = 3.0  # seconds into the sound
+COLORS = 48  # of a picture
 
 
 def main() -> None:
     every = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    with ServerProcess("--models", "heart,demo", "--port", "8880") as server, \
-            tempfile.TemporaryDirectory() as downloads:
+    with (
+        ServerProcess("--models", "heart,demo", "--port", "8880") as server,
+        tempfile.TemporaryDirectory() as downloads,
+    ):
         page = open_browser(Path(downloads))
         try:
             page.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
             server.wait_until_ready()
             for size, (width, height) in SIZES.items():
                 for scheme in ("light", "dark"):
-                    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-                        "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
-                    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-                        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+                    page.execute_cdp_cmd(
+                        "Emulation.setDeviceMetricsOverride",
+                        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+                    )
+                    page.execute_cdp_cmd(
+                        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+                    )
                     page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": width < 500})
                     for kind, show in (("page", speak), ("api", try_speech)):
                         show(page, server.address)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 60.0         # seconds that a test waits for what takes a second on an idle machine
+PATIENCE = 60.0  # seconds that a test waits for what takes a second on an idle machine
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
@@ -46,8 +46,11 @@ class ServerProcess:
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 [*limited, sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
-                stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"})
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"},
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://[^/ ]+", line)
@@ -95,8 +98,12 @@ class ServerProcess:
         folder = Path("/proc") / str(self.process.pid)
         facts = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         children = (folder / "task" / str(self.process.pid) / "children").read_text().split()
-        return {"memory_kib": int(facts["VmRSS"].split()[0]), "threads": int(facts["Threads"]),
-                "files": len(list((folder / "fd").iterdir())), "children": len(children)}
+        return {
+            "memory_kib": int(facts["VmRSS"].split()[0]),
+            "threads": int(facts["Threads"]),
+            "files": len(list((folder / "fd").iterdir())),
+            "children": len(children),
+        }
 
     def metric(self, name: str, token: str = "") -> float:
         """The value of a metric, summed over its labels."""

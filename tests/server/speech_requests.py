@@ -12,24 +12,47 @@ from tests.server.server_process import PATIENCE, ServerProcess
 
 TEXT = "The wind blew over the hill. It rained in the valley."
 LONG = " ".join([TEXT] * 12)
-LONGEST = "A." + " [pause:60s]" * 10     # 29 MB of sound, soon made: more than a connection's buffers hold
+LONGEST = "A." + " [pause:60s]" * 10  # 29 MB of sound, soon made: more than a connection's buffers hold
 TOKEN = "secret"
 
 
 def guarded_server() -> ServerProcess:
     """A server of both embedded voices that asks for ``TOKEN`` and has narrow limits."""
-    return ServerProcess("--models", "heart,demo", "--preload", "heart", "--token", TOKEN, "--map-voice",
-                         "alloy=heart", "--wyoming-port", "0", "--body", "1", "--idle", "2", "--requests", "40",
-                         "--add-voices", "--sound-ahead", "2")
+    return ServerProcess(
+        "--models",
+        "heart,demo",
+        "--preload",
+        "heart",
+        "--token",
+        TOKEN,
+        "--map-voice",
+        "alloy=heart",
+        "--wyoming-port",
+        "0",
+        "--body",
+        "1",
+        "--idle",
+        "2",
+        "--requests",
+        "40",
+        "--add-voices",
+        "--sound-ahead",
+        "2",
+    )
 
 
-def post(server: ServerProcess, path: str = "/v1/audio/speech", token: str = TOKEN, body: bytes | None = None,
-         **fields: Any) -> tuple[int, bytes]:
+def post(
+    server: ServerProcess, path: str = "/v1/audio/speech", token: str = TOKEN, body: bytes | None = None, **fields: Any
+) -> tuple[int, bytes]:
     """Status and body of the answer."""
-    body = json.dumps({"model": "heart", "input": TEXT, "response_format": "wav", **fields}).encode() \
-        if body is None else body
-    request = urllib.request.Request(server.address + path, body, {
-        "Authorization": f"Bearer {token}", "Content-Type": "application/json"})
+    body = (
+        json.dumps({"model": "heart", "input": TEXT, "response_format": "wav", **fields}).encode()
+        if body is None
+        else body
+    )
+    request = urllib.request.Request(
+        server.address + path, body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return response.status, response.read()
@@ -60,8 +83,10 @@ def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str
     connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", server.port))
     body = json.dumps({"model": "heart", "input": text, "response_format": form})
-    connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-                       f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    connection.sendall(
+        f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
     return connection
 
 

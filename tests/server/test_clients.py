@@ -39,7 +39,8 @@ def test_events_state_when_each_word_is_heard(server, fields):
 def test_the_openai_client_streams_a_file_that_can_be_read(server, form, rate):
     client = openai_client(server)
     with client.audio.speech.with_streaming_response.create(
-            model="tts-1", voice="default", input=TEXT, response_format=form) as response:
+        model="tts-1", voice="default", input=TEXT, response_format=form
+    ) as response:
         pieces = list(response.iter_bytes())
     with av.open(io.BytesIO(b"".join(pieces))) as container:
         assert container.streams.audio[0].rate == rate
@@ -52,7 +53,8 @@ def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(ser
     client = openai_client(server)
     whole = client.audio.speech.create(model="heart", voice="default", input=TEXT, response_format="pcm").content
     with client.audio.speech.with_streaming_response.create(
-            model="heart", voice="default", input=TEXT, response_format="pcm", stream_format="sse") as response:
+        model="heart", voice="default", input=TEXT, response_format="pcm", stream_format="sse"
+    ) as response:
         *deltas, done = (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line)
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     assert b"".join(base64.b64decode(event["audio"]) for event in deltas) == whole
@@ -64,7 +66,8 @@ def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(ser
 def test_a_client_is_told_of_letters_that_the_voice_does_not_have(server):
     note = "Cyrillic letters are read as the English ones nearest to them: the voice speaks English"
     with openai_client(server).audio.speech.with_streaming_response.create(
-            model="heart", voice="default", input="Да.", response_format="pcm", stream_format="sse") as response:
+        model="heart", voice="default", input="Да.", response_format="pcm", stream_format="sse"
+    ) as response:
         done = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line][-1]
     assert (response.headers["X-Notes"], done["notes"]) == (note, [note])
     assert float(response.headers["Server-Timing"].partition("dur=")[2].partition(",")[0]) >= 0
@@ -83,7 +86,7 @@ def test_the_openai_client_gets_its_own_errors(server):
     assert [model.id for model in client.models.list()] == ["heart", "demo"]
 
 
-NODE_CLIENT = "openai@7"       # Apache-2.0, of npm's registry
+NODE_CLIENT = "openai@7"  # Apache-2.0, of npm's registry
 NODE_PROGRAM = Path(__file__).with_name("openai_client.js")
 
 
@@ -94,8 +97,14 @@ def node_path(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 
 
 def test_the_node_client_streams(server, node_path):
-    found = subprocess.run(["node", "-e", NODE_PROGRAM.read_text(), server.address, TOKEN, TEXT], check=True,
-                           capture_output=True, text=True, timeout=PATIENCE, env=os.environ | {"NODE_PATH": node_path})
+    found = subprocess.run(
+        ["node", "-e", NODE_PROGRAM.read_text(), server.address, TOKEN, TEXT],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=os.environ | {"NODE_PATH": node_path},
+    )
     answer = json.loads(found.stdout)
     assert answer["status"] == 200
     assert answer["pieces"] > 1
@@ -108,13 +117,30 @@ def test_curl_receives_sound_while_it_is_made(server):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     body = json.dumps({"model": "heart", "input": LONG, "response_format": "pcm"})
-    found = subprocess.run(["curl", "-sN", "-o", os.devnull, "-w", "%{time_starttransfer} %{time_total} %{http_code}",
-                            "-H", f"Authorization: Bearer {TOKEN}", "-H", "Content-Type: application/json", "-d", body,
-                            f"{server.address}/v1/audio/speech"], capture_output=True, text=True, timeout=120,
-                           check=True)
+    found = subprocess.run(
+        [
+            "curl",
+            "-sN",
+            "-o",
+            os.devnull,
+            "-w",
+            "%{time_starttransfer} %{time_total} %{http_code}",
+            "-H",
+            f"Authorization: Bearer {TOKEN}",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            body,
+            f"{server.address}/v1/audio/speech",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     first, total, status = map(float, found.stdout.split())
     assert status == 200
-    assert first < 0.8 * total              # not at its end
+    assert first < 0.8 * total  # not at its end
 
 
 def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
@@ -146,7 +172,7 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
             await client.write_event(tts.SynthesizeStart().event())
             for piece in (TEXT[:10], TEXT[10:33], TEXT[33:]):
                 await client.write_event(tts.SynthesizeChunk(piece).event())
-            await client.write_event(tts.Synthesize(TEXT).event())       # Home Assistant sends it too
+            await client.write_event(tts.Synthesize(TEXT).event())  # Home Assistant sends it too
             await client.write_event(tts.SynthesizeStop().event())
             rate, data = await sound(client)
             assert len(data) > 2 * rate
@@ -161,8 +187,9 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
 
 def web_socket(server: ServerProcess, token: str = TOKEN) -> Any:
     client = pytest.importorskip("websockets.sync.client")
-    return client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream",
-                          additional_headers={"Authorization": f"Bearer {token}"})
+    return client.connect(
+        f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers={"Authorization": f"Bearer {token}"}
+    )
 
 
 def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
@@ -184,12 +211,17 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
 def heard(server: ServerProcess, *texts: str, **start: Any) -> tuple[bytes, list[dict[str, Any]]]:
     """The sound and the events of a WebSocket that is sent these texts."""
     with web_socket(server) as socket_:
-        for message in ({"type": "start", "model": "heart", **start},
-                        *({"type": "text", "text": text} for text in texts), {"type": "end"}):
+        for message in (
+            {"type": "start", "model": "heart", **start},
+            *({"type": "text", "text": text} for text in texts),
+            {"type": "end"},
+        ):
             socket_.send(json.dumps(message))
         messages = list(socket_)
-    return (b"".join(message for message in messages if isinstance(message, bytes)),
-            [json.loads(message) for message in messages if isinstance(message, str)])
+    return (
+        b"".join(message for message in messages if isinstance(message, bytes)),
+        [json.loads(message) for message in messages if isinstance(message, str)],
+    )
 
 
 def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server):
@@ -200,7 +232,7 @@ def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server):
     assert " ".join(word["word"] for word in words) == "The wind blew over the hill. It rained."
     starts, seconds = [word["start"] for word in words], len(sound) / 2 / 24000
     assert starts == sorted(starts)
-    assert seconds - 2 < starts[-1] < seconds           # of the whole sound, not of the last text alone
+    assert seconds - 2 < starts[-1] < seconds  # of the whole sound, not of the last text alone
 
 
 def test_the_sound_that_a_websocket_sends_in_a_format_with_frames_has_its_end(server):

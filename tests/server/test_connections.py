@@ -38,16 +38,25 @@ from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, ServerProcess
 from tests.server.speech_requests import begin
 
-UPGRADE = (b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-           b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, connections: Connections, seconds: float = 1.0) -> AsyncIterator[tuple[str, int]]:
     """The address of an ASGI application that is served with limits."""
     opened = open_port("127.0.0.1", 0)
-    server = QuietServer(uvicorn.Config(app, http=limited_protocol(seconds, connections), lifespan="off",
-                                        ws=limited_websocket(connections), log_config=None))
+    server = QuietServer(
+        uvicorn.Config(
+            app,
+            http=limited_protocol(seconds, connections),
+            lifespan="off",
+            ws=limited_websocket(connections),
+            log_config=None,
+        )
+    )
     task = asyncio.ensure_future(server.serve([opened]))
     try:
         yield opened.getsockname()
@@ -71,7 +80,7 @@ async def test_a_newcomer_takes_the_place_of_the_connection_that_was_silent_long
         reader, writer = silent[-1]
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        for reader, _ in silent[:5]:        # closed: reset, or at its end
+        for reader, _ in silent[:5]:  # closed: reset, or at its end
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         for _, writer in silent:
@@ -155,8 +164,9 @@ async def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more)
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while not left.is_set():
-            sending = asyncio.ensure_future(send({"type": "http.response.body", "body": bytes(1 << 20),
-                                                  "more_body": True}))
+            sending = asyncio.ensure_future(
+                send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+            )
             if not (await asyncio.wait([sending], timeout=0.2))[0]:
                 blocked.set()
                 assert (await receive())["type"] == "http.disconnect"
@@ -228,10 +238,12 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections():
 
 # The Wyoming protocol, and the server as a process
 
+
 @pytest.fixture(scope="module")
 def small_server():
-    with ServerProcess("--models", "heart", "--wyoming-port", "0", "--drain", "90", "--log-texts",
-                       descriptors=256) as server:
+    with ServerProcess(
+        "--models", "heart", "--wyoming-port", "0", "--drain", "90", "--log-texts", descriptors=256
+    ) as server:
         yield server.wait_until_ready()
 
 
@@ -243,9 +255,13 @@ def receive_until(connection: socket.socket, sign: bytes) -> None:
         received += data
 
 
-@pytest.mark.parametrize("event", [
-    b'{"type": "synthesize", "data": {"text": ["The wind"]}}\n',
-    b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": 4e148}}\n'])
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"type": "synthesize", "data": {"text": ["The wind"]}}\n',
+        b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": 4e148}}\n',
+    ],
+)
 def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, event):
     with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
         connection.sendall(event)
@@ -259,8 +275,11 @@ def test_the_sound_has_the_form_that_its_events_state(small_server):
             events = list(iter(lambda: read_event(stream) or pytest.fail("no answer"), AudioStop().event()))
     start, *chunks = events
     assert (start.data["width"], start.data["channels"]) == (2, 1)
-    assert all({key: chunk.data[key] for key in ("rate", "width", "channels")} == {
-        key: start.data[key] for key in ("rate", "width", "channels")} for chunk in chunks)
+    assert all(
+        {key: chunk.data[key] for key in ("rate", "width", "channels")}
+        == {key: start.data[key] for key in ("rate", "width", "channels")}
+        for chunk in chunks
+    )
     assert 0.3 < sum(len(chunk.payload) for chunk in chunks) / 2 / start.data["rate"] < 3
 
 
@@ -280,8 +299,10 @@ def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
     assert small_server.log_file.stat().st_size < 10_000
 
 
-@pytest.mark.parametrize(("name", "meant"), [
-    ("demo/heart", ("demo", "heart")), ("default", ("heart", "default")), (None, ("heart", "default"))])
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("demo/heart", ("demo", "heart")), ("default", ("heart", "default")), (None, ("heart", "default"))],
+)
 def test_a_voice_of_wyoming_is_named_with_its_model_or_is_of_the_first(name, meant):
     settings = ServerSettings(("heart", "demo"))
     client = WyomingClient(SimpleNamespace(settings=settings, catalogue=Catalogue(settings)), None, None)
@@ -312,10 +333,11 @@ def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
 
 def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
     """Without room in the queue, Linux drops a connection's first packet, and the client tries again after 1 s."""
+
     async def connect() -> None:
         server = WyomingServer(SimpleNamespace(settings=ServerSettings(("heart",)), is_full=bool), Connections(500))
         await server.start("127.0.0.1", 0)
-        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]     # none is accepted
+        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]  # none is accepted
         for client in clients:
             client.close()
         server.stop()
@@ -333,8 +355,11 @@ def chunk(text: str) -> bytes:
 def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered(small_server):
     """The last test: the server is gone after it."""
     address, statuses = ("127.0.0.1", small_server.wyoming_port), []
-    with (socket.create_connection(address, PATIENCE) as idle, socket.create_connection(address, PATIENCE) as speaking,
-          begin(small_server, buffer=1 << 20) as downloading):
+    with (
+        socket.create_connection(address, PATIENCE) as idle,
+        socket.create_connection(address, PATIENCE) as speaking,
+        begin(small_server, buffer=1 << 20) as downloading,
+    ):
         for connection in (idle, speaking):
             connection.sendall(b'{"type": "ping"}\n')
             receive_until(connection, b"pong")
@@ -343,7 +368,7 @@ def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_ar
         receive_until(downloading, b"HTTP/1.1 200")
         stopping = threading.Thread(target=lambda: statuses.append(small_server.stop()))
         stopping.start()
-        while idle.recv(1000):          # until the server closes it
+        while idle.recv(1000):  # until the server closes it
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 5)

@@ -47,6 +47,7 @@ async def received(job: Job) -> list[Any]:
 
 def turns(order: list[str], name: str, count: int) -> Work:
     """Work that notes its name in every turn."""
+
     def work(job: Job) -> None:
         for _ in range(count):
             order.append(name)
@@ -62,7 +63,7 @@ async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
     jobs = [engine.submit(lambda job: (begun.set(), gate.wait(5)))]
     begun.wait(5)
     yield jobs
-    while len(engine.turns._waiting) < len(jobs) - 1:       # all of them want a turn
+    while len(engine.turns._waiting) < len(jobs) - 1:  # all of them want a turn
         await asyncio.sleep(0.001)
     gate.set()
     await asyncio.gather(*map(received, jobs))
@@ -100,6 +101,7 @@ async def test_work_that_is_ahead_of_its_client_pauses_while_others_run(engine):
             for number in range(50):
                 produced[name] += 1
                 job.send(number, 1.0)
+
         return produce
 
     slow = engine.submit(work("slow")).items()
@@ -155,14 +157,14 @@ async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_clean
 @engine_of(requests=3)
 async def test_one_request_too_many_is_refused_until_another_ends(engine):
     opened = threading.Event()
-    await received(engine.submit(lambda job: None))     # how long it took is what the one too many must wait
+    await received(engine.submit(lambda job: None))  # how long it took is what the one too many must wait
     jobs = [engine.submit(lambda job: job.wait(opened.is_set)) for _ in range(3)]
     with pytest.raises(BusyError) as found:
         engine.submit(lambda job: None)
     assert 1 <= found.value.retry_after < 60
     opened.set()
     for job in jobs:
-        job.send_text("")           # wakes it
+        job.send_text("")  # wakes it
     await asyncio.gather(*map(received, jobs))
     await received(engine.submit(lambda job: None))
 
@@ -176,11 +178,13 @@ async def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_th
             for number in range(2):
                 order.append(f"{name} {number}")
                 job.send(number, seconds)
+
         return speak
 
     async with busy(engine) as jobs:
-        jobs += [engine.submit(work(name, seconds)) for name, seconds in
-                 {"ahead": 60.0, "short": 0.01, "late": 60.0}.items()]
+        jobs += [
+            engine.submit(work(name, seconds)) for name, seconds in {"ahead": 60.0, "short": 0.01, "late": 60.0}.items()
+        ]
     assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
 
 
@@ -214,7 +218,7 @@ async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_t
     job = engine.submit(lambda job: [job.put(text) for text in job.texts()])
     items = job.items()
     for text in ("one", "two"):
-        await asyncio.sleep(0.1)        # the engine has nothing to do
+        await asyncio.sleep(0.1)  # the engine has nothing to do
         job.send_text(text)
         assert await asyncio.wait_for(anext(items), 20) == text
         assert await received(engine.submit(lambda other: other.put(1))) == [1]
@@ -260,6 +264,7 @@ async def test_stopping_ends_the_thread_what_waits_and_what_has_not_begun(engine
 
 # Two at a time
 
+
 @engine_of(calls=2)
 async def test_two_jobs_run_at_a_time_and_a_third_waits(engine):
     both, third, order = threading.Barrier(2), threading.Event(), []
@@ -271,8 +276,7 @@ async def test_two_jobs_run_at_a_time_and_a_third_waits(engine):
 
         return engine.submit(run)
 
-    jobs = [work("a", lambda: (both.wait(10), third.wait(0.2))), work("b", lambda: both.wait(10)),
-            work("c", third.set)]
+    jobs = [work("a", lambda: (both.wait(10), third.wait(0.2))), work("b", lambda: both.wait(10)), work("c", third.set)]
     await asyncio.wait_for(asyncio.gather(*map(received, jobs)), 20)
     assert sorted(order) == ["a", "b", "c"]
     assert order[0] == "b"
@@ -294,7 +298,7 @@ async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engi
     job.leave()
     with pytest.raises(ClientGoneError):
         await asyncio.wait_for(received(job), 10)
-    assert engine.count == 0            # while it still runs
+    assert engine.count == 0  # while it still runs
     assert not cleaned.is_set()
     gate.set()
     wait_until(cleaned.is_set)

@@ -29,8 +29,9 @@ from ane.server.speech_service import Service
 from ane.server.websocket import websocket_routes
 
 
-def answer(settings: ServerSettings, *headers: tuple[str, bytes],
-           client: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
+def answer(
+    settings: ServerSettings, *headers: tuple[str, bytes], client: str = "127.0.0.1"
+) -> tuple[int, dict[str, Any]]:
     """Status and content for a request with these headers."""
     sent: list[dict[str, Any]] = []
 
@@ -41,8 +42,13 @@ def answer(settings: ServerSettings, *headers: tuple[str, bytes],
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/v1/models", "client": (client, 1),
-             "headers": [(name.encode(), value) for name, value in headers]}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/v1/models",
+        "client": (client, 1),
+        "headers": [(name.encode(), value) for name, value in headers],
+    }
     asyncio.run(Guard(reach, settings)(scope, None, send))
     return sent[0]["status"], json.loads(sent[1]["body"])
 
@@ -62,10 +68,15 @@ def test_a_token_outside_ascii_is_compared_as_the_bytes_that_were_sent():
     assert answer(settings, ("sec-websocket-protocol", protocols.encode()))[0] == 200
 
 
-@pytest.mark.parametrize(("settings", "client", "host", "status"), [
-    (ServerSettings(), "127.0.0.1", b"localhost", 200), (ServerSettings(), "192.0.2.1", b"localhost", 403),
-    (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"tts.example:443", 401),
-    (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"localhost", 403)])
+@pytest.mark.parametrize(
+    ("settings", "client", "host", "status"),
+    [
+        (ServerSettings(), "127.0.0.1", b"localhost", 200),
+        (ServerSettings(), "192.0.2.1", b"localhost", 403),
+        (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"tts.example:443", 401),
+        (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"localhost", 403),
+    ],
+)
 def test_a_client_of_another_machine_needs_a_token_and_the_name_of_the_server(settings, client, host, status):
     """Also where something else listens, as Ray Serve does: a header alone makes nobody local."""
     assert answer(settings, ("host", host), client=client)[0] == status
@@ -75,18 +86,26 @@ def test_the_page_states_the_limits():
     """In the rows of its table: one or two options, and as many numbers."""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`--.*?) \| ([\d, ]+)( MB)?[ s]* \|", page.partition("## Limits")[2], re.MULTILINE)
-    stated = {name.replace("-", "_"): int(number) << (20 if unit else 0) for names, numbers, unit in rows
-              for name, number in zip(re.findall(r"`--(.*?)`", names), numbers.split(","), strict=True)}
+    stated = {
+        name.replace("-", "_"): int(number) << (20 if unit else 0)
+        for names, numbers, unit in rows
+        for name, number in zip(re.findall(r"`--(.*?)`", names), numbers.split(","), strict=True)
+    }
     assert len(stated) > 10
     assert stated == {name: getattr(Limits(), name) for name in stated}
     seconds, memory = Limits().decoder_seconds, Limits().decoder_memory
     assert f"for at most {seconds:g} s and\n  with at most {memory / 2**30:g} GB of memory" in page
 
 
-def file_request(length: int, kind: str = "multipart/form-data; boundary=x",
-                 path: str = "/v1/audio/voices") -> dict[str, Any]:
-    return {"type": "http", "method": "POST", "path": path, "headers": [
-        (b"content-type", kind.encode()), (b"content-length", str(length).encode())]}
+def file_request(
+    length: int, kind: str = "multipart/form-data; boundary=x", path: str = "/v1/audio/voices"
+) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [(b"content-type", kind.encode()), (b"content-length", str(length).encode())],
+    }
 
 
 async def statuses(guard: Guard, *scopes: dict[str, Any]) -> list[int]:
@@ -100,9 +119,14 @@ async def statuses(guard: Guard, *scopes: dict[str, Any]) -> list[int]:
     return [status for status in sent if status]
 
 
-@pytest.mark.parametrize("scope", [
-    file_request(2 << 20, "multipart/x"), file_request(2 << 20, "multipart/form-data", "/v1/audio/speech"),
-    file_request(27 << 20)])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        file_request(2 << 20, "multipart/x"),
+        file_request(2 << 20, "multipart/form-data", "/v1/audio/speech"),
+        file_request(27 << 20),
+    ],
+)
 def test_a_body_is_large_only_where_files_are_taken(scope):
     assert asyncio.run(statuses(Guard(None, ServerSettings()), scope)) == [413]
 
@@ -124,7 +148,7 @@ def test_files_are_refused_before_they_are_read_when_others_take_their_room():
 @pytest.mark.parametrize(("sizes", "arrives"), [([1, 1, 1, 0], False), ([SLOWEST * 20] * 5 + [0], True)])
 def test_a_body_that_trickles_holds_its_place_for_as_long_as_its_bytes_deserve(monkeypatch, sizes, arrives):
     clock, parts = itertools.count(), iter(sizes)
-    monkeypatch.setattr("ane.server.guard.time", SimpleNamespace(monotonic=lambda: 20.0 * next(clock)))     # per part
+    monkeypatch.setattr("ane.server.guard.time", SimpleNamespace(monotonic=lambda: 20.0 * next(clock)))  # per part
 
     async def receive():
         size = next(parts)
@@ -148,9 +172,16 @@ def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
         raise RefusedError("é" * 100) if start.model == "unknown" else RuntimeError("the model is broken")
 
     app = FastAPI()
-    app.include_router(websocket_routes(SimpleNamespace(
-        settings=ServerSettings(), speak=None, catalogue=SimpleNamespace(request=request),
-        count_refusal=lambda *refusal: refusals.append(refusal))))
+    app.include_router(
+        websocket_routes(
+            SimpleNamespace(
+                settings=ServerSettings(),
+                speak=None,
+                catalogue=SimpleNamespace(request=request),
+                count_refusal=lambda *refusal: refusals.append(refusal),
+            )
+        )
+    )
     closed, refusals = [], []
     for name, kind in (("demo", "server_error"), ("unknown", "invalid_request_error")):
         with TestClient(app).websocket_connect("/v1/audio/stream") as socket:
@@ -182,8 +213,14 @@ def test_the_log_has_what_backends_report_and_only_warnings_of_libraries(capsys)
             logging.getLogger(name).info(name)
             logging.getLogger(name).warning(f"{name} warns")
     lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["ane.server", "ane.server warns", "ane.backends", "ane.backends warns", "uvicorn.error warns",
-                     "asyncio warns"]
+    assert lines == [
+        "ane.server",
+        "ane.server warns",
+        "ane.backends",
+        "ane.backends warns",
+        "uvicorn.error warns",
+        "asyncio warns",
+    ]
 
 
 ORIGIN, OTHER = "http://page.example:3000", "http://other.example"
@@ -193,15 +230,25 @@ TOKEN = {"Authorization": "Bearer secret"}
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     """Of an application that is served by something else, and counts no connections."""
-    service = Service(ServerSettings(("heart",), hosts=("testserver",), token="secret", origins=(ORIGIN,),
-                                     ignore_instructions=True, log_texts=True, limits=Limits(characters=40)))
+    service = Service(
+        ServerSettings(
+            ("heart",),
+            hosts=("testserver",),
+            token="secret",
+            origins=(ORIGIN,),
+            ignore_instructions=True,
+            log_texts=True,
+            limits=Limits(characters=40),
+        )
+    )
     yield TestClient(make_app(service))
     service.engine.stop()
 
 
 def speak(client: TestClient, text: str, **fields: Any) -> Any:
-    return client.post("/v1/audio/speech", headers=TOKEN, json={
-        "model": "heart", "input": text, "response_format": "pcm", **fields})
+    return client.post(
+        "/v1/audio/speech", headers=TOKEN, json={"model": "heart", "input": text, "response_format": "pcm", **fields}
+    )
 
 
 def test_a_page_of_a_named_origin_may_speak_reads_why_it_is_refused_and_no_other_may(client):
@@ -237,4 +284,6 @@ def test_errors_are_those_that_the_schema_states(client):
     assert client.get("/v1/nothing", headers=TOKEN).json()["error"]["type"] == "not_found_error"
     paths = client.get("/openapi.json", headers=TOKEN).json()["paths"]
     assert paths["/v1/audio/speech"]["post"]["responses"].keys() == {
-        "200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504))}
+        "200",
+        *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504)),
+    }

@@ -28,7 +28,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 DRAIN = 5
-HELD = "(a " * 13_000       # 39 KB in which something stays open for ever
+HELD = "(a " * 13_000  # 39 KB in which something stays open for ever
 UNSPOKEN = "... " * 9_000
 
 
@@ -39,8 +39,9 @@ def server() -> Iterator[ServerProcess]:
 
 
 def hostile_server() -> ServerProcess:
-    return ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--calls", "1",
-                         "--drain", str(DRAIN))
+    return ServerProcess(
+        "--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--calls", "1", "--drain", str(DRAIN)
+    )
 
 
 @contextlib.contextmanager
@@ -54,23 +55,28 @@ def by_websocket(server: ServerProcess, text: str) -> Iterator[None]:
     with open_socket(server) as socket_, contextlib.suppress(ConnectionClosed):
         socket_.send(json.dumps({"type": "start", "model": "heart"}))
         for start in range(0, len(text), 4):
-            socket_.send(json.dumps({"type": "text", "text": text[start:start + 4]}))
+            socket_.send(json.dumps({"type": "text", "text": text[start : start + 4]}))
         yield
 
 
 @contextlib.contextmanager
 def by_wyoming(server: ServerProcess, text: str) -> Iterator[None]:
     with socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(b'{"type": "synthesize-start"}\n' + b"".join(
-            json.dumps({"type": "synthesize-chunk", "data": {"text": text[start:start + 4]}}).encode() + b"\n"
-            for start in range(0, len(text), 4)))
+        connection.sendall(
+            b'{"type": "synthesize-start"}\n'
+            + b"".join(
+                json.dumps({"type": "synthesize-chunk", "data": {"text": text[start : start + 4]}}).encode() + b"\n"
+                for start in range(0, len(text), 4)
+            )
+        )
         yield
 
 
 def seconds_of_a_short_request(server: ServerProcess) -> float:
     body, began = json.dumps({"model": "heart", "input": "It rained.", "response_format": "wav"}), time.monotonic()
-    request = urllib.request.Request(f"{server.address}/v1/audio/speech", body.encode(),
-                                     {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/speech", body.encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         assert len(response.read()) > 10_000
     return time.monotonic() - began
@@ -135,8 +141,12 @@ lifecycle.run_server(settings, lambda address: print(address, flush=True))
 @pytest.mark.parametrize("calls", [1, 2])
 def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: int) -> None:
     """Neither on the engine's thread nor on one of its pool can a call be interrupted."""
-    with subprocess.Popen([sys.executable, "-c", CALL_WITHOUT_END.format(calls=calls)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", CALL_WITHOUT_END.format(calls=calls)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout.readline().startswith("http://")
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
@@ -175,8 +185,10 @@ def asking(server: ServerProcess, body: bytes, length: int) -> socket.socket:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(PATIENCE)
     client.connect(("127.0.0.1", server.port))
-    client.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                   b"Content-Length: %d\r\n\r\n" % length + body)
+    client.sendall(
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % length + body
+    )
     return client
 
 
@@ -184,14 +196,25 @@ def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why(
     """Sound in parts and in events, sound that nobody takes, a request that waits for its turn, half a body, and a
     WebSocket. A WebSocket without a text is closed at once."""
     fields = {"model": "heart", "input": "It rained in the valley, and we went home. " * 80}
-    bodies = [json.dumps({**fields, **more}).encode() for more in (
-        {"response_format": "pcm"}, {"stream_format": "sse"}, {"response_format": "pcm"}, {"stream": False}, {})]
-    with (ServerProcess("--models", "heart", "--preload", "heart", "--drain", "2", "--calls", "1") as server,
-          open_socket(server.wait_until_ready()) as idle, open_socket(server) as speaking):
+    bodies = [
+        json.dumps({**fields, **more}).encode()
+        for more in (
+            {"response_format": "pcm"},
+            {"stream_format": "sse"},
+            {"response_format": "pcm"},
+            {"stream": False},
+            {},
+        )
+    ]
+    with (
+        ServerProcess("--models", "heart", "--preload", "heart", "--drain", "2", "--calls", "1") as server,
+        open_socket(server.wait_until_ready()) as idle,
+        open_socket(server) as speaking,
+    ):
         speaking.send(json.dumps({"type": "start", "model": "heart"}))
         speaking.send(json.dumps({"type": "text", "text": fields["input"]}))
         assert speaking.recv(timeout=PATIENCE)
-        clients = [asking(server, body[:len(body) // (1 + (body is bodies[4]))], len(body)) for body in bodies]
+        clients = [asking(server, body[: len(body) // (1 + (body is bodies[4]))], len(body)) for body in bodies]
         begun = [client.recv(12) for client in clients[:3]]
         server.process.send_signal(signal.SIGTERM)
         with pytest.raises(ConnectionClosed) as closed:
@@ -199,8 +222,10 @@ def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why(
         assert closed.value.rcvd.code == 1012
         for sound in (clients[1], clients[0]):
             sound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        answers = [b"".join(iter(lambda client=client: client.recv(1 << 16), b"")) for client in
-                   (clients[0], clients[1], clients[3], clients[4])]
+        answers = [
+            b"".join(iter(lambda client=client: client.recv(1 << 16), b""))
+            for client in (clients[0], clients[1], clients[3], clients[4])
+        ]
         with contextlib.suppress(ConnectionClosed):
             while True:
                 answers.append(speaking.recv(timeout=PATIENCE, decode=False))
@@ -221,14 +246,19 @@ def short_requests(server: ServerProcess, count: int) -> float:
 @pytest.mark.parametrize("protocol", ["wyoming", "websocket"])
 def test_connections_without_a_text_take_no_place(protocol: str) -> None:
     """More of them than the server takes requests, or may have open."""
-    with ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--requests", "8",
-                       "--connections", "40") as server, contextlib.ExitStack() as stack:
+    with (
+        ServerProcess(
+            "--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--requests", "8", "--connections", "40"
+        ) as server,
+        contextlib.ExitStack() as stack,
+    ):
         server.wait_until_ready()
         for _ in range(60):
             if protocol == "wyoming":
                 connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE))
-                connection.sendall(b'{"type": "synthesize-start"}\n'
-                                   b'{"type": "synthesize-chunk", "data": {"text": " "}}\n')
+                connection.sendall(
+                    b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": " "}}\n'
+                )
             else:
                 socket_ = stack.enter_context(open_socket(server))
                 socket_.send(json.dumps({"type": "start", "model": "heart"}))
@@ -238,8 +268,10 @@ def test_connections_without_a_text_take_no_place(protocol: str) -> None:
 
 
 def test_clients_that_stop_writing_make_room_when_others_need_it() -> None:
-    with ServerProcess("--models", "heart", "--preload", "heart", "--requests", "4", "--idle",
-                       "2") as server, contextlib.ExitStack() as stack:
+    with (
+        ServerProcess("--models", "heart", "--preload", "heart", "--requests", "4", "--idle", "2") as server,
+        contextlib.ExitStack() as stack,
+    ):
         server.wait_until_ready()
         for _ in range(4):
             socket_ = stack.enter_context(open_socket(server))
@@ -272,37 +304,44 @@ def slowest_health(server: ServerProcess, connection: socket.socket, data: bytes
     return slowest
 
 
-EMPTY_CONTINUATION, PING = b"\x00\x80\0\0\0\0", b"\x89\x80\0\0\0\0"       # masked, without payload
+EMPTY_CONTINUATION, PING = b"\x00\x80\0\0\0\0", b"\x89\x80\0\0\0\0"  # masked, without payload
 OPENING = b"\x01\x80\0\0\0\0"
 
 
-@pytest.mark.parametrize("frames", [OPENING + EMPTY_CONTINUATION * 1_000_000, PING * 1_000_000],
-                         ids=["continuations", "pings"])
+@pytest.mark.parametrize(
+    "frames", [OPENING + EMPTY_CONTINUATION * 1_000_000, PING * 1_000_000], ids=["continuations", "pings"]
+)
 def test_frames_that_hold_no_text_hold_nobody_up_and_end_their_connection(server: ServerProcess, frames: bytes) -> None:
     key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-                           f"Connection: Upgrade\r\n{key}\r\n\r\n".encode())
+        connection.sendall(
+            f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\n{key}\r\n\r\n".encode()
+        )
         assert b" 101 " in connection.recv(1000)
         assert slowest_health(server, connection, frames) < 2
 
 
 def test_a_body_in_a_million_parts_holds_nobody_up(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
-                           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         assert slowest_health(server, connection, b"1\r\n \r\n" * 900_000) < 2
     body = json.dumps({"model": "heart", "input": "It rained."}).encode().ljust(300_000)
-    parts = b"".join(b"12c\r\n" + body[start:start + 300] + b"\r\n" for start in range(0, len(body), 300))
+    parts = b"".join(b"12c\r\n" + body[start : start + 300] + b"\r\n" for start in range(0, len(body), 300))
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + parts
-                           + b"0\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
+        )
         assert b" 200 " in connection.recv(1000)
 
 
 def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:
     """By every protocol, before and after a request has its place; without their texts."""
+
     def ask(path: str, body: bytes, **headers: str) -> None:
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(urllib.request.Request(f"{server.address}{path}", body, headers), timeout=PATIENCE)
@@ -323,14 +362,21 @@ def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:
     assert server.metric("ane_refused_requests_total") - before == 6
     refused = [record for record in server.log()[logged:] if record["message"] == "request refused"]
     assert [(record["kind"], record["status"]) for record in refused] == [
-        ("speech", 400), ("speech", 400), ("speech", 403), ("other", 404), ("stream", 404), ("wyoming", 404)]
+        ("speech", 400),
+        ("speech", 400),
+        ("speech", 403),
+        ("other", 404),
+        ("stream", 404),
+        ("wyoming", 404),
+    ]
     assert "secret" not in server.log_file.read_text()
 
 
 @pytest.mark.parametrize("text", ["🙂", "...", " "])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_home_assistant_is_told_of_a_text_that_cannot_be_spoken(server: ServerProcess, text: str,
-                                                                      streaming: bool) -> None:
+async def test_home_assistant_is_told_of_a_text_that_cannot_be_spoken(
+    server: ServerProcess, text: str, streaming: bool
+) -> None:
     """Its integration reads events until the sound ends or the connection does, and nothing of an error."""
     from wyoming.client import AsyncTcpClient
 

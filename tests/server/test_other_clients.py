@@ -35,16 +35,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
     home = tmp_path_factory.mktemp("home")
     write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
-    with ServerProcess("--models", "heart,demo", "--preload", "heart", "--transcriber", "ear", "--add-voices",
-                       "--map-voice", "nova=michael", home=home) as running:
+    with ServerProcess(
+        "--models",
+        "heart,demo",
+        "--preload",
+        "heart",
+        "--transcriber",
+        "ear",
+        "--add-voices",
+        "--map-voice",
+        "nova=michael",
+        home=home,
+    ) as running:
         yield running.wait_until_ready()
 
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Any:
     """OpenAI's client, which refuses an answer that has not the types of its API."""
-    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0,
-                         _strict_response_validation=True)
+    return openai.OpenAI(
+        base_url=f"{server.address}/v1", api_key="none", max_retries=0, _strict_response_validation=True
+    )
 
 
 def get(server: ServerProcess, path: str) -> Any:
@@ -54,17 +65,25 @@ def get(server: ServerProcess, path: str) -> Any:
 
 def speak(server: ServerProcess, **fields: Any) -> tuple[Any, bytes]:
     """The headers and the body of the answer to a request with these fields alone."""
-    request = urllib.request.Request(f"{server.address}/v1/audio/speech", json.dumps(fields).encode(),
-                                     {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/speech", json.dumps(fields).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         return response.headers, response.read()
 
 
 # OpenAI's client, with its types
 
+
 def test_a_transcription_has_the_types_of_openais_client(client):
-    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(), temperature=1, language="en-US",
-                                                response_format="verbose_json", timestamp_granularities=["word"])
+    answer = client.audio.transcriptions.create(
+        model="whisper-1",
+        file=sound_file(),
+        temperature=1,
+        language="en-US",
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+    )
     assert answer.language == "english"
     seeks = [segment.seek for segment in answer.segments]
     assert seeks[0] == 0
@@ -74,8 +93,9 @@ def test_a_transcription_has_the_types_of_openais_client(client):
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_transcription_is_streamed_while_it_is_made(client, form):
     fields = {"model": "whisper-1", "temperature": 1, "language": "English", "prompt": "Kubrick"}
-    *deltas, done = client.audio.transcriptions.create(file=sound_file(35.0), stream=True, response_format=form,
-                                                       **fields)
+    *deltas, done = client.audio.transcriptions.create(
+        file=sound_file(35.0), stream=True, response_format=form, **fields
+    )
     whole = client.audio.transcriptions.create(file=sound_file(35.0), **fields)
     assert {event.type for event in deltas} == {"transcript.text.delta"}
     assert "".join(event.delta for event in deltas).strip() == done.text == whole.text
@@ -94,10 +114,17 @@ def test_what_is_wrong_with_a_streamed_transcription_is_told_with_its_status(cli
 @pytest.mark.parametrize("path", ["transcriptions", "translations", "voices"])
 def test_a_field_of_a_form_that_has_no_effect_is_refused(server, path):
     field = "audio_sample" if path == "voices" else "file"
-    body = form_with(sound_file(), field, model="ear", name="ann", consent="I agree that this voice is mine.",
-                     chunking_strategy="auto")
-    request = urllib.request.Request(f"{server.address}/v1/audio/{path}", body,
-                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    body = form_with(
+        sound_file(),
+        field,
+        model="ear",
+        name="ann",
+        consent="I agree that this voice is mine.",
+        chunking_strategy="auto",
+    )
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/{path}", body, {"Content-Type": "multipart/form-data; boundary=x"}
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=PATIENCE)
     error = json.load(refused.value)["error"]
@@ -114,18 +141,25 @@ def test_openais_names_can_be_looked_up(client):
 
 # Open WebUI: get_available_voices and get_available_models of backend/open_webui/routers/audio.py
 
+
 def test_open_webui_lists_the_voices_and_the_models(server):
     data = get(server, "/v1/audio/voices")
     assert {voice["id"]: voice["name"] for voice in data.get("voices", [])} == {
-        voice["id"]: voice["id"] for voice in data["data"]}
+        voice["id"]: voice["id"] for voice in data["data"]
+    }
     assert {"default", "heart", "michael"} <= {voice["id"] for voice in data["voices"]}
     assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["heart", "demo"]
 
 
-@pytest.mark.parametrize("fields", [
-    {"model": "tts-1", "input": TEXT, "voice": "alloy"},                            # Open WebUI
-    {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "mp3", "speed": 1},     # SillyTavern
-    {"model": "tts-1", "input": TEXT}], ids=["open-webui", "silly-tavern", "libre-chat"])   # LibreChat without voices
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "tts-1", "input": TEXT, "voice": "alloy"},  # Open WebUI
+        {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "mp3", "speed": 1},  # SillyTavern
+        {"model": "tts-1", "input": TEXT},
+    ],
+    ids=["open-webui", "silly-tavern", "libre-chat"],
+)  # LibreChat without voices
 def test_chat_programs_are_spoken_to_as_they_ask(server, fields):
     """As of routers/audio.py, tts/openai-compatible.js and TTSService.js of these projects."""
     headers, sound = speak(server, **fields)
@@ -135,10 +169,12 @@ def test_chat_programs_are_spoken_to_as_they_ask(server, fields):
 
 # Kokoro-FastAPI's clients
 
+
 def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
     _, plain = speak(server, model="heart", input=TEXT, response_format="wav")
-    _, theirs = speak(server, model="tts-1", voice="alloy", input=TEXT, response_format="WAV", speed=None, stream=True,
-                      lang_code="a")
+    _, theirs = speak(
+        server, model="tts-1", voice="alloy", input=TEXT, response_format="WAV", speed=None, stream=True, lang_code="a"
+    )
     assert theirs == plain
     with pytest.raises(urllib.error.HTTPError, match="400"):
         speak(server, model="tts-1", input=TEXT, lang_code="ja")
@@ -163,6 +199,7 @@ def test_a_finished_file_states_its_length(server, form):
 
 # What one client does stays its own
 
+
 @pytest.mark.parametrize("name", ["alloy", "Alloy", "default", "nova", "marin"])
 def test_a_new_voice_cannot_take_a_name_that_others_use(server, name):
     """With --add-voices, whoever adds "alloy" would change what all others hear under it."""
@@ -181,10 +218,16 @@ def test_the_error_of_a_clip_names_no_path_of_the_server(server):
 
 
 def add_voice(server: ServerProcess, name: str, seconds: float = 6.0) -> dict[str, Any]:
-    body = form_with(sound_file(seconds), "audio_sample", name=name, model="demo",
-                     consent="I agree that this recording of mine is used to make speech.")
-    request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
-                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    body = form_with(
+        sound_file(seconds),
+        "audio_sample",
+        name=name,
+        model="demo",
+        consent="I agree that this recording of mine is used to make speech.",
+    )
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/voices", body, {"Content-Type": "multipart/form-data; boundary=x"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return json.load(response)

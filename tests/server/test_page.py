@@ -64,8 +64,12 @@ def press(page: Any, *keys: str) -> None:
 
 def speak(page: Any, text: str, **fields: str) -> None:
     for name, value in {"text": text, **fields}.items():
-        page.execute_script("const field = document.getElementById(arguments[0]); field.value = arguments[1];"
-                            "field.dispatchEvent(new Event('input', {bubbles: true}))", name, value)
+        page.execute_script(
+            "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', {bubbles: true}))",
+            name,
+            value,
+        )
     page.find_element("id", "speak").click()
 
 
@@ -88,6 +92,7 @@ def ended(page: Any) -> bool:
 
 
 # These two in this order: the first has no token yet
+
 
 def test_a_token_is_asked_for(browser):
     wait_until(lambda: text_of(browser, "error") == "This server needs a token.")
@@ -118,12 +123,12 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, 
     assert len(parts) > 1, "it was heard while it was made"
     sound = heard(browser)
     assert 3 < len(sound) / RATE < 7
-    assert np.sqrt((sound ** 2).mean()) > 0.03
+    assert np.sqrt((sound**2).mean()) > 0.03
     pytest.importorskip("pocketsphinx", reason="needs the extra test")
     assert edits(words(TEXT), Recogniser([]).transcribe(sound, RATE).split()) <= 3
     assert [word for word, _ in lit] == TEXT.split()
     starts = [word["start"] for event in events(server, word_times=True) for word in event.get("words", ())]
-    late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))     # a busy machine draws single words late
+    late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))  # a busy machine draws single words late
     assert np.median(late) < 0.1
     assert late.max() < 0.6
     assert text_of(browser, "status").startswith(f"Done: {len(sound) / RATE:.1f} s of sound in ")
@@ -140,7 +145,7 @@ def test_the_sound_can_be_downloaded(page, downloads):
     data = file.read_bytes()
     assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
     np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
-    page.execute_script("$('text').value = 'Another text.'")     # the MP3 is of the sound that is shown
+    page.execute_script("$('text').value = 'Another text.'")  # the MP3 is of the sound that is shown
     page.find_element("id", "download-mp3").click()
     wait_until((downloads / "speech.mp3").exists)
     assert abs(soundfile.info(downloads / "speech.mp3").duration - len(heard(page)) / RATE) < 0.1
@@ -151,7 +156,7 @@ def test_escape_stops_the_sound_and_the_request(page, server):
     from selenium.webdriver.common.keys import Keys
 
     speak(page, " ".join([TEXT] * 40), model="demo")
-    wait_until(lambda: active(server) == 1)      # before that there is nothing to log
+    wait_until(lambda: active(server) == 1)  # before that there is nothing to log
     press(page, Keys.ESCAPE)
     assert text_of(page, "status") == "Stopped."
     assert not page.find_element("id", "stop").is_enabled()
@@ -222,29 +227,37 @@ def test_warnings_are_shown_with_the_sound_and_its_entry_in_the_history(page):
 
 @pytest.mark.parametrize(("width", "height"), [(390, 700), (1280, 720)])
 def test_the_player_stays_in_view_and_the_history_is_before_the_code(page, width, height):
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
     try:
         speak(page, f"{TEXT} " * 30)
         wait_until(lambda: page.find_elements("css selector", "#words .lit"))
         for share in (0, 0.5, 1):
             page.execute_script("scrollTo(0, arguments[0] * document.documentElement.scrollHeight)", share)
             top, bottom = page.execute_script(
-                "const {top, bottom} = $('play').getBoundingClientRect(); return [top, bottom]")
+                "const {top, bottom} = $('play').getBoundingClientRect(); return [top, bottom]"
+            )
             assert 0 <= top < bottom <= height, share
         assert page.execute_script(
-            "return $('history').getBoundingClientRect().top < $('code').getBoundingClientRect().top")
+            "return $('history').getBoundingClientRect().top < $('code').getBoundingClientRect().top"
+        )
         page.find_element("id", "play").click()
         assert text_of(page, "play") == "Play"
     finally:
-        press(page, "\ue00c")       # Escape
+        press(page, "\ue00c")  # Escape
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_page_names_the_voice_of_a_model(page):
-    names = {model: page.execute_script(
-        "$('model').value = arguments[0]; showChoices(); return [...$('voice').options].map(({value}) => value)", model)
-        for model in ("heart", "demo")}
+    names = {
+        model: page.execute_script(
+            "$('model').value = arguments[0]; showChoices(); return [...$('voice').options].map(({value}) => value)",
+            model,
+        )
+        for model in ("heart", "demo")
+    }
     assert names["heart"] == ["heart"]
     assert names["demo"][:2] == ["heart", "michael"]
 
@@ -284,10 +297,13 @@ def test_the_api_can_be_tried_on_its_page(docs):
 @pytest.mark.parametrize("width", [320, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_of_the_api_has_no_fault_and_fits(docs, width, scheme):
-    docs.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    docs.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": width, "height": 780, "deviceScaleFactor": 1, "mobile": width < 500})
+    docs.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    docs.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 780, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
     try:
         answer_to(docs, "get-v1-audio-voices")
         assert docs.execute_script("return document.documentElement.scrollWidth") <= width
@@ -297,10 +313,13 @@ def test_the_page_of_the_api_has_no_fault_and_fits(docs, width, scheme):
 
 
 def test_the_code_does_what_the_page_does(page, tmp_path):
-    speak(page, "It's a \"quoted\" $HOME — text.\n", seed="3", speed="1.1")
+    speak(page, 'It\'s a "quoted" $HOME — text.\n', seed="3", speed="1.1")
     sizes = {}
-    for language, command in {"curl": ["bash", "-c"], "python": [sys.executable, "-c"],
-                              "javascript": ["node", "--input-type=module", "-e"]}.items():
+    for language, command in {
+        "curl": ["bash", "-c"],
+        "python": [sys.executable, "-c"],
+        "javascript": ["node", "--input-type=module", "-e"],
+    }.items():
         if shutil.which("curl" if language == "curl" else command[0]) is None:
             continue
         if language == "python":
@@ -318,8 +337,9 @@ def test_the_code_does_what_the_page_does(page, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(page, scheme):
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
     speak(page, TEXT)
     wait_until(lambda: page.find_elements("css selector", ".lit"))
     page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
@@ -328,8 +348,9 @@ def test_axe_finds_no_fault(page, scheme):
 
 def test_it_fits_a_phone(page):
     speak(page, "Rain fell." + "long" * 30)
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": 320, "height": 780, "deviceScaleFactor": 2, "mobile": True})
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 320, "height": 780, "deviceScaleFactor": 2, "mobile": True}
+    )
     try:
         assert page.execute_script("return document.documentElement.scrollWidth") == 320
     finally:
@@ -342,8 +363,10 @@ def test_no_other_script_runs(page, server):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not [part for part in html.split('"') if part.startswith(("http:", "https:", "//"))]
-    for attack in ("document.body.innerHTML = '<b></b>'", "document.body.append(Object.assign("
-                   "document.createElement('script'), {text: 'window.run = 1'}))"):
+    for attack in (
+        "document.body.innerHTML = '<b></b>'",
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.run = 1'}))",
+    ):
         with pytest.raises(Exception, match="requires 'Trusted"):
             page.execute_script(attack)
     speak(page, "<img src=x onerror='window.run = 1'>Rain fell.")

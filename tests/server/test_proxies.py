@@ -50,14 +50,16 @@ http {{
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "heart", "--preload", "heart", "--hosts", "TTS.example", "--base-path",
-                       "/tts") as running:
+    with ServerProcess(
+        "--models", "heart", "--preload", "heart", "--hosts", "TTS.example", "--base-path", "/tts"
+    ) as running:
         yield running.wait_until_ready()
 
 
 @pytest.fixture(scope="module", params=["/", ""], ids=["path-removed", "path-kept"])
-def proxy(request: pytest.FixtureRequest, server: ServerProcess,
-          tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def proxy(
+    request: pytest.FixtureRequest, server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
     """The port of an nginx in front of the server, which removes /tts from paths or leaves it."""
     if NGINX is None:
         pytest.skip("needs nginx: apt-get install nginx-light")
@@ -78,9 +80,15 @@ def answers(port: int) -> bool:
 
 
 def status(port: int, path: str, body: bytes | None = None, **headers: str) -> int:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {
-        "Host": NAME, "Content-Type": "application/json", **{key.replace("_", "-"): value
-                                                             for key, value in headers.items()}})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        body,
+        {
+            "Host": NAME,
+            "Content-Type": "application/json",
+            **{key.replace("_", "-"): value for key, value in headers.items()},
+        },
+    )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             response.read()
@@ -93,8 +101,7 @@ def test_the_page_the_api_and_text_while_it_is_written_work_behind_nginx(proxy: 
     for path in ("/tts/", "/tts/health", "/tts/docs", "/tts/openapi.json", "/tts/v1/models"):
         assert status(proxy, path) == 200
     assert status(proxy, "/tts/v1/audio/speech", SPEECH, Origin=f"https://{NAME}") == 200
-    with connect(f"ws://{NAME}/tts/v1/audio/stream",
-                 sock=socket.create_connection(("127.0.0.1", proxy))) as socket_:
+    with connect(f"ws://{NAME}/tts/v1/audio/stream", sock=socket.create_connection(("127.0.0.1", proxy))) as socket_:
         for kind, content in (("start", {"model": "heart"}), ("text", {"text": "It rained."}), ("end", {})):
             socket_.send(json.dumps({"type": kind, **content}))
         *sound, done = list(socket_)
@@ -107,7 +114,7 @@ def test_behind_nginx_strangers_need_a_token_and_pages_of_others_are_refused(pro
     assert status(proxy, "/tts/v1/models", X_Forwarded_For="203.0.113.9") == 403
     assert status(proxy, "/tts/v1/audio/speech", SPEECH, Origin="https://elsewhere.example") == 403
     assert status(proxy, "/tts/v1/models", Host="elsewhere.example") == 403
-    assert status(server.port, "/v1/models", Host=f"127.0.0.1:{server.port}") == 200        # a health check, directly
+    assert status(server.port, "/v1/models", Host=f"127.0.0.1:{server.port}") == 200  # a health check, directly
 
 
 def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
@@ -122,11 +129,20 @@ def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
 CADDY = {"host": NAME, "x-forwarded-for": "127.0.0.1", "x-forwarded-host": NAME, "x-forwarded-proto": "https"}
 
 
-@pytest.mark.parametrize(("headers", "token", "passes"), [
-    ({}, "", True), ({"origin": f"https://{NAME}"}, "", True), ({"origin": "https://elsewhere.example"}, "", False),
-    ({"x-forwarded-for": "203.0.113.9"}, "", False), ({"x-forwarded-for": "203.0.113.9"}, "secret", True),
-    ({"forwarded": 'for="[2001:db8::1]:4711";proto=https'}, "", False), ({"forwarded": 'for="[::1]"'}, "", True),
-    ({"x-forwarded-for": "127.0.0.1, 127.0.0.1"}, "", True), ({"x-real-ip": "203.0.113.9"}, "", False)])
+@pytest.mark.parametrize(
+    ("headers", "token", "passes"),
+    [
+        ({}, "", True),
+        ({"origin": f"https://{NAME}"}, "", True),
+        ({"origin": "https://elsewhere.example"}, "", False),
+        ({"x-forwarded-for": "203.0.113.9"}, "", False),
+        ({"x-forwarded-for": "203.0.113.9"}, "secret", True),
+        ({"forwarded": 'for="[2001:db8::1]:4711";proto=https'}, "", False),
+        ({"forwarded": 'for="[::1]"'}, "", True),
+        ({"x-forwarded-for": "127.0.0.1, 127.0.0.1"}, "", True),
+        ({"x-real-ip": "203.0.113.9"}, "", False),
+    ],
+)
 async def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str, passes: bool) -> None:
     found: list[int] = []
 
@@ -139,15 +155,28 @@ async def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str
 
     lines = {**CADDY, **headers, **({"authorization": f"Bearer {token}"} if token else {})}
     guard = Guard(app, ServerSettings(hosts=(NAME,), token=token))
-    await guard({"type": "http", "path": "/v1/models", "client": ("127.0.0.1", 1), "method": "GET",
-                 "headers": [(key.encode(), value.encode()) for key, value in lines.items()]}, None, send)
+    await guard(
+        {
+            "type": "http",
+            "path": "/v1/models",
+            "client": ("127.0.0.1", 1),
+            "method": "GET",
+            "headers": [(key.encode(), value.encode()) for key, value in lines.items()],
+        },
+        None,
+        send,
+    )
     assert found == [200 if passes else 403]
 
 
 def test_addresses_of_clients_are_read_in_each_form() -> None:
-    headers = SimpleNamespace(getlist=lambda key: {
-        "x-forwarded-for": ["203.0.113.9, 10.0.0.1:80", " 2001:db8::1 "], "x-real-ip": [],
-        "forwarded": ['for=192.0.2.60;proto=http, For="[2001:db8:cafe::17]:4711"']}[key])
+    headers = SimpleNamespace(
+        getlist=lambda key: {
+            "x-forwarded-for": ["203.0.113.9, 10.0.0.1:80", " 2001:db8::1 "],
+            "x-real-ip": [],
+            "forwarded": ['for=192.0.2.60;proto=http, For="[2001:db8:cafe::17]:4711"'],
+        }[key]
+    )
     assert forwarded_for(headers) == ["203.0.113.9", "10.0.0.1", "2001:db8::1", "192.0.2.60", "2001:db8:cafe::17"]
 
 

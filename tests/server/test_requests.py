@@ -20,26 +20,29 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"input": "x" * 4097}, "input must have at most 4096 characters, got 4097"),
-    ({"instructions": "whisper"}, "no model here follows instructions"),
-    ({"preset": "fastest"}, "preset has no effect on heart models"),
-    ({"speed": 9}, "speed: Input should be less than or equal to 4"),
-    ({"speed": 0.2}, "speed: Input should be greater than or equal to 0.25"),
-    ({"voice": "../../etc/passwd"}, "has no voice '../../etc/passwd'"),
-    ({"model": "/etc"}, "no model is named '/etc' here"),
-    ({"input": "\ud800"}, "input: Input should be a valid string"),
-    ({"input": " … "}, "nothing to say"),
-    ({"model": "demo", "input": "[voice:/etc/passwd]Hello."}, "demo has no voice '/etc/passwd'"),
-    ({"model": "demo", "cast": {"speakers": {"Anna": "../a"}}}, "demo has no voice '../a'"),
-    ({"cast": {"speakers": {"Anna": "heart"}}}, "cast has no effect on heart, which has one voice"),
-    ({"input": "[voice:heart]Hello."}, "voice has no effect on heart models"),
-    ({"loud": True}, "loud: Extra inputs are not permitted"),
-    ({"lexicon": {"wind": "a", "Wind": "b"}}, "has an entry already"),
-    ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
-    ({"input": "<speak><break time='9d'/></speak>"}, "break"),
-    ({"model": "demo", "voice": "alloy", "speed": 4}, "speed must be from 0.5 to 2"),
-])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": "x" * 4097}, "input must have at most 4096 characters, got 4097"),
+        ({"instructions": "whisper"}, "no model here follows instructions"),
+        ({"preset": "fastest"}, "preset has no effect on heart models"),
+        ({"speed": 9}, "speed: Input should be less than or equal to 4"),
+        ({"speed": 0.2}, "speed: Input should be greater than or equal to 0.25"),
+        ({"voice": "../../etc/passwd"}, "has no voice '../../etc/passwd'"),
+        ({"model": "/etc"}, "no model is named '/etc' here"),
+        ({"input": "\ud800"}, "input: Input should be a valid string"),
+        ({"input": " … "}, "nothing to say"),
+        ({"model": "demo", "input": "[voice:/etc/passwd]Hello."}, "demo has no voice '/etc/passwd'"),
+        ({"model": "demo", "cast": {"speakers": {"Anna": "../a"}}}, "demo has no voice '../a'"),
+        ({"cast": {"speakers": {"Anna": "heart"}}}, "cast has no effect on heart, which has one voice"),
+        ({"input": "[voice:heart]Hello."}, "voice has no effect on heart models"),
+        ({"loud": True}, "loud: Extra inputs are not permitted"),
+        ({"lexicon": {"wind": "a", "Wind": "b"}}, "has an entry already"),
+        ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
+        ({"input": "<speak><break time='9d'/></speak>"}, "break"),
+        ({"model": "demo", "voice": "alloy", "speed": 4}, "speed must be from 0.5 to 2"),
+    ],
+)
 def test_a_request_that_cannot_be_met_is_refused_in_openais_shape(server, fields, message):
     status, _ = answer = post(server, **fields)
     assert status in (400, 404)
@@ -59,7 +62,7 @@ def test_extensions_change_the_sound(server):
     assert sound(**tortoise, seed=3) == sound(**tortoise, seed=3) != sound(**tortoise, seed=4)
     assert len(sound(speed=2)) < 0.7 * len(sound())
     assert sound(lexicon={"wind": "water"}) == sound(input=TEXT.replace("wind", "water")) != sound()
-    assert sound(voice={"id": "default"}) == sound() == sound(voice="alloy")      # mapped to a voice of demo's alone
+    assert sound(voice={"id": "default"}) == sound() == sound(voice="alloy")  # mapped to a voice of demo's alone
 
 
 def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
@@ -70,13 +73,14 @@ def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
     assert cast != sound(input=text, cast={"speakers": {"Bella": "michael"}})
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000,
-                                  b"x" * 3_000_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000, b"x" * 3_000_000]
+)
 def test_malformed_and_huge_bodies_are_refused(server, body):
     try:
         status, _ = answer = post(server, body=body)
     except (ConnectionError, urllib.error.URLError):
-        assert len(body) > 1 << 20      # refused before all of it was sent
+        assert len(body) > 1 << 20  # refused before all of it was sent
         return
     assert status == (413 if len(body) > 1 << 20 else 400)
     assert error_of(answer)["message"]
@@ -84,8 +88,10 @@ def test_malformed_and_huge_bodies_are_refused(server, body):
 
 def test_a_chunked_body_is_measured_as_it_arrives(server):
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-                           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(
+            f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        )
         try:
             for _ in range(40):
                 connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
@@ -94,10 +100,16 @@ def test_a_chunked_body_is_measured_as_it_arrives(server):
         assert b"413" in connection.recv(1000).partition(b"\r\n")[0]
 
 
-@pytest.mark.parametrize(("headers", "status"), [
-    ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": ""}, 401),
-    ({"Authorization": "Basic c2VjcmV0"}, 401), ({"Host": "evil.example"}, 403),
-    ({"Origin": "http://evil.example"}, 403)])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Authorization": "Basic c2VjcmV0"}, 401),
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+    ],
+)
 def test_clients_without_the_token_and_foreign_pages_are_refused(server, headers, status):
     request = urllib.request.Request(f"{server.address}/v1/models", headers={**AUTHORIZED, **headers})
     with pytest.raises(urllib.error.HTTPError) as found:
@@ -127,13 +139,14 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
 
 # Clients that go, or dawdle
 
+
 def test_requests_of_clients_that_leave_or_do_not_read_end(server):
     files = server.status()["files"]
     connections = [begin(server, LONGEST) for _ in range(4)]
     wait_until(lambda: active(server) == 4)
     for connection in connections[::2]:
         connection.close()
-    wait_until(lambda: active(server) == 0)         # the others take nothing: after --idle they are closed
+    wait_until(lambda: active(server) == 0)  # the others take nothing: after --idle they are closed
     outcomes = [record["outcome"] for record in server.log() if record["message"] == "request"]
     assert outcomes[-4:] == ["client gone"] * 4
     assert post(server)[0] == 200
@@ -145,10 +158,12 @@ def test_requests_of_clients_that_leave_or_do_not_read_end(server):
 def test_connections_that_send_no_complete_request_are_closed(server):
     head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
     with ExitStack() as stack:
-        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
-                       for _ in range(3)]
-        for connection, start in zip(connections, (b"", head + b"X-Slow: ", head + b"Content-Length: 100\r\n\r\n{"),
-                                     strict=True):
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE)) for _ in range(3)
+        ]
+        for connection, start in zip(
+            connections, (b"", head + b"X-Slow: ", head + b"Content-Length: 100\r\n\r\n{"), strict=True
+        ):
             connection.sendall(start)
         for connection in connections:
             received = connection.recv(10_000)
@@ -158,8 +173,11 @@ def test_connections_that_send_no_complete_request_are_closed(server):
 def test_more_requests_than_fit_are_told_when_to_try_again(server):
     connections = [begin(server) for _ in range(40)]
     wait_until(lambda: active(server) == 40)
-    request = urllib.request.Request(f"{server.address}/v1/audio/speech", b'{"model": "heart", "input": "No."}',
-                                     {**AUTHORIZED, "Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/speech",
+        b'{"model": "heart", "input": "No."}',
+        {**AUTHORIZED, "Content-Type": "application/json"},
+    )
     with pytest.raises(urllib.error.HTTPError) as found:
         urllib.request.urlopen(request)
     assert found.value.code == 429

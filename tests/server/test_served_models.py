@@ -32,7 +32,7 @@ from tests.random_model import random_model
 from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
-SIZES = {"heart": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
+SIZES = {"heart": 7_000_000, "demo": 16_000_000}  # bytes of the bundles, about
 
 
 def serve(*names: str, **settings: Any) -> ServedModels:
@@ -60,8 +60,9 @@ def test_the_least_recently_used_model_is_released_for_another_that_does_not_fit
     models = serve(memory=20_000_000)
     use(models, *used)
     assert models.loaded == [kept]
-    roomy = serve(memory=sum(file.stat().st_size for name in SIZES for file in find_bundle(name).rglob("*")
-                             if file.is_file()))
+    roomy = serve(
+        memory=sum(file.stat().st_size for name in SIZES for file in find_bundle(name).rglob("*") if file.is_file())
+    )
     use(roomy, *used)
     assert sorted(roomy.loaded) == sorted(used)
 
@@ -83,7 +84,7 @@ def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_return
     for seconds, used, returns in ((0, True, 0), (101, True, 0), (202, False, 1), (303, True, 1)):
         passed[0] = seconds
         if used:
-            use(models, "heart")        # also after it was released
+            use(models, "heart")  # also after it was released
         models.release_unused()
         models.release_unused()
         assert (models.loaded, len(returned)) == (["heart"] if used else [], returns), seconds
@@ -121,8 +122,17 @@ async def test_sound_beside_others_is_that_alone(calls, backend, db):
         finally:
             utterance.close()
 
-    requests = [request for request in (("heart", TEXT), ("heart", "Good morning to you.", 1), ("demo", TEXT, 3),
-                                        ("demo", "One.", 0), ("demo", "One.", 2)) if request[0] in models]
+    requests = [
+        request
+        for request in (
+            ("heart", TEXT),
+            ("heart", "Good morning to you.", 1),
+            ("demo", TEXT, 3),
+            ("demo", "One.", 0),
+            ("demo", "One.", 2),
+        )
+        if request[0] in models
+    ]
     try:
         alone = [await sound(*request) for request in requests]
         together = await asyncio.gather(*(sound(*request) for request in requests))
@@ -168,8 +178,14 @@ def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     assert in_its_voice(served, ServedRequest(TEXT, "default", model="fast")).seed is None
 
 
-TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped, and we went home.", "Two?",
-         "Good morning to you.", "A door opened."]
+TEXTS = [
+    "One.",
+    "The wind blew over the hill.",
+    "It rained in the valley. Then it stopped, and we went home.",
+    "Two?",
+    "Good morning to you.",
+    "A door opened.",
+]
 SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
 
 
@@ -178,8 +194,9 @@ class Sharing:
 
     def __init__(self, engine: Engine, lanes: int = 4):
         model = random_model()
-        self.synthesizer = Synthesizer(model, TorchBackend(
-            model, "cpu", "fp32", keep=True, keeps_threads=True))        # as of a server's models
+        self.synthesizer = Synthesizer(
+            model, TorchBackend(model, "cpu", "fp32", keep=True, keeps_threads=True)
+        )  # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)
 
     def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
@@ -229,7 +246,7 @@ async def test_streams_share_the_steps_of_the_decoder(engine):
     alone = len(counted)
     counted.clear()
     await heard(engine, *[work] * 4)
-    assert len(counted) < 3 * alone         # not 4: those that begin a few steps later end as much later
+    assert len(counted) < 3 * alone  # not 4: those that begin a few steps later end as much later
     assert max(counted) > 2
 
 

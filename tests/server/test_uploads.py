@@ -45,8 +45,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "demo", "--transcriber", "ear", "--add-voices", "--clip-seconds", "40",
-                       "--upload", "8", home=home) as running:
+    with ServerProcess(
+        "--models", "demo", "--transcriber", "ear", "--add-voices", "--clip-seconds", "40", "--upload", "8", home=home
+    ) as running:
         yield running.wait_until_ready()
 
 
@@ -75,15 +76,17 @@ def test_a_recording_is_transcribed_as_by_the_command(client, home):
 
     model = Bundle(home / "bundles" / "ear")
     (home / "clip.wav").write_bytes(sound_file().read())
-    options = TranscriptionOptions(temperatures=(1.0,))         # random weights are slow to end at lower ones
+    options = TranscriptionOptions(temperatures=(1.0,))  # random weights are slow to end at lower ones
     expected = Transcriber(model, load_backend("auto", model)).transcribe(*read_audio(home / "clip.wav"), options)
-    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(), temperature=1,
-                                                response_format="verbose_json")
+    answer = client.audio.transcriptions.create(
+        model="whisper-1", file=sound_file(), temperature=1, response_format="verbose_json"
+    )
     assert answer.text == expected.text.strip()
     assert answer.duration == pytest.approx(1.0)
     assert [segment.tokens for segment in answer.segments] == [list(one.tokens) for one in expected.segments]
-    subtitles = client.audio.transcriptions.create(model="ear", file=sound_file(form="FLAC"), temperature=1,
-                                                   response_format="srt")
+    subtitles = client.audio.transcriptions.create(
+        model="ear", file=sound_file(form="FLAC"), temperature=1, response_format="srt"
+    )
     assert subtitles.count("-->") == len(expected.segments)
 
 
@@ -97,10 +100,17 @@ def riff_of_lies() -> io.BytesIO:
     return io.BytesIO(bytes(data))
 
 
-@pytest.mark.parametrize(("file", "message"), [
-    (io.BytesIO(b""), "empty"), (io.BytesIO(b"no sound at all" * 100), "not sound"), (riff_of_lies(), "ends"),
-    (io.BytesIO(b"RIFF" + bytes(range(256)) * 8), "."), (io.BytesIO(b"#EXTM3U\nfile:///etc/passwd\n" * 5), "not sound"),
-    (io.BytesIO(b"ffconcat version 1.0\nfile '/etc/passwd'\n"), "not sound")])
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (io.BytesIO(b""), "empty"),
+        (io.BytesIO(b"no sound at all" * 100), "not sound"),
+        (riff_of_lies(), "ends"),
+        (io.BytesIO(b"RIFF" + bytes(range(256)) * 8), "."),
+        (io.BytesIO(b"#EXTM3U\nfile:///etc/passwd\n" * 5), "not sound"),
+        (io.BytesIO(b"ffconcat version 1.0\nfile '/etc/passwd'\n"), "not sound"),
+    ],
+)
 def test_a_file_that_is_no_sound_is_refused(client, file, message):
     file.seek(0)
     file.name = "clip.wav"
@@ -132,9 +142,11 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
     with ExitStack() as stack:
         for _ in range(4):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
-            connection.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
-                               b"Content-Type: multipart/form-data; boundary=x\r\n"
-                               b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            connection.sendall(
+                b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: multipart/form-data; boundary=x\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body) + body
+            )
         wait_until(lambda: server.metric("ane_active_requests") == 2)
         for _ in range(15):
             active.append(server.metric("ane_active_requests"))
@@ -148,6 +160,7 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
 @pytest.fixture
 def decoded(capfdbinary) -> Callable[..., tuple[dict[str, Any], np.ndarray]]:
     """What the program that decodes uploads answers."""
+
     def decode(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
         upload_decoder.main([str(file), "60", str(rate)])
         line, _, samples = capfdbinary.readouterr().out.partition(b"\n")
@@ -184,8 +197,9 @@ def write_tracks(path: Path, container: str, codec: str, *tracks: np.ndarray) ->
             writer.mux([*stream.encode(frame), *stream.encode(None)])
 
 
-@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus"), ("adts", "aac"),
-                                                    ("asf", "wmav2")])
+@pytest.mark.parametrize(
+    ("container", "codec"), [("mp4", "aac"), ("webm", "libopus"), ("adts", "aac"), ("asf", "wmav2")]
+)
 def test_containers_that_libsndfile_does_not_read_are_decoded(decoded, tmp_path, container, codec):
     write_tracks(tmp_path / "clip", container, codec, noise(1.0, 48000))
     answer, audio = decoded(tmp_path / "clip", 48000)
@@ -201,8 +215,9 @@ def test_of_several_tracks_the_first_is_decoded(tmp_path):
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
     body = form_with(sound_file(6.0), "audio_sample", name=name, consent=consent)
-    request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
-                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    request = urllib.request.Request(
+        f"{server.address}/v1/audio/voices", body, {"Content-Type": "multipart/form-data; boundary=x"}
+    )
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, json.load(response)
@@ -241,6 +256,7 @@ def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
     assert "voice ann is not a clone of its clips: demo has only the voices heart, michael" in answer["notes"][0]
     assert add_voice(server, "ann", CONSENT)[0] == 400
     assert CONSENT in next(home.rglob("ann.consent.txt")).read_text()
-    sound = client.audio.speech.create(model="demo", voice="ann", input="Hello.", response_format="pcm",
-                                       extra_body={"preset": "fastest", "seed": 1})
+    sound = client.audio.speech.create(
+        model="demo", voice="ann", input="Hello.", response_format="pcm", extra_body={"preset": "fastest", "seed": 1}
+    )
     assert len(sound.content) > 10_000

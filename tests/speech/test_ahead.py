@@ -12,12 +12,15 @@ from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.speech.request import SpeechContext
 from ane.system.errors import UserError
 
-TEXT = " ".join((
-    "The wind blew over the hill all night, and it rained in the valley until the road was under water.",
-    "She counted eleven boats in the harbour before breakfast, and only three of them came back at noon.",
-    "Our train leaves at a quarter past nine from the other platform, if nobody has told the driver otherwise.",
-    "He wrote the letter twice and burned it once, because the first of them had been much too friendly.",
-    "Nobody had told the gardener about the frost, so the oranges stayed outside, and we lost all of them."))
+TEXT = " ".join(
+    (
+        "The wind blew over the hill all night, and it rained in the valley until the road was under water.",
+        "She counted eleven boats in the harbour before breakfast, and only three of them came back at noon.",
+        "Our train leaves at a quarter past nine from the other platform, if nobody has told the driver otherwise.",
+        "He wrote the letter twice and burned it once, because the first of them had been much too friendly.",
+        "Nobody had told the gardener about the frost, so the oranges stayed outside, and we lost all of them.",
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def begun(speaker: HibariSynthesizer, monkeypatch, fails: np.ndarray | None = No
     def noted(stage: str, **inputs: np.ndarray) -> np.ndarray:
         if stage == "text":
             found.append(inputs["ids"].tobytes())
-            if fails is not None and np.array_equal(inputs["ids"][0, :len(fails)], fails):
+            if fails is not None and np.array_equal(inputs["ids"][0, : len(fails)], fails):
                 raise UserError("no memory")
         return run(stage, **inputs)
 
@@ -93,7 +96,7 @@ def test_a_slow_reader_finds_one_chunk_made_ahead_and_no_more(two, monkeypatch):
     deadline = time.monotonic() + 20
     while len(found) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(0.5)         # for a third one, if there were one
+    time.sleep(0.5)  # for a third one, if there were one
     stream.close()
     assert len(found) == 2
 
@@ -115,7 +118,7 @@ def test_an_error_comes_after_the_sound_before_it(one, two, monkeypatch):
     begun(two, monkeypatch, fails=chunks[2].ids)
     heard = []
     with pytest.raises(UserError, match="no memory"):
-        heard.extend(two.stream(TEXT, seed=2))      # the pieces before the error stay in the list
+        heard.extend(two.stream(TEXT, seed=2))  # the pieces before the error stay in the list
     heard, before = np.concatenate(heard), np.concatenate(list(one.stream(TEXT, seed=2)))
-    np.testing.assert_array_equal(heard, before[:len(heard)])
+    np.testing.assert_array_equal(heard, before[: len(heard)])
     assert len(heard) >= one.speak(chunks[0].text, seed=2).audio.size

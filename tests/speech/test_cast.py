@@ -30,16 +30,22 @@ def kokoro(tmp_path: Path) -> KokoroSynthesizer:
     return KokoroSynthesizer(model, GraphBackend(model))
 
 
-@pytest.mark.parametrize(("text", "arguments"), [
-    ("One. [voice:af_bella]Two.[voice] Three.", {}),
-    ('<speak>One. <voice name="af_bella">Two.</voice> Three.</speak>', {}),
-    ("One. [voice:Anna]Two.[voice] Three.", {"cast": CAST})])
-def test_each_passage_is_spoken_as_by_its_voice_alone(kokoro: KokoroSynthesizer, text: str,
-                                                      arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("One. [voice:af_bella]Two.[voice] Three.", {}),
+        ('<speak>One. <voice name="af_bella">Two.</voice> Three.</speak>', {}),
+        ("One. [voice:Anna]Two.[voice] Three.", {"cast": CAST}),
+    ],
+)
+def test_each_passage_is_spoken_as_by_its_voice_alone(
+    kokoro: KokoroSynthesizer, text: str, arguments: dict[str, Any]
+) -> None:
     speech = kokoro.speak(text, **arguments)
     assert [chunk.strip() for chunk in speech.chunks] == ["One.", "Two.", "Three."]
-    alone = [kokoro.speak(part, voice).audio for part, voice in
-             (("One.", None), ("Two.", "af_bella"), ("Three.", None))]
+    alone = [
+        kokoro.speak(part, voice).audio for part, voice in (("One.", None), ("Two.", "af_bella"), ("Three.", None))
+    ]
     pause = np.zeros(round(0.25 * 24000), np.float32)
     np.testing.assert_array_equal(speech.audio, np.concatenate((alone[0], pause, alone[1], pause, alone[2])))
     assert [word.voice for word in speech.words] == ["", "Anna" if arguments else "af_bella", ""]
@@ -49,14 +55,24 @@ def test_each_passage_is_spoken_as_by_its_voice_alone(kokoro: KokoroSynthesizer,
 def test_quotations_are_spoken_by_the_speakers_of_a_cast(kokoro: KokoroSynthesizer) -> None:
     speech = kokoro.speak("“Good day,” said Anna. It rained. “Who is there?” asked Tom.", cast=CAST)
     assert [(word.word, word.voice) for word in speech.words if word.voice] == [
-        ("“Good", "Anna"), ("day,”", "Anna"), ("“Who", "quotation"), ("is", "quotation"), ("there?”", "quotation")]
+        ("“Good", "Anna"),
+        ("day,”", "Anna"),
+        ("“Who", "quotation"),
+        ("is", "quotation"),
+        ("there?”", "quotation"),
+    ]
     quoted = kokoro.speak("He said: “Good day.”", quote_voice="af_bella")
     assert [word.voice for word in quoted.words] == ["", "", "quotation", "quotation"]
 
 
 def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroSynthesizer) -> None:
-    stream = kokoro.feed(["[voice:af_bella]This is the first clause, ", "and this comes later. And there is more. ",
-                          "[voice]This is the narrator again."])
+    stream = kokoro.feed(
+        [
+            "[voice:af_bella]This is the first clause, ",
+            "and this comes later. And there is more. ",
+            "[voice]This is the narrator again.",
+        ]
+    )
     assert sum(map(len, stream))
     voices = {word.word: word.voice for word in stream.words}
     assert (voices["first"], voices["more."], voices["narrator"]) == ("af_bella", "af_bella", "")
@@ -70,12 +86,16 @@ def tortoise() -> Synthesizer:
     return Synthesizer(model, TorchBackend(model, "cpu", "fp32"))
 
 
-@pytest.mark.parametrize("text", ["[voice:{}]Two.[voice] Three.", '<speak>One. <voice name="{}">Two.</voice></speak>',
-                                  "[voice:random&{}]Two."])
-@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~",
-                                  "../{}/clip.wav"])
-def test_a_text_names_voices_and_never_files(tortoise: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                             text: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["[voice:{}]Two.[voice] Three.", '<speak>One. <voice name="{}">Two.</voice></speak>', "[voice:random&{}]Two."],
+)
+@pytest.mark.parametrize(
+    "name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~", "../{}/clip.wav"]
+)
+def test_a_text_names_voices_and_never_files(
+    tortoise: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+) -> None:
     """Neither a pipe, of which a reader waits for ever, nor a recording of somebody."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -85,7 +105,7 @@ def test_a_text_names_voices_and_never_files(tortoise: Synthesizer, tmp_path: Pa
     os.mkfifo(tmp_path / "pipe")
     spoken = text.format(name.format(tmp_path.name))
     for speak in (tortoise.speak, tortoise.stream, tortoise.feed):
-        if speak != tortoise.feed or not spoken.startswith("<"):       # which a text that arrives cannot be
+        if speak != tortoise.feed or not spoken.startswith("<"):  # which a text that arrives cannot be
             with pytest.raises(UserError, match=r"no voice is named .* a text cannot name a file"):
                 list(speak([spoken] if speak == tortoise.feed else spoken, "random"))
 
@@ -101,7 +121,8 @@ def test_a_cast_names_files_for_the_names_of_a_text(tortoise: Synthesizer, tmp_p
 
 @pytest.mark.parametrize("voice", ["pipe", "pipe.wav", "/dev/zero"])
 def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(
-        tortoise: Synthesizer, tmp_path: Path, voice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tortoise: Synthesizer, tmp_path: Path, voice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pipe", "pipe.wav"):
         os.mkfifo(tmp_path / name)
@@ -109,10 +130,13 @@ def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(
         tortoise.speak("One.", voice)
 
 
-@pytest.mark.parametrize(("speakers", "aliases"), [
-    ({"Tom": "a", "tom": "b"}, {}), ({"The Cat": "a", "cat": "b"}, {}), ({"Tom": "a", "Ann": "b"}, {"TOM": "Ann"})])
-def test_two_voices_for_a_name_that_is_one_in_a_text_are_refused(speakers: dict[str, str],
-                                                                 aliases: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("speakers", "aliases"),
+    [({"Tom": "a", "tom": "b"}, {}), ({"The Cat": "a", "cat": "b"}, {}), ({"Tom": "a", "Ann": "b"}, {"TOM": "Ann"})],
+)
+def test_two_voices_for_a_name_that_is_one_in_a_text_are_refused(
+    speakers: dict[str, str], aliases: dict[str, str]
+) -> None:
     with pytest.raises(UserError, match=r"speakers has '.*' and '.*', which are one name in a text: rename one"):
         Cast(speakers=speakers, aliases=aliases)
 
@@ -121,12 +145,21 @@ def test_an_alias_may_spell_the_name_of_its_speaker_otherwise() -> None:
     assert Cast(speakers={"Tom": "a"}, aliases={"tom": "Tom"}).speaker_named("TOM") == "Tom"
 
 
-@pytest.mark.parametrize(("text", "cast", "message"), [
-    ("One.\n[voice:nobody]Two.", None, r"line 2, voice 'nobody': no voice is named 'nobody'; there are .*af_bella"),
-    ("“No,” said Anna.", Cast(speakers={"Anna": "nobody"}), "voice 'nobody' of Anna in the cast: no voice is named"),
-    ("<speak>“No.”</speak>", Cast(quotations="af_bella"), "cast has no effect on quotations in SSML")])
-def test_an_unknown_voice_is_refused_before_a_word_is_spoken(kokoro: KokoroSynthesizer, text: str, cast: Any,
-                                                             message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "cast", "message"),
+    [
+        ("One.\n[voice:nobody]Two.", None, r"line 2, voice 'nobody': no voice is named 'nobody'; there are .*af_bella"),
+        (
+            "“No,” said Anna.",
+            Cast(speakers={"Anna": "nobody"}),
+            "voice 'nobody' of Anna in the cast: no voice is named",
+        ),
+        ("<speak>“No.”</speak>", Cast(quotations="af_bella"), "cast has no effect on quotations in SSML"),
+    ],
+)
+def test_an_unknown_voice_is_refused_before_a_word_is_spoken(
+    kokoro: KokoroSynthesizer, text: str, cast: Any, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         kokoro.stream(text, cast=cast)
 
@@ -140,21 +173,26 @@ def test_a_model_of_one_voice_refuses_others() -> None:
 
 def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None:
     speaker = ane.load("demo", backend="torch")
-    other = next(name for name in ane.voices.list_voices([speaker.model.voices])
-                 if name != speaker.model.default_voice)
+    other = next(name for name in ane.voices.list_voices([speaker.model.voices]) if name != speaker.model.default_voice)
     loads: list[str] = []
     load = speaker.model.tensors
     object.__setattr__(speaker.model, "tensors", lambda network: loads.append(network) or load(network))
     speech = speaker.speak(f"One. [voice:{other}]Two.[voice] Three.", seed=1)
     assert len(speech.chunks) == 3
-    assert loads.count("source_filter") == 1          # of three stretches
+    assert loads.count("source_filter") == 1  # of three stretches
     assert not speaker.backend.keep
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("speakers = 3", "speakers must be"), ("singer = 'a'", "singer is unknown"), ("x =", "no TOML"),
-    ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', who is none of the speakers"),
-    ("[speakers]\n'a]b' = 'x'", "without brackets")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("speakers = 3", "speakers must be"),
+        ("singer = 'a'", "singer is unknown"),
+        ("x =", "no TOML"),
+        ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', who is none of the speakers"),
+        ("[speakers]\n'a]b' = 'x'", "without brackets"),
+    ],
+)
 def test_a_faulty_cast_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "cast.toml").write_text(content)
     with pytest.raises(UserError, match=message):

@@ -95,14 +95,18 @@ def test_the_first_clause_is_spoken_before_the_rest_is_asked_for():
 def test_what_has_arrived_together_is_spoken_together():
     speaker = SpellingSpeaker()
     list(speaker.feed(["The turtle came first, and the rabbit. It was late, and so on. They slept. Good night, all."]))
-    assert speaker.texts == ["The turtle came first,", " and the rabbit. It was late, and so on.",
-                             " They slept. Good night, all."]
+    assert speaker.texts == [
+        "The turtle came first,",
+        " and the rabbit. It was late, and so on.",
+        " They slept. Good night, all.",
+    ]
 
 
 def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
     speaker = SpellingSpeaker()
-    stream = speaker.feed(["[pause:1s] ", "It was late [pause:1s] here, and so they all ", "slept. \n",
-                           "[pause:2s]", "\n"])
+    stream = speaker.feed(
+        ["[pause:1s] ", "It was late [pause:1s] here, and so they all ", "slept. \n", "[pause:2s]", "\n"]
+    )
     audio = np.concatenate(list(stream))
     letters = sum(one.facts["codes"] for one in speaker.spoken)
     assert len(audio) == 10 * letters + 4 * RATE
@@ -139,7 +143,7 @@ def test_ssml_is_refused_and_faulty_markup_has_its_line():
         list(SpellingSpeaker().feed(["<speak>Hello there, ", "you.</speak>"]))
     text = "The first line is here.\n" * 3 + "Then a pause [pause:x] here.\n"
     with pytest.raises(UserError, match=r"line 4: \[pause:x\] is not a pause"):
-        list(SpellingSpeaker().feed(text[at:at + 5] for at in range(0, len(text), 5)))
+        list(SpellingSpeaker().feed(text[at : at + 5] for at in range(0, len(text), 5)))
 
 
 def test_a_phrase_of_the_lexicon_is_not_divided():
@@ -240,8 +244,9 @@ def test_a_stream_that_is_left_stops_its_work(synthesizer, monkeypatch):
 
     calls: list[float] = []
     run = synthesizer.backend.run
-    monkeypatch.setattr(synthesizer.backend, "run", lambda *stage, **inputs: (calls.append(time.monotonic()),
-                                                                             run(*stage, **inputs))[1])
+    monkeypatch.setattr(
+        synthesizer.backend, "run", lambda *stage, **inputs: (calls.append(time.monotonic()), run(*stage, **inputs))[1]
+    )
     asyncio.run(hear_one_piece())
 
 
@@ -256,9 +261,12 @@ def test_threads_share_a_synthesizer_on_the_cpu(synthesizer, alone):
 
 @pytest.mark.parametrize("size", [1, 3, 17, 1000])
 def test_a_listing_that_arrives_in_pieces_is_not_spoken(size):
-    text = ("Here is the code that you asked for.\n\n```python\nx = 1\n\ny = 2\n```\n\nIt adds the two numbers. "
-            "Then it ends as it should.\n")
+    text = (
+        "Here is the code that you asked for.\n\n```python\nx = 1\n\ny = 2\n```\n\nIt adds the two numbers. "
+        "Then it ends as it should.\n"
+    )
     speaker = SpellingSpeaker()
-    list(speaker.feed(text[at:at + size] for at in range(0, len(text), size)))
+    list(speaker.feed(text[at : at + size] for at in range(0, len(text), size)))
     assert re.findall(r"\w+", " ".join(speaker.texts)) == re.findall(
-        r"\w+", "Here is the code that you asked for. It adds the two numbers. Then it ends as it should.")
+        r"\w+", "Here is the code that you asked for. It adds the two numbers. Then it ends as it should."
+    )

@@ -118,23 +118,33 @@ def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
     assert len(repr(transcript)) < 120
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), [
-    (lambda: ane.load("nobody"), NotFoundError, "no bundle is named 'nobody'"),
-    (lambda: ane.load("/nowhere/model"), NotFoundError, "there is no bundle at /nowhere/model"),
-    (lambda: ane.load(backend="abacus"), NotFoundError, "no backend is named 'abacus'"),
-    (lambda: ane.load("demo").speak("a", voice="nobody"), NotFoundError, "no voice 'nobody'"),
-    (lambda: ane.load("demo").speak("[voice:nobody] a"), NotFoundError, "no voice is named 'nobody'"),
-    (lambda: ane.transcribe("nowhere.wav", "demo"), NotFoundError, "nowhere.wav: no such file"),
-    (lambda: ane.read_lexicon("nowhere.tsv"), NotFoundError, "cannot read the lexicon nowhere.tsv"),
-    (lambda: ane.load().speak("a", speed=9), InvalidValueError, "speed must be from"),
-    (lambda: ane.load().speak("a", voice=np.zeros(9)), InvalidValueError, "an array: make a voice of it"),
-    (lambda: ane.load().speak("a", lexicon={"a": "!"}), InvalidValueError, "the respelling '!' has no letter"),
-    (lambda: ane.load().speak("a", settings=ane.Settings(steps=9)), InvalidValueError, "steps has no effect on heart"),
-    (lambda: ane.load("demo").request("a", settings=ane.Settings(temperature=0.0)), InvalidValueError,
-     "temperature must be from 0.01 to 100, got 0"),
-    (lambda: ane.load().voice_of_clips([], 24000), UserError, "does not make voices of clips"),
-    (lambda: ane.load().speak("a").to_bytes("exe"), InvalidValueError, "format must be one of "),
-])
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ane.load("nobody"), NotFoundError, "no bundle is named 'nobody'"),
+        (lambda: ane.load("/nowhere/model"), NotFoundError, "there is no bundle at /nowhere/model"),
+        (lambda: ane.load(backend="abacus"), NotFoundError, "no backend is named 'abacus'"),
+        (lambda: ane.load("demo").speak("a", voice="nobody"), NotFoundError, "no voice 'nobody'"),
+        (lambda: ane.load("demo").speak("[voice:nobody] a"), NotFoundError, "no voice is named 'nobody'"),
+        (lambda: ane.transcribe("nowhere.wav", "demo"), NotFoundError, "nowhere.wav: no such file"),
+        (lambda: ane.read_lexicon("nowhere.tsv"), NotFoundError, "cannot read the lexicon nowhere.tsv"),
+        (lambda: ane.load().speak("a", speed=9), InvalidValueError, "speed must be from"),
+        (lambda: ane.load().speak("a", voice=np.zeros(9)), InvalidValueError, "an array: make a voice of it"),
+        (lambda: ane.load().speak("a", lexicon={"a": "!"}), InvalidValueError, "the respelling '!' has no letter"),
+        (
+            lambda: ane.load().speak("a", settings=ane.Settings(steps=9)),
+            InvalidValueError,
+            "steps has no effect on heart",
+        ),
+        (
+            lambda: ane.load("demo").request("a", settings=ane.Settings(temperature=0.0)),
+            InvalidValueError,
+            "temperature must be from 0.01 to 100, got 0",
+        ),
+        (lambda: ane.load().voice_of_clips([], 24000), UserError, "does not make voices of clips"),
+        (lambda: ane.load().speak("a").to_bytes("exe"), InvalidValueError, "format must be one of "),
+    ],
+)
 def test_errors_have_types(call: Any, kind: type[UserError], message: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:

@@ -38,13 +38,17 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
         np.testing.assert_allclose(audio, SOUND, atol=1e-4)
 
 
-@pytest.mark.parametrize(("bundle", "arguments", "message"), [
-    ("heart", {"settings": Settings()}, "or of ane.models.hibari.settings.HibariSettings for heart"),
-    ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
-    ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
-    ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
-    ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
-    ("heart", {"seed": 1.5}, "seed must be a whole number, got 1.5")])
+@pytest.mark.parametrize(
+    ("bundle", "arguments", "message"),
+    [
+        ("heart", {"settings": Settings()}, "or of ane.models.hibari.settings.HibariSettings for heart"),
+        ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
+        ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
+        ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
+        ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ("heart", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
+    ],
+)
 def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):
     with pytest.raises(UserError, match=re.escape(message)):
         ane.load(bundle, "torch").speak("Hi.", **arguments)
@@ -63,9 +67,16 @@ def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     assert speaker.voices == voices
 
 
-def stream_of(*chunks: Chunk, count: int = 1, sound: np.ndarray = SOUND, alternatives: Sequence[np.ndarray] = (),
-              words: Sequence[SpokenWord] = (), batched: bool = False) -> Stream:
+def stream_of(
+    *chunks: Chunk,
+    count: int = 1,
+    sound: np.ndarray = SOUND,
+    alternatives: Sequence[np.ndarray] = (),
+    words: Sequence[SpokenWord] = (),
+    batched: bool = False,
+) -> Stream:
     """The stream of chunks that all have this sound, in so many pieces, and these facts."""
+
     def rendered() -> Iterator[RenderedChunk]:
         for chunk in chunks:
             made = RenderedChunk(chunk, iter(np.array_split(sound, count)), alternatives=alternatives)
@@ -82,12 +93,16 @@ def sound_of(chunk: Chunk, count: int = 1, sound: np.ndarray = SOUND) -> list[np
 def test_silence_lies_around_the_sound_and_the_first_piece_is_not_silence_alone():
     assert sound_of(Chunk("a"))[0].base is SOUND, "plain sound is not touched"
     pieces = sound_of(Chunk("a", before=0.5, after=0.25), 4)
-    np.testing.assert_array_equal(np.concatenate(pieces),
-                                  np.concatenate((np.zeros(12000), SOUND, np.zeros(6000))).astype(np.float32))
+    np.testing.assert_array_equal(
+        np.concatenate(pieces), np.concatenate((np.zeros(12000), SOUND, np.zeros(6000))).astype(np.float32)
+    )
     assert pieces[0].any()
     assert sum(map(len, sound_of(Chunk("a", before=0.1, after=0.1), sound=SOUND[:0]))) == 4800, "around no sound"
     assert [len(piece) for piece in sound_of(Chunk("a", before=2.5 * BLOCK_SECONDS))] == [
-        RATE, RATE, RATE // 2 + len(SOUND)], "in blocks, which share their memory"
+        RATE,
+        RATE,
+        RATE // 2 + len(SOUND),
+    ], "in blocks, which share their memory"
 
 
 def test_gain_is_a_factor_and_clips():
@@ -143,13 +158,16 @@ def spoken(text: str) -> list[tuple[str, tuple[float, float]]]:
     return [(word, (float(index), index + 1.0)) for index, word in enumerate(text.split())]
 
 
-@pytest.mark.parametrize(("text", "read", "times"), [
-    ("Hello, world.", "hello world", [(0, 1), (1, 2)]),
-    ("It cost $5 today.", "it cost five dollars today", [(0, 1), (1, 2), (2, 4), (4, 5)]),
-    ("Dr. Lee didn't.", "doctor lee didn't", [(0, 1), (1, 2), (2, 3)]),
-    ("Well — yes.", "well yes", [(0, 1), (1, 1), (1, 2)]),
-    ("Say {HH AH0 L OW1}, now.", "say HHAH0LOW1 now", [(0, 1), (1, 2), (2, 3)]),
-])
+@pytest.mark.parametrize(
+    ("text", "read", "times"),
+    [
+        ("Hello, world.", "hello world", [(0, 1), (1, 2)]),
+        ("It cost $5 today.", "it cost five dollars today", [(0, 1), (1, 2), (2, 4), (4, 5)]),
+        ("Dr. Lee didn't.", "doctor lee didn't", [(0, 1), (1, 2), (2, 3)]),
+        ("Well — yes.", "well yes", [(0, 1), (1, 1), (1, 2)]),
+        ("Say {HH AH0 L OW1}, now.", "say HHAH0LOW1 now", [(0, 1), (1, 2), (2, 3)]),
+    ],
+)
 def test_a_word_has_the_time_of_what_is_read_for_it(text, read, times):
     words = matched_words(text, spoken(read))
     assert [(word.start, word.end) for word in words] == times
@@ -173,8 +191,9 @@ def test_every_written_word_has_a_time_in_order(text, read):
 
 
 def test_times_follow_trimming_speed_and_the_pause_before_a_chunk():
-    [word] = delivered_words(list(shared_time(["word"], (1.0, 2.0))), removed=0.4, seconds=1.2,
-                             offset=10.0, speed=2.0, before=0.5)
+    [word] = delivered_words(
+        list(shared_time(["word"], (1.0, 2.0))), removed=0.4, seconds=1.2, offset=10.0, speed=2.0, before=0.5
+    )
     assert (word.start, word.end) == (pytest.approx(10.8), pytest.approx(11.2))
 
 
@@ -190,8 +209,10 @@ def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> Spend
     return spending
 
 
-@pytest.mark.parametrize("texts", [["a" + " [pause:60s]" * 10], ["a [pause:60s]"] * 10,
-                                   ["<speak>a" + "<break time='60s'/>" * 10 + "</speak>"]])
+@pytest.mark.parametrize(
+    "texts",
+    [["a" + " [pause:60s]" * 10], ["a [pause:60s]"] * 10, ["<speak>a" + "<break time='60s'/>" * 10 + "</speak>"]],
+)
 def test_pauses_are_bounded_together(texts):
     assert spent(*texts).silence == 600
     with pytest.raises(UserError, match="asks for 601 s of silence, at most 600 s can be made at a time"):
@@ -207,8 +228,11 @@ def test_a_lexicon_may_not_make_a_text_many_times_as_long():
 
 def test_a_request_of_every_form_has_the_budget(speaker):
     pauses = "A boat." + " [pause:60s]" * 10
-    for text, speak in ((pauses + "[pause:1s]", speaker.speak), (pauses + "[pause:1s]", speaker.stream),
-                        ([pauses, "[pause:1s] Home."], lambda texts: list(speaker.feed(texts)))):
+    for text, speak in (
+        (pauses + "[pause:1s]", speaker.speak),
+        (pauses + "[pause:1s]", speaker.stream),
+        ([pauses, "[pause:1s] Home."], lambda texts: list(speaker.feed(texts))),
+    ):
         with pytest.raises(UserError, match="601 s of silence"):
             speak(text)
     assert len(list(speaker.speak_all(["A boat." + "[pause:60s]" * 6] * 2))) == 2

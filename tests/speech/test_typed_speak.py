@@ -46,30 +46,57 @@ FAULTY = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.
 
 def faulty_lines(command: list[str], folder: Path) -> list[int]:
     (folder / "program.py").write_text(PROGRAM)
-    done = subprocess.run([*command, "program.py"], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)})
-    found = {int(line.split("program.py:")[1].split(":")[0]) for line in done.stdout.splitlines()
-             if "program.py:" in line and "error" in line}
+    done = subprocess.run(
+        [*command, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)},
+    )
+    found = {
+        int(line.split("program.py:")[1].split(":")[0])
+        for line in done.stdout.splitlines()
+        if "program.py:" in line and "error" in line
+    }
     assert done.returncode == 1, done.stdout + done.stderr
     return sorted(found)
 
 
 def test_mypy_refuses_wrong_fields(tmp_path: Path) -> None:
-    assert faulty_lines([sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--python-version",
-                         "3.11", "--ignore-missing-imports"], tmp_path) == FAULTY
+    assert (
+        faulty_lines(
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                "--follow-imports",
+                "silent",
+                "--python-version",
+                "3.11",
+                "--ignore-missing-imports",
+            ],
+            tmp_path,
+        )
+        == FAULTY
+    )
 
 
 def test_pyright_refuses_wrong_fields(tmp_path: Path) -> None:
-    assert faulty_lines([sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable],
-                        tmp_path) == FAULTY
+    assert (
+        faulty_lines(
+            [sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable], tmp_path
+        )
+        == FAULTY
+    )
 
 
 def test_what_a_type_checker_refuses_is_one_clear_line_without_one() -> None:
     speaker = ane.load()
     with pytest.raises(UserError, match=r"^sed is unknown$"):
-        speaker.speak("a", sed=1)       # type: ignore[call-arg]
+        speaker.speak("a", sed=1)  # type: ignore[call-arg]
     with pytest.raises(UserError, match=r"^seed must be a whole number, got 'a'$"):
-        speaker.speak("a", seed="a")    # type: ignore[arg-type]
+        speaker.speak("a", seed="a")  # type: ignore[arg-type]
 
 
 def test_every_way_to_speak_takes_the_same_fields() -> None:

@@ -36,6 +36,7 @@ def renew(bundle: Path) -> None:
 
 # replacing
 
+
 def test_a_directory_is_replaced_as_a_whole_and_nothing_else_is_left(bundle):
     (bundle / "more").touch()
     renew(bundle)
@@ -55,8 +56,9 @@ def test_old_and_new_are_on_the_disk_at_every_moment_of_the_exchange(bundle, mon
     assert seen == [["new", "old"], ["new", "old"]]
 
 
-@pytest.mark.parametrize(("fault", "seen"), [(OSError(5, "Input/output error"), UserError),
-                                             (KeyboardInterrupt(), KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("fault", "seen"), [(OSError(5, "Input/output error"), UserError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
 def test_an_exchange_that_fails_half_way_brings_the_old_directory_back(bundle, monkeypatch, fault, seen):
     rename, calls = os.replace, []
 
@@ -199,9 +201,15 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, mes
         pass
 
 
-@pytest.mark.parametrize(("target", "message"), [
-    ("gone/x", "it is a link, and there is no folder .*gone"), ("file/x", "file is not a folder"),
-    ("folder", "is a directory"), ("folder/x", "")])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("gone/x", "it is a link, and there is no folder .*gone"),
+        ("file/x", "file is not a folder"),
+        ("folder", "is a directory"),
+        ("folder/x", ""),
+    ],
+)
 def test_the_target_of_a_link_is_what_must_be_writable(tmp_path, target, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
@@ -216,11 +224,13 @@ def test_a_file_that_is_missing_is_looked_for_under_similar_names(tmp_path):
     (tmp_path / "chapter one.txt").touch()
     assert files.no_such_file(tmp_path / "chaptr one.txt").endswith(f" in {tmp_path}; did you mean chapter one.txt?")
     assert files.no_such_file(tmp_path / "book.epub") == (
-        f"no such file or folder in {tmp_path}; check its name, or give its path")
+        f"no such file or folder in {tmp_path}; check its name, or give its path"
+    )
     assert files.no_such_file(tmp_path / "no" / "book.epub") == f"there is no folder {tmp_path / 'no'}"
 
 
 # JSON
+
 
 def test_json_is_indented_in_a_file_that_outlasts_a_power_cut(tmp_path, monkeypatch):
     flushed = []
@@ -249,9 +259,17 @@ def test_json_can_be_written_to_a_pipe(tmp_path):
     assert json.loads(received[0]) == [1]
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"[" * 100_000, "nested too deeply"), (b'{"a":' * 100_000, "nested too deeply"), (b"", "is not JSON"),
-    (b"{", "is not JSON"), (b"\xff\xfe", "is not JSON"), (b"1" * 10_000, "is not JSON")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"1" * 10_000, "is not JSON"),
+    ],
+)
 def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, message):
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
@@ -262,10 +280,10 @@ def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, me
 @pytest.mark.timeout(30)
 def test_a_pipe_or_a_directory_is_not_replaced_nor_read_as_json(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.chdir(tmp_path)         # the path of a socket is short
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-    for name in ("pipe", "socket"):     # a socket cannot be opened: it is told apart before
+    for name in ("pipe", "socket"):  # a socket cannot be opened: it is told apart before
         with pytest.raises(UserError, match="not a regular file"):
             read_json(tmp_path / name)
     with pytest.raises(UserError, match="Is a directory"):
@@ -311,20 +329,31 @@ def plain_linux(monkeypatch, tmp_path):
 DATA, LIBRARY = ".local/share/tortoise-ane", "Library/Application Support/tortoise-ane"
 
 
-@pytest.mark.parametrize(("platform", "variables", "cache", "data"), [
-    (Unix, {}, ".cache/tortoise-ane", DATA), (MacOS, {}, "Library/Caches/tortoise-ane", LIBRARY),
-    *((platform, {"ANE_HOME": "{home}/all", "XDG_CACHE_HOME": "{home}/xdg"}, "all/cache", "all")
-      for platform in (Unix, MacOS)),
-    (Unix, {"XDG_CACHE_HOME": "{home}/c", "XDG_DATA_HOME": "{home}/d"}, "c/tortoise-ane", "d/tortoise-ane"),
-    (Unix, {"ANE_HOME": "", "XDG_CACHE_HOME": ""}, ".cache/tortoise-ane", DATA),
-    (Unix, {"XDG_CACHE_HOME": "relative"}, ".cache/tortoise-ane", DATA),
-    (Unix, {"ANE_HOME": "~/speech"}, "speech/cache", "speech")])
+@pytest.mark.parametrize(
+    ("platform", "variables", "cache", "data"),
+    [
+        (Unix, {}, ".cache/tortoise-ane", DATA),
+        (MacOS, {}, "Library/Caches/tortoise-ane", LIBRARY),
+        *(
+            (platform, {"ANE_HOME": "{home}/all", "XDG_CACHE_HOME": "{home}/xdg"}, "all/cache", "all")
+            for platform in (Unix, MacOS)
+        ),
+        (Unix, {"XDG_CACHE_HOME": "{home}/c", "XDG_DATA_HOME": "{home}/d"}, "c/tortoise-ane", "d/tortoise-ane"),
+        (Unix, {"ANE_HOME": "", "XDG_CACHE_HOME": ""}, ".cache/tortoise-ane", DATA),
+        (Unix, {"XDG_CACHE_HOME": "relative"}, ".cache/tortoise-ane", DATA),
+        (Unix, {"ANE_HOME": "~/speech"}, "speech/cache", "speech"),
+    ],
+)
 def test_folders_of_a_system_and_its_variables(tmp_path, monkeypatch, platform, variables, cache, data):
     monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(home=tmp_path))
     assert [folder().relative_to(tmp_path).as_posix() for folder in FOLDERS] == [
-        cache, data, f"{data}/voices", f"{data}/bundles"]
+        cache,
+        data,
+        f"{data}/voices",
+        f"{data}/bundles",
+    ]
     assert list(tmp_path.iterdir()) == [], "asking creates nothing"
 
 

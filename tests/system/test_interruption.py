@@ -34,6 +34,7 @@ def foreground():
 
 def command(monkeypatch, work):
     """Make `ane voices` call ``work``."""
+
     def register(commands: argparse._SubParsersAction) -> None:
         commands.add_parser("voices").set_defaults(handler=lambda args: work())
 
@@ -41,12 +42,20 @@ def command(monkeypatch, work):
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize(("raised", "detail"), [
-    (None, ""), (SystemExit(1), ""), (ValueError("no [/] shape"), " (ValueError: no [/] shape)"),
-    (UserError("disk full"), " (UserError: disk full)"),
-    (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)")], ids=repr)
+@pytest.mark.parametrize(
+    ("raised", "detail"),
+    [
+        (None, ""),
+        (SystemExit(1), ""),
+        (ValueError("no [/] shape"), " (ValueError: no [/] shape)"),
+        (UserError("disk full"), " (UserError: disk full)"),
+        (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)"),
+    ],
+    ids=repr,
+)
 def test_a_stopped_command_reports_it_whatever_the_exception_became(monkeypatch, capsys, stop, raised, detail):
     """safetensors turns an exception of its caller into a ValueError."""
+
     def work():
         try:
             signal.raise_signal(stop)
@@ -78,17 +87,23 @@ def test_a_signal_that_ended_a_block_stops_nothing_after_it():
 
 def program(work: str) -> str:
     """A program in which `ane voices` runs ``work``. Its output is buffered whatever the environment says."""
-    return ("import signal, sys; from ane.cli import main; from ane.commands import voices\n"
-            "from rich.console import Console\n"
-            "signal.signal(signal.SIGINT, signal.default_int_handler); sys.stdout = open(1, 'w')\n"
-            f"def work(_): {work}\n"
-            "voices.register = lambda commands: commands.add_parser('voices').set_defaults(handler=work)\n"
-            "sys.exit(main(['voices']))\n")
+    return (
+        "import signal, sys; from ane.cli import main; from ane.commands import voices\n"
+        "from rich.console import Console\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); sys.stdout = open(1, 'w')\n"
+        f"def work(_): {work}\n"
+        "voices.register = lambda commands: commands.add_parser('voices').set_defaults(handler=work)\n"
+        "sys.exit(main(['voices']))\n"
+    )
 
 
 def run(work: str, **options) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", program(work)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            **{"stderr": subprocess.PIPE, "text": True, **options})
+    return subprocess.Popen(
+        [sys.executable, "-c", program(work)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        **{"stderr": subprocess.PIPE, "text": True, **options},
+    )
 
 
 def test_a_second_signal_while_the_first_is_reported_ends_the_program_silently():
@@ -102,8 +117,13 @@ def test_the_status_is_that_of_the_signal_after_exec_and_when_the_message_cannot
     """`python -m` ends as SIGINT would after a KeyboardInterrupt that passed through exec, whatever the status."""
     (tmp_path / "stopped.py").write_text(program("exec('signal.raise_signal(signal.SIGTERM)')"))
     with open(os.devnull) as unwritable:
-        ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, stderr=unwritable, check=False,
-                               env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))})
+        ended = subprocess.run(
+            [sys.executable, "-m", "stopped"],
+            cwd=tmp_path,
+            stderr=unwritable,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
+        )
     assert ended.returncode == 143
 
 
@@ -129,7 +149,7 @@ def test_an_ignored_signal_does_not_stop_a_command(monkeypatch, stop):
 def test_a_handler_set_by_c_code_is_left_alone(monkeypatch):
     """A C program that embeds Python: its handler could not be restored."""
     command(monkeypatch, lambda: 0)
-    with monkeypatch.context() as signals:      # undone before the time limit of the test is cancelled, by a signal
+    with monkeypatch.context() as signals:  # undone before the time limit of the test is cancelled, by a signal
         signals.setattr(signal, "getsignal", lambda number: None)
         signals.delattr(signal, "signal")
         assert main(["voices"]) == 0
@@ -165,6 +185,7 @@ def test_an_uninterrupted_block_ends_before_the_stop_also_if_it_fails(fault):
 
 def test_a_stop_that_was_swallowed_takes_effect_before_a_file_is_replaced(tmp_path):
     """coremltools tries its optional imports within a bare except."""
+
     def work():
         with interruptions(), files.replacing(tmp_path / "file") as target:
             with suppress(KeyboardInterrupt):
@@ -259,6 +280,7 @@ def test_signals_during_an_exchange_of_folders_leave_the_new_one_complete(tmp_pa
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_signal_while_the_command_line_is_imported_is_one_line(monkeypatch, capsys, stop):
     """Also where a bare ``except`` around an import swallows the exception."""
+
     class Finder:
         @staticmethod
         def find_spec(name, *_):

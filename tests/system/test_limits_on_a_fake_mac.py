@@ -50,20 +50,26 @@ def test_an_upload_is_decoded(mac_children: None) -> None:
 
 def test_memory_is_bounded(mac_children: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    code = ("import time\nheld = []\nfor _ in range(20):\n"
-            "    held.append(bytearray(b'x') * (25 << 20))\n    time.sleep(0.05)\n")
+    code = (
+        "import time\nheld = []\nfor _ in range(20):\n"
+        "    held.append(bytearray(b'x') * (25 << 20))\n    time.sleep(0.05)\n"
+    )
     assert run_module(tmp_path, code, memory=2 << 30) == (0, "")
     assert run_module(tmp_path, code, memory=300 << 20) == (1, "it needs more memory than it may use\n")
 
 
-def test_a_child_whose_memory_alone_is_limited_leaves_no_core_file(mac_children: None, tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_whose_memory_alone_is_limited_leaves_no_core_file(
+    mac_children: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     before = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
     try:
-        assert run_module(tmp_path, "import resource, sys\nsys.exit(7 if any(resource.getrlimit(resource.RLIMIT_CORE)) "
-                                    "else 8)", memory=2 << 30) == (8, "")
+        assert run_module(
+            tmp_path,
+            "import resource, sys\nsys.exit(7 if any(resource.getrlimit(resource.RLIMIT_CORE)) else 8)",
+            memory=2 << 30,
+        ) == (8, "")
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, before)
 

@@ -9,24 +9,76 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Of Python's documentation: "Availability: Linux", without macOS
 MODULES = {
-    "os": {"sched_getaffinity", "sched_setaffinity", "sched_setscheduler", "sched_getscheduler", "memfd_create",
-           "eventfd", "pidfd_open", "copy_file_range", "splice", "posix_fadvise", "posix_fallocate", "fdatasync",
-           "pipe2", "getrandom", "setns", "unshare", "O_TMPFILE", "O_DIRECT", "O_PATH", "getxattr", "setxattr",
-           "listxattr", "removexattr", "getresuid", "preadv2", "pwritev2", "timerfd_create"},
-    "resource": {"RLIMIT_AS", "prlimit", "RLIMIT_MSGQUEUE", "RLIMIT_NICE", "RLIMIT_RTPRIO", "RLIMIT_RTTIME",
-                 "RLIMIT_SIGPENDING", "RUSAGE_THREAD"},
-    "signal": {"SIGPWR", "SIGPOLL", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX", "sigwaitinfo", "sigtimedwait",
-               "pidfd_send_signal"},
+    "os": {
+        "sched_getaffinity",
+        "sched_setaffinity",
+        "sched_setscheduler",
+        "sched_getscheduler",
+        "memfd_create",
+        "eventfd",
+        "pidfd_open",
+        "copy_file_range",
+        "splice",
+        "posix_fadvise",
+        "posix_fallocate",
+        "fdatasync",
+        "pipe2",
+        "getrandom",
+        "setns",
+        "unshare",
+        "O_TMPFILE",
+        "O_DIRECT",
+        "O_PATH",
+        "getxattr",
+        "setxattr",
+        "listxattr",
+        "removexattr",
+        "getresuid",
+        "preadv2",
+        "pwritev2",
+        "timerfd_create",
+    },
+    "resource": {
+        "RLIMIT_AS",
+        "prlimit",
+        "RLIMIT_MSGQUEUE",
+        "RLIMIT_NICE",
+        "RLIMIT_RTPRIO",
+        "RLIMIT_RTTIME",
+        "RLIMIT_SIGPENDING",
+        "RUSAGE_THREAD",
+    },
+    "signal": {
+        "SIGPWR",
+        "SIGPOLL",
+        "SIGSTKFLT",
+        "SIGRTMIN",
+        "SIGRTMAX",
+        "sigwaitinfo",
+        "sigtimedwait",
+        "pidfd_send_signal",
+    },
     "select": {"epoll"},
-    "socket": {"AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG", "SO_PEERCRED", "SOCK_CLOEXEC", "SOCK_NONBLOCK",
-               "TCP_QUICKACK", "TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "SO_BINDTODEVICE"},
+    "socket": {
+        "AF_NETLINK",
+        "AF_PACKET",
+        "AF_VSOCK",
+        "AF_ALG",
+        "SO_PEERCRED",
+        "SOCK_CLOEXEC",
+        "SOCK_NONBLOCK",
+        "TCP_QUICKACK",
+        "TCP_USER_TIMEOUT",
+        "TCP_KEEPIDLE",
+        "SO_BINDTODEVICE",
+    },
     "fcntl": {"F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_ADD_SEALS", "F_OFD_SETLK", "F_NOTIFY"},
     "mmap": {"MAP_POPULATE", "MAP_STACK", "MADV_HUGEPAGE", "MADV_DONTFORK"},
     "time": {"CLOCK_BOOTTIME", "CLOCK_TAI", "pthread_getcpuclockid"},
     "platform": {"freedesktop_os_release", "libc_ver"},
 }
 PLACES = ("/proc", "/sys", "/dev/shm", "/etc/os-release")
-LIBRARY_CALLS = {"mallopt", "malloc_trim", "prctl", "gettid", "syscall"}         # of the C library
+LIBRARY_CALLS = {"mallopt", "malloc_trim", "prctl", "gettid", "syscall"}  # of the C library
 # (file, name): the text in the same function, or for a constant in the same file, that keeps it from a Mac
 GUARDS = {
     ("ane/backends/torch/device.py", "mallopt"): 'sys.platform == "linux"',
@@ -43,17 +95,28 @@ GUARDS = {
 
 def linux_only(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield each name that only Linux has, and its node."""
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
-                  if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-                  and node.body and isinstance(node.body[0], ast.Expr)}
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in MODULES.get(
-                node.value.id, ()):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in MODULES.get(node.value.id, ())
+        ):
             yield node.attr, node
         elif isinstance(node, ast.ImportFrom):
             yield from ((alias.name, node) for alias in node.names if alias.name in MODULES.get(node.module or "", ()))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and (
-                node.value.startswith(PLACES) or node.value in LIBRARY_CALLS):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+            and (node.value.startswith(PLACES) or node.value in LIBRARY_CALLS)
+        ):
             yield node.value, node
 
 
@@ -75,7 +138,15 @@ def test_no_call_that_only_linux_has_is_without_a_guard() -> None:
         assert GUARDS[call].replace('"', "'") in text.replace('"', "'"), call
 
 
-@pytest.mark.parametrize("code", ["import os\nos.memfd_create('x')", "from resource import RLIMIT_AS",
-                                  "open('/proc/self/maps')", "f'/sys/fs/{x}'", "getattr(library, 'mallopt')"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nos.memfd_create('x')",
+        "from resource import RLIMIT_AS",
+        "open('/proc/self/maps')",
+        "f'/sys/fs/{x}'",
+        "getattr(library, 'mallopt')",
+    ],
+)
 def test_a_new_one_is_found(code: str) -> None:
     assert len(list(linux_only(ast.parse(code)))) == 1

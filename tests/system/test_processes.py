@@ -119,15 +119,19 @@ def test_secrets_stay_in_this_process(folder, monkeypatch):
 
 
 def test_limits_hold_and_standard_input_is_closed(folder):
-    code = ("print(sys.stdin.read(), [resource.getrlimit(kind)[0] for kind in "
-            "(resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)])")
+    code = (
+        "print(sys.stdin.read(), [resource.getrlimit(kind)[0] for kind in "
+        "(resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)])"
+    )
     assert printed(folder, code, memory=1 << 33, cpu_seconds=9, file_bytes=5) == f" [{1 << 33}, 9, 5, 0]\n"
 
 
 def test_a_child_ends_when_its_parent_is_killed(folder):
     (folder / "probe_module.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
-    code = (f"import sys; sys.path += {sys.path!r}\nfrom ane.system.child_process import ChildProcess\n"
-            "ChildProcess('probe_module').wait()")
+    code = (
+        f"import sys; sys.path += {sys.path!r}\nfrom ane.system.child_process import ChildProcess\n"
+        "ChildProcess('probe_module').wait()"
+    )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     parent.kill()

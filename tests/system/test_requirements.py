@@ -17,24 +17,46 @@ from ane.system import machine, requirements
 from ane.system.requirements import NEWEST_PYTHON, OLDEST_PYTHON, mac_problem, python_problem
 
 ROOT = Path(__file__).parents[2]
-READ_BY_ALL = ("ane/__init__.py", "ane/__main__.py", "ane/system/__init__.py", "ane/system/errors.py",
-               "ane/system/requirements.py")
+READ_BY_ALL = (
+    "ane/__init__.py",
+    "ane/__main__.py",
+    "ane/system/__init__.py",
+    "ane/system/errors.py",
+    "ane/system/requirements.py",
+)
 
 
 def old_python() -> str | None:
     """Return a Python older than the oldest: on PATH, or of pyenv."""
     names = [f"python3.{minor}" for minor in range(OLDEST_PYTHON[1] - 1, 7, -1)]
     pyenv = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
-    return next((found for name in [*names, *map(str, pyenv)] if (found := shutil.which(name)) and subprocess.run(
-        [found, "-c", f"import sys; sys.exit(not (3, 8) <= sys.version_info[:2] < {OLDEST_PYTHON})"],
-        stderr=subprocess.DEVNULL).returncode == 0), None)
+    return next(
+        (
+            found
+            for name in [*names, *map(str, pyenv)]
+            if (found := shutil.which(name))
+            and subprocess.run(
+                [found, "-c", f"import sys; sys.exit(not (3, 8) <= sys.version_info[:2] < {OLDEST_PYTHON})"],
+                stderr=subprocess.DEVNULL,
+            ).returncode
+            == 0
+        ),
+        None,
+    )
 
 
 def test_the_versions_of_python_are_those_of_the_package() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert wanted == ">={}.{},<{}.{}".format(*OLDEST_PYTHON, NEWEST_PYTHON[0], NEWEST_PYTHON[1] + 1)
-    assert [bool(python_problem((3, minor, 1))) for minor in range(9, 16)] == [True, True, False, False, False, True,
-                                                                              True]
+    assert [bool(python_problem((3, minor, 1))) for minor in range(9, 16)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("file", READ_BY_ALL)
@@ -46,8 +68,11 @@ def test_an_old_python_can_read_what_tells_it(file: str) -> None:
 def test_an_old_python_is_told_in_one_line() -> None:
     done = subprocess.run([old_python(), "-m", "ane", "say", "Hello"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert re.fullmatch(r"ane: Python 3\.\d+ cannot run tortoise-ane, which needs Python 3\.11 to 3\.13: install it "
-                        r"with `uv tool install --python 3\.12 \.`, which .*\n", done.stderr)
+    assert re.fullmatch(
+        r"ane: Python 3\.\d+ cannot run tortoise-ane, which needs Python 3\.11 to 3\.13: install it "
+        r"with `uv tool install --python 3\.12 \.`, which .*\n",
+        done.stderr,
+    )
 
 
 @pytest.fixture
@@ -63,15 +88,18 @@ def pretended_mac(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     machine.macos_version.cache_clear()
 
 
-PROBLEMS = [(("x86_64", "1", "15.5"), "this Python is for Intel processors and runs under Rosetta"),
-            (("x86_64", "", "15.5"), "this Mac has an Intel processor"),
-            (("arm64", "", "13.7.2"), "this Mac has macOS 13.7.2, and tortoise-ane needs macOS 14 or newer")]
+PROBLEMS = [
+    (("x86_64", "1", "15.5"), "this Python is for Intel processors and runs under Rosetta"),
+    (("x86_64", "", "15.5"), "this Mac has an Intel processor"),
+    (("arm64", "", "13.7.2"), "this Mac has macOS 13.7.2, and tortoise-ane needs macOS 14 or newer"),
+]
 
 
 @pytest.mark.parametrize(("pretended_mac", "problem"), PROBLEMS, indirect=["pretended_mac"])
 def test_a_mac_that_cannot_run_it_is_told_at_the_start_and_by_doctor(
-        pretended_mac: None, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    importlib.import_module("ane.cli")      # as `main` finds it, also where a test imported it again
+    pretended_mac: None, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    importlib.import_module("ane.cli")  # as `main` finds it, also where a test imported it again
     monkeypatch.setattr(sys.modules["ane.cli"], "main", lambda: 0)
     assert command.main() == 0
     assert capsys.readouterr().err.startswith(f"ane: {problem}")

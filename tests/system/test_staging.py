@@ -75,9 +75,16 @@ def test_what_a_live_process_writes_is_neither_listed_nor_removed(tmp_path):
 
 
 def test_a_folder_without_a_lock_is_a_leftover_after_a_day_and_similar_names_are_none(tmp_path):
-    young, old, *others = (tmp_path / name for name in (
-        f".file.{'a' * 16}.partial", f".file.{'b' * 16}.partial", ".file.partial", f"file.{'a' * 16}.partial",
-        f".file.{'a' * 16}.partial.txt"))
+    young, old, *others = (
+        tmp_path / name
+        for name in (
+            f".file.{'a' * 16}.partial",
+            f".file.{'b' * 16}.partial",
+            ".file.partial",
+            f"file.{'a' * 16}.partial",
+            f".file.{'a' * 16}.partial.txt",
+        )
+    )
     for folder in (young, old, *others):
         folder.mkdir()
     for folder in (old, *others):
@@ -90,8 +97,9 @@ def test_the_only_copy_of_a_directory_is_no_leftover_and_comes_back_with_the_nex
     path.mkdir()
     (path / "weights").write_text("old")
     # killed after it has moved the old directory away
-    kill_in_process(path, directory=True, then=f"rename = os.replace; files.os.replace = lambda *names: "
-                                               f"(rename(*names), {KILL})")
+    kill_in_process(
+        path, directory=True, then=f"rename = os.replace; files.os.replace = lambda *names: (rename(*names), {KILL})"
+    )
     assert not path.exists()
     assert leftovers(tmp_path) == []
     with pytest.raises(ValueError, match="half"), replacing(path, directory=True):
@@ -137,26 +145,39 @@ def test_a_record_is_read_and_unknown_values_are_ignored():
     assert read_record(Cart, content, "cart.json") == Cart("hay", wheels={"left": Wheel(8)})
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ({}, "cart.json: name is missing; make it again"),
-    ({"name": 5}, "cart.json: name must be a valid string, not 5; make it again"),
-    ({"name": "hay", "colour": "green"}, "cart.json: colour must be 'red' or 'blue', not 'green'; make it again"),
-    ({"name": "hay", "wheels": {"left": {}}}, "cart.json: wheels: left: spokes is missing; make it again"),
-    ({"name": "hay", "wheels": {"left": {"spokes": "8"}}}, "wheels: left: spokes must be a valid integer, not '8'"),
-    ({"name": "hay", "wheels": {"left": {"spokes": True}}}, "wheels: left: spokes must be a valid integer, not True"),
-    ({"name": "hay", "wheels": {"left": {"spokes": 0}}}, "spokes must be greater than or equal to 1, not 0"),
-    ({"name": "\ud800"}, "cart.json: invalid JSON"),
-    ([], "cart.json: must be an object, not []"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "cart.json: name is missing; make it again"),
+        ({"name": 5}, "cart.json: name must be a valid string, not 5; make it again"),
+        ({"name": "hay", "colour": "green"}, "cart.json: colour must be 'red' or 'blue', not 'green'; make it again"),
+        ({"name": "hay", "wheels": {"left": {}}}, "cart.json: wheels: left: spokes is missing; make it again"),
+        ({"name": "hay", "wheels": {"left": {"spokes": "8"}}}, "wheels: left: spokes must be a valid integer, not '8'"),
+        (
+            {"name": "hay", "wheels": {"left": {"spokes": True}}},
+            "wheels: left: spokes must be a valid integer, not True",
+        ),
+        ({"name": "hay", "wheels": {"left": {"spokes": 0}}}, "spokes must be greater than or equal to 1, not 0"),
+        ({"name": "\ud800"}, "cart.json: invalid JSON"),
+        ([], "cart.json: must be an object, not []"),
+    ],
+)
 def test_a_wrong_value_is_one_line_that_names_it(content, message):
     with pytest.raises(UserError) as caught:
         read_record(Cart, content, "cart.json", "; make it again")
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("two\nlines  of\ttext ", "two lines of text"), ("Zoë – «ok»", "Zoë – «ok»"),
-    ("\x1b[31mred", "\\x1b[31mred"), ("a\udc80b", "a\\udc80b"), ("x\0y", "x\\x00y")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("two\nlines  of\ttext ", "two lines of text"),
+        ("Zoë – «ok»", "Zoë – «ok»"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\udc80b", "a\\udc80b"),
+        ("x\0y", "x\\x00y"),
+    ],
+)
 def test_a_message_is_one_printable_line(text, message):
     assert str(UserError(text)) == message
     message.encode("utf-8")

@@ -79,4 +79,9 @@ with tolerant_streams():
     command = 'exec "$0" -c "$1" "$2" <&- 2>&-'
     subprocess.run(["sh", "-c", command, sys.executable, code, tmp_path / "found"], timeout=60, check=True)
     assert json.loads((tmp_path / "found").read_text()) == [
-        True, [True, False, True, True], "Bad file descriptor", "strict", "backslashreplace"]
+        True,
+        [True, False, True, True],
+        "Bad file descriptor",
+        "strict",
+        "backslashreplace",
+    ]

@@ -28,8 +28,10 @@ def test_cores_are_those_this_process_may_run_on(monkeypatch):
 
 
 def test_peak_memory_follows_what_the_process_allocates():
-    code = ("from ane.system.machine import peak_memory_bytes\n"
-            "before = peak_memory_bytes(); block = bytearray(b'x') * (64 << 20); print(peak_memory_bytes() - before)\n")
+    code = (
+        "from ane.system.machine import peak_memory_bytes\n"
+        "before = peak_memory_bytes(); block = bytearray(b'x') * (64 << 20); print(peak_memory_bytes() - before)\n"
+    )
     grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert 32 << 20 < int(grown) < 128 << 20
 
@@ -53,12 +55,19 @@ def test_a_processor_is_named_as_its_maker_does_or_else_by_its_architecture(monk
     assert names == ["Some CPU @ 2 GHz", "aarch64"]
 
 
-@pytest.mark.parametrize(("answers", "expected"), [
-    ({"machdep.cpu.brand_string": "Apple M2\n", "-productVersion": "26.4\n", "-buildVersion": "25E60\n"},
-     ("Apple M2", "macOS 26.4 (25E60)")),
-    ({}, ("arm64", "macOS 16.4"))])
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (
+            {"machdep.cpu.brand_string": "Apple M2\n", "-productVersion": "26.4\n", "-buildVersion": "25E60\n"},
+            ("Apple M2", "macOS 26.4 (25E60)"),
+        ),
+        ({}, ("arm64", "macOS 16.4")),
+    ],
+)
 def test_a_mac_is_asked_for_its_chip_and_build_or_else_named_by_its_architecture(monkeypatch, answers, expected):
     """Python itself has the wrong version, where it was built with an older SDK."""
+
     def answer(command, **_):
         if command[-1] not in answers:
             raise FileNotFoundError
@@ -92,18 +101,26 @@ def test_the_system_version_is_the_distributions(monkeypatch):
 SIGNAL = np.array([3.0, -4.0])
 
 
-@pytest.mark.parametrize(("reference", "actual", "decibels"), [
-    (SIGNAL, [3.0, -4.5], 20.0),            # 25 / 0.25
-    (SIGNAL, [3.0, 1.0], 0.0),              # 25 / 25
-    (SIGNAL, [3.0, 46.0], -20.0),           # 25 / 2500
-    (torch.from_numpy(SIGNAL), torch.tensor([3.0, -4.5]), 20.0),
-    (SIGNAL, 2 * SIGNAL, 0.0), (2 * SIGNAL, SIGNAL, 10 * np.log10(4)),
-    (SIGNAL, SIGNAL, np.inf), ([0.0, 0.0], [0.0, 0.0], np.inf),
-    # a square alone is beyond half precision
-    (np.full(100_000, 200, np.float16), np.full(100_000, 100, np.float16), 10 * np.log10(4)),
-    # no signal, or a number that is not finite
-    ([0.0, 0.0], [0.0, 1e-9], -np.inf), ([1.0, 2.0], [1.0, np.nan], -np.inf), ([1.0, 2.0], [np.inf, 2.0], -np.inf),
-    ([np.nan, 2.0], [1.0, 2.0], -np.inf)])
+@pytest.mark.parametrize(
+    ("reference", "actual", "decibels"),
+    [
+        (SIGNAL, [3.0, -4.5], 20.0),  # 25 / 0.25
+        (SIGNAL, [3.0, 1.0], 0.0),  # 25 / 25
+        (SIGNAL, [3.0, 46.0], -20.0),  # 25 / 2500
+        (torch.from_numpy(SIGNAL), torch.tensor([3.0, -4.5]), 20.0),
+        (SIGNAL, 2 * SIGNAL, 0.0),
+        (2 * SIGNAL, SIGNAL, 10 * np.log10(4)),
+        (SIGNAL, SIGNAL, np.inf),
+        ([0.0, 0.0], [0.0, 0.0], np.inf),
+        # a square alone is beyond half precision
+        (np.full(100_000, 200, np.float16), np.full(100_000, 100, np.float16), 10 * np.log10(4)),
+        # no signal, or a number that is not finite
+        ([0.0, 0.0], [0.0, 1e-9], -np.inf),
+        ([1.0, 2.0], [1.0, np.nan], -np.inf),
+        ([1.0, 2.0], [np.inf, 2.0], -np.inf),
+        ([np.nan, 2.0], [1.0, 2.0], -np.inf),
+    ],
+)
 def test_decibels_are_the_ratio_of_the_sums_of_squares(reference, actual, decibels):
     assert snr_db(reference, actual) == pytest.approx(decibels)
 
@@ -139,7 +156,7 @@ def test_computing_an_item_is_work_of_its_stage_and_what_is_done_with_it_is_not(
 
     with pytest.raises(ValueError, match="gone"):
         [(timeline.now(), timeline.now()) for _ in timeline.record_each("decode", items())]
-    assert timeline.seconds_by_phase() == {"decode": 2}        # the item and the error
+    assert timeline.seconds_by_phase() == {"decode": 2}  # the item and the error
 
 
 def test_the_text_is_ready_at_the_start_unless_it_is_marked_later_and_the_first_sound_is_marked_once():

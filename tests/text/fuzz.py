@@ -26,13 +26,19 @@ from benchmarks.memory import CHARACTERS_PER_MINUTE, drawn_text
 from tests.text.test_english import FRAGMENTS
 
 STEPS: dict[str, Callable[[str], object]] = {"normaliser": normalise_english, "splitter": split}
-EXTRAS = ("On 3 May 2024, Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m.", "\"It is 21°C in the U.S.,\" he said.",
-          "See chapter XIV (p. 12).")
-LENGTH = 4000           # characters of a text
-MOST = 20               # times the rate of prose
+EXTRAS = (
+    "On 3 May 2024, Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m.",
+    '"It is 21°C in the U.S.," he said.',
+    "See chapter XIV (p. 12).",
+)
+LENGTH = 4000  # characters of a text
+MOST = 20  # times the rate of prose
 RESULT = Path(__file__).with_suffix(".json")
-PIECES = st.one_of(st.text(min_size=1, max_size=40), st.text("aA1.,'-\" \n:/$", min_size=1, max_size=12),
-                   st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=12).map("".join))
+PIECES = st.one_of(
+    st.text(min_size=1, max_size=40),
+    st.text("aA1.,'-\" \n:/$", min_size=1, max_size=12),
+    st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=12).map("".join),
+)
 
 
 @dataclass
@@ -52,7 +58,7 @@ class SlowestTexts:
         highest = 0.0
         for name, step in STEPS.items():
             ratio = seconds(step, text) / self.prose[name]
-            if ratio > max(MOST / 2, self.ratios[name]):        # another process may have disturbed it
+            if ratio > max(MOST / 2, self.ratios[name]):  # another process may have disturbed it
                 ratio = min(ratio, seconds(step, text) / self.prose[name])
             if ratio > self.ratios[name]:
                 self.ratios[name], self.texts[name] = ratio, piece
@@ -79,17 +85,28 @@ def fuzz(characters: int) -> dict[str, Any]:
     slowest = SlowestTexts({name: sorted(seconds(step, prose) for _ in range(15))[7] for name, step in STEPS.items()})
 
     @hypothesis.seed(1)
-    @hypothesis.settings(max_examples=-(-characters // LENGTH), deadline=None, database=None,
-                         phases=[Phase.generate, Phase.target], suppress_health_check=list(HealthCheck))
+    @hypothesis.settings(
+        max_examples=-(-characters // LENGTH),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.target],
+        suppress_health_check=list(HealthCheck),
+    )
     @hypothesis.given(PIECES)
     def look(piece: str) -> None:
         hypothesis.target(slowest.try_piece(piece))
 
     while slowest.characters < characters:
         look()
-    return {"characters": slowest.characters, "texts": slowest.count, "length_of_a_text": LENGTH,
-            "prose_us_per_character": {name: value / LENGTH * 1e6 for name, value in slowest.prose.items()},
-            "slowest_relative_to_prose": slowest.ratios, "its_piece": slowest.texts, "allowed": MOST}
+    return {
+        "characters": slowest.characters,
+        "texts": slowest.count,
+        "length_of_a_text": LENGTH,
+        "prose_us_per_character": {name: value / LENGTH * 1e6 for name, value in slowest.prose.items()},
+        "slowest_relative_to_prose": slowest.ratios,
+        "its_piece": slowest.texts,
+        "allowed": MOST,
+    }
 
 
 def main() -> int:
@@ -99,8 +116,10 @@ def main() -> int:
     options = parser.parse_args()
     result = fuzz(options.characters)
     write_json(options.output, result)
-    sys.stdout.write(f"{result['characters']} characters in {result['texts']} texts; the slowest relative to prose: "
-                     f"{result['slowest_relative_to_prose']}; {options.output}\n")
+    sys.stdout.write(
+        f"{result['characters']} characters in {result['texts']} texts; the slowest relative to prose: "
+        f"{result['slowest_relative_to_prose']}; {options.output}\n"
+    )
     return 1 if max(result["slowest_relative_to_prose"].values()) > MOST else 0
 
 

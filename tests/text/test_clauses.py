@@ -11,7 +11,7 @@ from ane.text import Lexicon, LexiconEntry, normalise_english, read_passages
 from ane.text.clauses import MOST_HELD, ClauseReader
 from tests.tables import rows
 
-FRAGMENTS = [text for text, in rows(__file__, "clauses.tsv", "fragments")]
+FRAGMENTS = [text for (text,) in rows(__file__, "clauses.tsv", "fragments")]
 
 
 def arrivals(text: str, sizes: list[int]) -> list[str]:
@@ -19,7 +19,7 @@ def arrivals(text: str, sizes: list[int]) -> list[str]:
     found, start = [], 0
     while start < len(text):
         size = sizes[len(found) % len(sizes)]
-        found.append(text[start:start + size])
+        found.append(text[start : start + size])
         start += size
     return found
 
@@ -65,19 +65,29 @@ def test_a_quotation_is_held_back_until_it_ends():
     assert reader.feed('back." And she ') == ['He said "Go away. Do it now, please. Then come back."']
 
 
-@pytest.mark.parametrize("text", [
-    *(f"It is {opening}never closed, " + "and it goes on, as it did. " * 80
-      for opening in ('"', "(", "“", "<b ", "[", "<!-- ")), "word after word " * 300])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f"It is {opening}never closed, " + "and it goes on, as it did. " * 80
+            for opening in ('"', "(", "“", "<b ", "[", "<!-- ")
+        ),
+        "word after word " * 300,
+    ],
+)
 def test_what_never_closes_or_has_no_mark_is_spoken_at_last(text):
     pieces = pieces_of(text, [40], ClauseReader())
     assert len(pieces) > 2
     assert "".join(pieces) == text
 
 
-@pytest.mark.parametrize("text", [
-    "It is the one that is called KIA. CIA AND NOW they all go.",       # in capitals with the words that follow
-    "We met there in this year on the 5. May 2024 was warm and so on.",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is the one that is called KIA. CIA AND NOW they all go.",  # in capitals with the words that follow
+        "We met there in this year on the 5. May 2024 was warm and so on.",
+    ],
+)
 def test_a_cut_that_would_change_a_word_is_not_made(text):
     pieces = pieces_of(text, [1], ClauseReader())
     assert [word for piece in pieces for word in words(piece)] == words(text)
@@ -85,14 +95,18 @@ def test_a_cut_that_would_change_a_word_is_not_made(text):
 
 def test_a_date_is_not_divided():
     assert pieces_of("We met there on 5 May, 2024, and on May 6, 2025. It rained.", [1], ClauseReader())[:2] == [
-        "We met there on 5 May, 2024,", " and on May 6, 2025."]
+        "We met there on 5 May, 2024,",
+        " and on May 6, 2025.",
+    ]
 
 
 def test_after_the_first_piece_short_sentences_are_not_divided():
     text = "The first clause ends here, and it goes on. The second sentence has a comma, here. The third "
     reader = ClauseReader()
-    assert reader.feed(text) == ["The first clause ends here,",
-                                 " and it goes on. The second sentence has a comma, here."]
+    assert reader.feed(text) == [
+        "The first clause ends here,",
+        " and it goes on. The second sentence has a comma, here.",
+    ]
 
 
 def test_phrases_of_the_lexicon_are_not_divided():
@@ -113,8 +127,23 @@ def test_markup_is_whole_in_a_piece():
 
 
 # What keeps something open, or has no place where it can be divided, for as long as it goes on
-HELD_BACK = ["(a ", '"a ', "“a ", "<b a ", "[a ", "[[a ", "<!-- a ", "(a, (b", "A ", "a", " ", "1 ", "<!--<!----> (a, ",
-             "(\n\n", "[pause:1s] (a "]
+HELD_BACK = [
+    "(a ",
+    '"a ',
+    "“a ",
+    "<b a ",
+    "[a ",
+    "[[a ",
+    "<!-- a ",
+    "(a, (b",
+    "A ",
+    "a",
+    " ",
+    "1 ",
+    "<!--<!----> (a, ",
+    "(\n\n",
+    "[pause:1s] (a ",
+]
 
 
 @pytest.mark.parametrize("repeated", HELD_BACK)

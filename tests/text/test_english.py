@@ -25,7 +25,7 @@ def test_normalised_text_does_not_change():
     assert not differences(normalise_english, [(spoken, spoken) for spoken in READINGS.values()])
 
 
-FRAGMENTS = [text for text, in rows(__file__, "english.tsv", "fragments")]
+FRAGMENTS = [text for (text,) in rows(__file__, "english.tsv", "fragments")]
 ANY_TEXT = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 
 
@@ -38,14 +38,48 @@ def test_any_unicode_text_gives_letters_spaces_and_known_marks(text):
     assert "  " not in spoken
 
 
-@pytest.mark.parametrize("text", ["1" + ",000" * 2000 + "th", "9" * 5000, "$" + "9" * 5000 + ".99", "1" * 5000 + "km",
-                                  "1/" + "2" * 5000, "0." + "3" * 5000, "9" * 5000 + "th", "1" * 5000 + "s"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" + ",000" * 2000 + "th",
+        "9" * 5000,
+        "$" + "9" * 5000 + ".99",
+        "1" * 5000 + "km",
+        "1/" + "2" * 5000,
+        "0." + "3" * 5000,
+        "9" * 5000 + "th",
+        "1" * 5000 + "s",
+    ],
+)
 def test_numbers_of_any_length_are_read(text):
     assert re.fullmatch(r"[a-z' ,.-]+", normalise_english(text))
 
 
-@pytest.mark.parametrize("unit", ["A", "1", "1,", "1.", "a.", "-", "*", "1:", "$1", "1/", "US ", "I'm ", "\n", " ", "²",
-                                  "ABC, ", "1.1.1 ", "May 1 ", "example.com ", "5 km/h "])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "A",
+        "1",
+        "1,",
+        "1.",
+        "a.",
+        "-",
+        "*",
+        "1:",
+        "$1",
+        "1/",
+        "US ",
+        "I'm ",
+        "\n",
+        " ",
+        "²",
+        "ABC, ",
+        "1.1.1 ",
+        "May 1 ",
+        "example.com ",
+        "5 km/h ",
+    ],
+)
 def test_long_repetitive_text_takes_linear_time(unit):
     """A pattern that backtracks without bound would take hours."""
     assert len(normalise_english(unit * (5_000 // len(unit)))) < 50_000
@@ -64,12 +98,12 @@ TENS = ["", "X", "XX", "XXX", "XL", "L", "LX", "LXX", "LXXX", "XC"]
 def test_every_numeral_up_to_a_hundred_is_read_in_both_cases(heading):
     for n in range(1, 100):
         numeral = TENS[n // 10] + (["", *ROMAN][n % 10])
-        if numeral != "L":      # a lone L is an initial
+        if numeral != "L":  # a lone L is an initial
             assert normalise_english(f"{heading} {numeral}.") == normalise_english(f"{heading} {n}.")
 
 
 def test_html_elements_with_their_end_tags_and_comments_are_dropped():
-    tags = [text for text, in rows(__file__, "english.tsv", "tags")]
+    tags = [text for (text,) in rows(__file__, "english.tsv", "tags")]
     assert not differences(normalise_english, [(f"before {tag} after", "before after") for tag in tags])
     assert not differences(normalise_english, [(f"<{name}>text</{name.upper()}>", "text") for name in HTML_ELEMENTS])
 
@@ -87,21 +121,36 @@ def test_no_word_in_angle_brackets_is_lost(words):
 
 READABLE = re.compile(rf"[ -~\n{''.join(KEPT)}]*")
 PLANE = 0x10000
-WITH_LETTERS = (0, 1, 2)          # the other planes are CJK as plane 2 is, unassigned or private
+WITH_LETTERS = (0, 1, 2)  # the other planes are CJK as plane 2 is, unassigned or private
 
 
-@pytest.mark.parametrize(("plane", "context"), [
-    *((plane, "{}") for plane in range((sys.maxunicode + 1) // PLANE)),
-    *((plane, context) for plane in WITH_LETTERS for context in ("{}1", "a{}b", "α{}", "5 {} "))])
+@pytest.mark.parametrize(
+    ("plane", "context"),
+    [
+        *((plane, "{}") for plane in range((sys.maxunicode + 1) // PLANE)),
+        *((plane, context) for plane in WITH_LETTERS for context in ("{}1", "a{}b", "α{}", "5 {} ")),
+    ],
+)
 def test_every_code_point_is_converted_and_those_of_letters_in_every_context(plane, context):
     characters = map(chr, range(plane * PLANE, (plane + 1) * PLANE))
     assert READABLE.fullmatch(apply_rules(RULES, "\n".join(map(context.format, characters))))
 
 
-@pytest.mark.parametrize(("written", "converted"), {
-    "\u03a2": "", "α \u03a2": "alpha ", "Δt, µm, 5 kΩ": "delta t, µm, 5 kohm", "\ud800a\udfff": "a", "λόγος": "logos",
-    "10⁶, x², word³": "10^6, x², word", "10\u202f000": "10,000", "2½": "2 1/2", "中文": "Zhong Wen ", "\x00\x07": "",
-    "a\r\nb\u2028c": "a\nb\nc",
-}.items())
+@pytest.mark.parametrize(
+    ("written", "converted"),
+    {
+        "\u03a2": "",
+        "α \u03a2": "alpha ",
+        "Δt, µm, 5 kΩ": "delta t, µm, 5 kohm",
+        "\ud800a\udfff": "a",
+        "λόγος": "logos",
+        "10⁶, x², word³": "10^6, x², word",
+        "10\u202f000": "10,000",
+        "2½": "2 1/2",
+        "中文": "Zhong Wen ",
+        "\x00\x07": "",
+        "a\r\nb\u2028c": "a\nb\nc",
+    }.items(),
+)
 def test_letters_keep_their_sound_and_symbols_their_name(written, converted):
     assert apply_rules(RULES, written) == converted

@@ -15,13 +15,20 @@ def test_sentences_of_other_languages_are_named(language, text):
     assert foreign_language(text) == language
 
 
-@pytest.mark.parametrize(("unreadable", "read"), [
-    ("nearest", "Ёлка, π and Ωmega: 中文! Straße x²"), ("skip", ", π and Ωmega: ! Straße x²"),
-    ("spell", "io el ka a, π and Ωmega: Zhong Wen! Straße x²")])
+@pytest.mark.parametrize(
+    ("unreadable", "read"),
+    [
+        ("nearest", "Ёлка, π and Ωmega: 中文! Straße x²"),
+        ("skip", ", π and Ωmega: ! Straße x²"),
+        ("spell", "io el ka a, π and Ωmega: Zhong Wen! Straße x²"),
+    ],
+)
 def test_words_of_other_scripts_are_spelt_or_left_out_as_chosen(unreadable, read):
     assert Lexicon(unreadable=unreadable)("Ёлка, π and Ωmega: 中文! Straße x²") == read
     assert (Lexicon(unreadable="spell")("हिन्दी, مرحبا"), Lexicon(unreadable="skip")("हिन्दी,")) == (
-        "ha i na da ii, meem reh hah beh alef", ",")
+        "ha i na da ii, meem reh hah beh alef",
+        ",",
+    )
     assert Lexicon(unreadable="skip")("Я и ты, α") == "  , α"
 
 

@@ -33,7 +33,7 @@ def test_a_text_without_marks_stays_as_it_is(text: str) -> None:
 def test_a_text_that_arrives_in_pieces_has_no_listing_and_whole_tables(text: str, expected: str, size: int) -> None:
     """The feed takes out what the pieces of a text cannot show; the rest is as it was."""
     reader = MarkdownFeed()
-    ready = [reader.feed(text[at:at + size]) for at in range(0, len(text), size)]
+    ready = [reader.feed(text[at : at + size]) for at in range(0, len(text), size)]
     fed = "".join([*ready, reader.finish()])
     assert re.findall(r"[\w']+", spoken(fed)) == re.findall(r"[\w']+", expected)
 
@@ -51,7 +51,10 @@ def test_text_is_passed_on_at_once_and_a_listing_holds_nothing() -> None:
 def test_pauses_and_voices_in_markdown_stay_and_a_faulty_one_is_named_with_its_line() -> None:
     passages = read_passages("# One\n\n**Two** [pause:1s](see below) [voice:anna](three)[voice]\n")
     assert [(passage.text.strip(), passage.silence, passage.voice) for passage in passages] == [
-        ("One.\n\nTwo", 1.0, ""), ("(see below)", 0.0, ""), ("(three)", 0.0, "anna")]
+        ("One.\n\nTwo", 1.0, ""),
+        ("(see below)", 0.0, ""),
+        ("(three)", 0.0, "anna"),
+    ]
     with pytest.raises(UserError, match=r"line 3: \[pause:9x\]"):
         read_passages("# One\n\n[pause:9x]")
 
@@ -60,8 +63,10 @@ def test_the_flag_forces_and_forbids(tmp_path: Path) -> None:
     assert [passage.text for passage in read_passages("a\nb", markdown=True)] == ["a b."]
     assert [passage.text for passage in read_passages("# a", markdown=False)] == ["# a"]
     (tmp_path / "a.txt").write_text("# One\n\nIt woke.\n")
-    titles = {flag: [chapter.title for chapter in read_document(tmp_path / "a.txt", markdown=flag).chapters]
-              for flag in (None, True, False)}
+    titles = {
+        flag: [chapter.title for chapter in read_document(tmp_path / "a.txt", markdown=flag).chapters]
+        for flag in (None, True, False)
+    }
     assert titles == {None: [""], True: ["One"], False: [""]}
     (tmp_path / "a.html").write_text("<p>One")
     with pytest.raises(UserError, match=r"markdown has no effect on .*a\.html"):
@@ -69,10 +74,15 @@ def test_the_flag_forces_and_forbids(tmp_path: Path) -> None:
 
 
 def test_a_document_leaves_out_the_same(tmp_path: Path) -> None:
-    text = ("Some ~~old~~ text[^1] costs $\\frac{1}{2}$ and $x^2$.\n\n- [x] done\n\n[^1]: A note.\n\n```\ncode\n```\n\n"
-            "![x](y.png) [docs](docs/index.md)\n")
+    text = (
+        "Some ~~old~~ text[^1] costs $\\frac{1}{2}$ and $x^2$.\n\n- [x] done\n\n[^1]: A note.\n\n```\ncode\n```\n\n"
+        "![x](y.png) [docs](docs/index.md)\n"
+    )
     (tmp_path / "a.md").write_text(text)
     document = read_document(tmp_path / "a.md")
     assert [block.text for chapter in document.chapters for block in chapter.blocks] == [
-        "Some text costs and x^2.", "done", "docs"]
+        "Some text costs and x^2.",
+        "done",
+        "docs",
+    ]
     assert document.omitted == {"footnotes": 1, "code": 1, "struck": 1, "images": 1, "formulas": 1}

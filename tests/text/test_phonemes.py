@@ -48,8 +48,9 @@ def test_words_without_a_dictionary_are_read_by_their_letters():
 
 @pytest.mark.parametrize("name", ["tags", "vocabulary", "gold"])
 def test_a_table_has_every_line_and_no_other(name):
-    lines = dict(line.split("\t", 1) for line in gzip.decompress((DATA / f"{name}.tsv.gz").read_bytes()).decode()
-                 .splitlines())
+    lines = dict(
+        line.split("\t", 1) for line in gzip.decompress((DATA / f"{name}.tsv.gz").read_bytes()).decode().splitlines()
+    )
     assert {key: table(name).get(key) for key in lines} == lines
     others = {near for key in lines for near in (f"{key}~", key[:-1], key[1:])} - set(lines)
     assert not [key for key in others if table(name).get(key) is not None]
@@ -60,8 +61,15 @@ def test_stress_moves_between_none_secondary_and_primary():
     assert [stressed("ɪts", stress) for stress in (-0.5, 0.5, 2.0)] == ["ɪts", "ˌɪts", "ˈɪts"]
 
 
-@pytest.mark.parametrize("text", ["Dr. Smith lives at 5 Main St., near Mt. Rainier.", "THE END IS NEAR.",
-                                  "The CEO of IBM's U.S. office: 3.5% of $2bn.", "“Stop!” cried <b>he</b> — twice…"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dr. Smith lives at 5 Main St., near Mt. Rainier.",
+        "THE END IS NEAR.",
+        "The CEO of IBM's U.S. office: 3.5% of $2bn.",
+        "“Stop!” cried <b>he</b> — twice…",
+    ],
+)
 def test_text_with_capitals_has_the_words_of_text_without(text):
     def letters(normalised):
         return "".join(filter(str.isalpha, normalised.lower()))

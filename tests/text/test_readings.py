@@ -7,8 +7,11 @@ import pytest
 from ane.text import normalise_english
 from tests.tables import differences, rows
 
-KINDS = [line[2:] for line in Path(__file__).with_name("readings.tsv").read_text(encoding="utf-8").split("\n")
-         if line.startswith("# ")]
+KINDS = [
+    line[2:]
+    for line in Path(__file__).with_name("readings.tsv").read_text(encoding="utf-8").split("\n")
+    if line.startswith("# ")
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

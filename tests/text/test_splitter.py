@@ -1,6 +1,5 @@
 """Where text is split, and where it never is."""
 
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,20 +9,26 @@ from ane.text import split
 from ane.text.splitter import WORD_TEXT, TextPiece, pack, split_sentences
 from tests.work import lines_run
 
-FOX = "The quick brown fox jumps over the lazy dog."     # 44 characters
+FOX = "The quick brown fox jumps over the lazy dog."  # 44 characters
 
 
-@pytest.mark.parametrize("sentences", [
-    ["Dr. Smith went to Washington, D.C. on Jan. 5th.", "He met Mr. J. R. Jones at 5 p.m. on Elm St. by car."],
-    ["Pi is 3.14 and e is 2.72, e.g. in maths, i.e. always.", "That is approx. right, No. 5 vs. No. 6."],
-    ["I live in the U.S. of A. and like the U.S. Army.", "They moved to the U.K. in 1999 with the Acme Co. people."],
-    ["He lived in the U.S.", "He moved at 5 p.m.", "Then he ate bread, etc.", "But why?"],
-    ["He paused... and went on.", "Then nothing...", "“Wait!” she cried.", "“Why?” he asked."],
-    ["She said, “It works.”", "He nodded (slowly).", "What?!", "Yes!!!", "'Fine.'", "[Done.]"],
-    ["See fig. 5 and p. 12.", "No.", "The end, Max.", "It was I.", "She left."],
-    ["I never . . . oh well, so be it.", "Fine."],
-    ["He was in Class D.", "4 went, and he took vitamin C.", "10 days passed, see p. 5."],
-])
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["Dr. Smith went to Washington, D.C. on Jan. 5th.", "He met Mr. J. R. Jones at 5 p.m. on Elm St. by car."],
+        ["Pi is 3.14 and e is 2.72, e.g. in maths, i.e. always.", "That is approx. right, No. 5 vs. No. 6."],
+        [
+            "I live in the U.S. of A. and like the U.S. Army.",
+            "They moved to the U.K. in 1999 with the Acme Co. people.",
+        ],
+        ["He lived in the U.S.", "He moved at 5 p.m.", "Then he ate bread, etc.", "But why?"],
+        ["He paused... and went on.", "Then nothing...", "“Wait!” she cried.", "“Why?” he asked."],
+        ["She said, “It works.”", "He nodded (slowly).", "What?!", "Yes!!!", "'Fine.'", "[Done.]"],
+        ["See fig. 5 and p. 12.", "No.", "The end, Max.", "It was I.", "She left."],
+        ["I never . . . oh well, so be it.", "Fine."],
+        ["He was in Class D.", "4 went, and he took vitamin C.", "10 days passed, see p. 5."],
+    ],
+)
 def test_abbreviations_and_quotations_do_not_end_sentences_by_mistake(sentences):
     """With a desired length of 1, the text is split at every sentence end, and nowhere else while a sentence fits."""
     assert split_sentences(" ".join(sentences), desired=1, maximum=80) == sentences
@@ -46,7 +51,7 @@ def test_a_sentence_that_fits_is_never_cut():
 
 
 def test_a_long_sentence_is_cut_at_its_clauses():
-    clause = "and then the wolf went on through the wood and sang"      # 51
+    clause = "and then the wolf went on through the wood and sang"  # 51
     text = f"{clause}; {clause}, {clause}, {clause}; {clause}, {clause}."
     chunks = split_sentences(text, desired=100, maximum=160)
     assert all(chunk[-1] in ";,." for chunk in chunks)
@@ -71,7 +76,7 @@ def test_a_quotation_is_kept_together_if_it_can_be():
 
 @pytest.mark.parametrize("long", [280, 290, 297])
 def test_a_clause_moves_to_a_neighbour_that_would_be_very_short(long):
-    sentence = ("a few more words, " * 20)[:long - 2].rstrip(", ") + "."
+    sentence = ("a few more words, " * 20)[: long - 2].rstrip(", ") + "."
     chunks = split_sentences(f"{sentence.capitalize()} No. {sentence.capitalize()} Yes.")
     assert min(map(len, chunks)) >= 40
 
@@ -81,10 +86,32 @@ def test_a_word_above_the_maximum_stays_whole():
     assert split_sentences(f"Short. {word} short.", desired=20, maximum=40) == ["Short.", word, "short."]
 
 
-TEXT = st.lists(st.one_of(
-    st.sampled_from(["word", "Word", "Dr.", "U.S.", "3.14", "end.", "End!", "so;", "well,", "(yes)", '"No."', "“Oh”",
-                     "...", "—", "x" * 30, "1."]),
-    st.text(max_size=8)), max_size=60)
+TEXT = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                "word",
+                "Word",
+                "Dr.",
+                "U.S.",
+                "3.14",
+                "end.",
+                "End!",
+                "so;",
+                "well,",
+                "(yes)",
+                '"No."',
+                "“Oh”",
+                "...",
+                "—",
+                "x" * 30,
+                "1.",
+            ]
+        ),
+        st.text(max_size=8),
+    ),
+    max_size=60,
+)
 GAP = st.sampled_from([" ", "  ", "\n", "\n\n", "\t", "\u00a0", "\r\n\r\n"])
 
 
@@ -94,7 +121,7 @@ def texts(draw):
 
 
 @given(texts(), st.integers(1, 60), st.integers(0, 60))
-@example("word {  }", 1, 0)         # phonemes in braces are one word
+@example("word {  }", 1, 0)  # phonemes in braces are one word
 def test_no_word_is_lost_and_no_chunk_of_several_words_exceeds_the_maximum(text, desired, more):
     chunks = split_sentences(text, desired, desired + more)
     assert " ".join(chunks) == " ".join(text.split())
@@ -106,7 +133,7 @@ def test_no_word_is_lost_and_no_chunk_of_several_words_exceeds_the_maximum(text,
 
 def text_of(length: int) -> str:
     """Words in lower case, ``length`` characters in all."""
-    return ("word " * length)[:length - 3] + "end"
+    return ("word " * length)[: length - 3] + "end"
 
 
 def shortest_halves_that_are_split(end: str, gap: str, start: str, desired: int, maximum: int) -> int:
@@ -119,9 +146,9 @@ def shortest_halves_that_are_split(end: str, gap: str, start: str, desired: int,
     raise AssertionError("never split")
 
 
-@pytest.mark.parametrize(("end", "gap", "start", "length"), [
-    (".", "\n\n", "X", 73), (".", " ", "X", 74), (".", " ", "x", 88),
-])
+@pytest.mark.parametrize(
+    ("end", "gap", "start", "length"), [(".", "\n\n", "X", 73), (".", " ", "X", 74), (".", " ", "x", 88)]
+)
 def test_a_break_is_taken_if_it_costs_less_than_an_uneven_length(end, gap, start, length):
     """With desired 100, halves of n cost 0.05 + 2 (n/100 - 1)² and the break; one chunk costs ((2n + 1)/100 - 1)²."""
     assert shortest_halves_that_are_split(end, gap, start, 100, 190) == length
@@ -216,8 +243,21 @@ def test_text_without_marks_takes_work_by_its_length_and_not_by_the_length_of_ch
     assert lines_run(pack, words * 2, 20, 40) < 2.2 * short
 
 
-@pytest.mark.parametrize("together", ["5 km", "$3 million", "20 kilometers", "Dr. Rao", "J. R. R. Tolkien", "No. 7",
-                                      "e.g. Rome", "3 °C", "(555) 123-4567", "+44 20 7946 0958"])
+@pytest.mark.parametrize(
+    "together",
+    [
+        "5 km",
+        "$3 million",
+        "20 kilometers",
+        "Dr. Rao",
+        "J. R. R. Tolkien",
+        "No. 7",
+        "e.g. Rome",
+        "3 °C",
+        "(555) 123-4567",
+        "+44 20 7946 0958",
+    ],
+)
 def test_a_sentence_that_is_too_long_is_not_broken_within_a_quantity_or_after_an_abbreviation(together):
     for before in range(8, 40):
         chunks = split(f"{'word ' * before}{together} {'word ' * 30}end.", 60, 80)

@@ -42,7 +42,10 @@ def test_every_silence_belongs_to_a_chunk():
     passages = [Passage("", 1), Passage("a b", 2, speed=1.5), Passage("--", 3), Passage("c", 0), Passage("", 4)]
     chunks = split_to_fit(passages, a_word, (1, 1), 9, "letters")
     assert [(chunk.text, chunk.speed, chunk.before, chunk.after, chunk.final) for chunk in chunks] == [
-        ("a", 1.5, 1, 0, False), ("b", 1.5, 0, 5, False), ("c", 1.0, 0, 4, True)]
+        ("a", 1.5, 1, 0, False),
+        ("b", 1.5, 0, 5, False),
+        ("c", 1.0, 0, 4, True),
+    ]
     paused = split_to_fit(passages, a_word, (1, 1), 9, "letters", lambda text: 0.5)
     assert [chunk.after for chunk in paused] == [0.5, 5.5, 4], "the model's own pause lies between chunks alone"
     with pytest.raises(NothingToSayError):
@@ -63,10 +66,15 @@ def passages(inside: str) -> list[Passage]:
 
 def test_breaks_and_prosody_divide_a_text():
     assert passages('A <break time="500ms"/>B<prosody rate="150%" volume="-6dB"> c</prosody>') == [
-        Passage("A ", 0.5), Passage("B"), Passage(" c", speed=1.5, gain=0.501)]
+        Passage("A ", 0.5),
+        Passage("B"),
+        Passage(" c", speed=1.5, gain=0.501),
+    ]
     assert passages('<break strength="strong"/>A<break/><break time="1s"/>') == [Passage("", 0.8), Passage("A", 1.4)]
     assert passages('<prosody rate="slow">a<prosody rate="+25%" volume="soft">b</prosody></prosody>') == [
-        Passage("a", speed=0.8), Passage("b", speed=1.0, gain=0.5)]
+        Passage("a", speed=0.8),
+        Passage("b", speed=1.0, gain=0.5),
+    ]
 
 
 def test_sentences_and_paragraphs_end():
@@ -92,12 +100,15 @@ def test_what_cannot_be_done_is_refused(inside, fault):
         passages(inside)
 
 
-@pytest.mark.parametrize("document", [
-    '<!DOCTYPE speak [<!ENTITY a "aaaaaaaaaa">]><speak>&a;</speak>',
-    '<!DOCTYPE speak SYSTEM "file:///etc/passwd"><speak>a</speak>',
-    "<speak>" + "<p>" * 200 + "</p>" * 200 + "</speak>",
-    "<speech>a</speech>",
-])
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<!DOCTYPE speak [<!ENTITY a "aaaaaaaaaa">]><speak>&a;</speak>',
+        '<!DOCTYPE speak SYSTEM "file:///etc/passwd"><speak>a</speak>',
+        "<speak>" + "<p>" * 200 + "</p>" * 200 + "</speak>",
+        "<speech>a</speech>",
+    ],
+)
 def test_documents_that_attack_or_are_no_ssml_are_refused(document):
     with pytest.raises(UserError, match=r"SSML, line 1: (a document type|elements are nested|the document must be)"):
         read_passages(document, ssml=True)

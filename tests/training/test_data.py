@@ -61,7 +61,7 @@ def test_speech_is_equally_loud_with_short_silent_ends():
     np.testing.assert_allclose(ours, trim_and_level(quiet * 3), atol=1e-5)
     meter = LoudnessMeter(RATE)
     meter.feed(ours)
-    assert meter.loudness == pytest.approx(LOUDNESS, abs=1.2)      # of a clip this short
+    assert meter.loudness == pytest.approx(LOUDNESS, abs=1.2)  # of a clip this short
     assert len(trim_and_level(np.zeros(RATE, np.float32))) == 0
 
 
@@ -96,11 +96,18 @@ def test_every_part_has_a_file_and_every_file_a_part():
     assert {part.steps for part in recipe.tiny(2).parts.values()} == {(2,)}
 
 
-@pytest.mark.parametrize(("file", "old", "new", "message"), [
-    ("speech", "hours = 16.0", "hour = 16.0", "voices.heart"), ("speech", "seed = 0\n", "", "seed"),
-    ("speech", "seed", "seed seed", "is not a part of a training recipe"), ("speech", "0.2", "0.7", "held_back"),
-    ("hifigan", "[60000]", "[]", "steps"), ("autoregressive", "warmup", "warm", "warm"),
-    ("clvp", "batch = 16", "batch = 0", "batch")])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("speech", "hours = 16.0", "hour = 16.0", "voices.heart"),
+        ("speech", "seed = 0\n", "", "seed"),
+        ("speech", "seed", "seed seed", "is not a part of a training recipe"),
+        ("speech", "0.2", "0.7", "held_back"),
+        ("hifigan", "[60000]", "[]", "steps"),
+        ("autoregressive", "warmup", "warm", "warm"),
+        ("clvp", "batch = 16", "batch = 0", "batch"),
+    ],
+)
 def test_a_recipe_with_wrong_keys_or_values_is_refused_by_file_and_field(tmp_path, file, old, new, message):
     folder = shutil.copytree(CONFIG, tmp_path / "config")
     text = (folder / f"{file}.toml").read_text(encoding="utf-8")
@@ -121,11 +128,21 @@ def test_the_tokenizer_returns_its_characters_and_drops_others(text):
 
 
 def test_the_card_states_teachers_with_their_licences_and_scores():
-    data = data_section({"teachers": ["hibari heart", "kokoro am_michael"], "hours": {"heart": 2.0, "michael": 0.5},
-                         "clips": 10, "held_back": 0.2})
+    data = data_section(
+        {
+            "teachers": ["hibari heart", "kokoro am_michael"],
+            "hours": {"heart": 2.0, "michael": 0.5},
+            "clips": 10,
+            "held_back": 0.2,
+        }
+    )
     for part in (LICENCES["hibari"], LICENCES["kokoro"], "2.0 hours of heart", "20% of them", "Princeton"):
         assert part in data
-    row = {"competitor": "fastest", "settings": {"voice": "heart"}, "value": {"median": 3.5, "low": 3.25, "high": 3.75},
-           "figures": {"wer": 0.02, "dnsmos": 3.1, "f0": 200.4}}
+    row = {
+        "competitor": "fastest",
+        "settings": {"voice": "heart"},
+        "value": {"median": 3.5, "low": 3.25, "high": 3.75},
+        "figures": {"wer": 0.02, "dnsmos": 3.1, "f0": 200.4},
+    }
     scores = score_section({"settings": {"sentences": 40}, "rows": [row]})
     assert "| fastest | heart | 3.50 | 3.25–3.75 | 0.020 | 3.10 | 200 |" in scores

@@ -22,6 +22,7 @@ def arguments(output, wordnet, *more):
 @pytest.fixture
 def refusal(capsys):
     """``refusal(…)``: the error of a run that is refused, in this process."""
+
     def run(*given):
         with pytest.raises(SystemExit) as ended:
             main(arguments(*given))
@@ -44,29 +45,45 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
     assert not synthesizer.model.clones
     denoiser = synthesizer.backend.denoiser([np.zeros((1, 4, 192), np.float32)], np.zeros((1, 160), np.float32), [17])
     [predicted] = denoiser([np.ones((1, 100, 17), np.float32)], 900, False)
-    assert (predicted[:, 100:] == -1).all()             # the fixed variance
+    assert (predicted[:, 100:] == -1).all()  # the fixed variance
     source = json.loads((out / "bundle" / "bundle.json").read_text())["source"]
     assert source["steps"] == dict.fromkeys(TRAINED_PARTS, 2)
     assert source["teachers"] == ["tones", "tones"]
     assert np.isfinite(synthesizer.speak("hello", seed=1, preset="fastest").audio).all()
 
-    main(arguments(out, wordnet, "--tiny", "3", "--parts", "rlg_auto,weights"))     # goes on
+    main(arguments(out, wordnet, "--tiny", "3", "--parts", "rlg_auto,weights"))  # goes on
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
 
-    main(arguments(out, wordnet, "--tiny", "9", "--minutes", "1e-9", "--parts", "univnet"))     # alone, for one step
+    main(arguments(out, wordnet, "--tiny", "9", "--minutes", "1e-9", "--parts", "univnet"))  # alone, for one step
     assert json.loads((out / "univnet" / "curve.json").read_text())[-1]["step"] == 3
 
     shutil.copytree(out / "speech", tmp_path / "other" / "speech")
-    main(arguments(tmp_path / "other", wordnet, "--tiny", "4", "--start", str(out / "weights"),
-                   "--parts", "codes,autoregressive"))
+    main(
+        arguments(
+            tmp_path / "other",
+            wordnet,
+            "--tiny",
+            "4",
+            "--start",
+            str(out / "weights"),
+            "--parts",
+            "codes,autoregressive",
+        )
+    )
     curve = json.loads((tmp_path / "other" / "autoregressive" / "curve.json").read_text())
-    assert [point["step"] for point in curve] == [2, 2, 3, 3, 4, 4]      # each with its validation
+    assert [point["step"] for point in curve] == [2, 2, 3, 3, 4, 4]  # each with its validation
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    (("--parts", "ears"), "choose from texts"), (("--wordnet", "/nowhere"), "wordnet-base"),
-    (("--config", "/nowhere"), "is not a part of a training recipe"), (("--start", "/nowhere"), "no such folder")])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--parts", "ears"), "choose from texts"),
+        (("--wordnet", "/nowhere"), "wordnet-base"),
+        (("--config", "/nowhere"), "is not a part of a training recipe"),
+        (("--start", "/nowhere"), "no such folder"),
+    ],
+)
 def test_bad_arguments_give_one_line(tmp_path, wordnet, refusal, given, message):
     assert message in refusal(tmp_path / "run", wordnet, *given)
 

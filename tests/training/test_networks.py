@@ -51,7 +51,7 @@ def test_a_quantiser_gives_one_code_for_four_frames_and_resets_unused_entries():
     assert not torch.equal(quantiser.mel(codes, voices), quantiser.mel(codes, 1 - voices))
     encodings = torch.randn(64, ENTRY)
     quantiser.update_codebook(encodings, torch.zeros(64, dtype=torch.int64), torch.Generator().manual_seed(0))
-    for entry in quantiser.codebook[1:]:         # all but the one that is used
+    for entry in quantiser.codebook[1:]:  # all but the one that is used
         assert (entry == encodings).all(dim=1).any()
 
 
@@ -69,8 +69,9 @@ def test_clvp_in_training_gives_the_scores_of_the_pipeline(tmp_path):
     contents = trained_contents({"clvp": model.network}, np.ones(80, np.float32), "heart")
     backend = TorchBackend(write_bundle(contents, tmp_path / "bundle"), "cpu")
     codes, buffer = [np.arange(12), np.arange(40, 90)], SETTINGS["sampling"]["max_codes"]
-    expected = score_candidates(backend, text_tokens(text, config),
-                                np.stack([pad_codes(each, buffer, config) for each in codes]))
+    expected = score_candidates(
+        backend, text_tokens(text, config), np.stack([pad_codes(each, buffer, config) for each in codes])
+    )
     assert model.max_codes == buffer
     found = (model.text([text]) @ model.speech(codes, buffer).T)[0]
     np.testing.assert_allclose(found.detach(), expected, atol=1e-4)
@@ -78,10 +79,17 @@ def test_clvp_in_training_gives_the_scores_of_the_pipeline(tmp_path):
 
 def test_clvp_learns_which_codes_belong_to_a_text(tmp_path):
     rng = np.random.default_rng(0)
-    clips = [Clip(text.tolist(), np.repeat(20 * text, 2), 0, None, index)
-             for index, text in enumerate(rng.integers(3, 29, (60, 6)))]
-    train_clvp(TrainedPart(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
-               CONFIGS["clvp"], dataclasses.replace(CONFIGS["autoregressive"], max_mel_tokens=20), clips, clips)
+    clips = [
+        Clip(text.tolist(), np.repeat(20 * text, 2), 0, None, index)
+        for index, text in enumerate(rng.integers(3, 29, (60, 6)))
+    ]
+    train_clvp(
+        TrainedPart(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
+        CONFIGS["clvp"],
+        dataclasses.replace(CONFIGS["autoregressive"], max_mel_tokens=20),
+        clips,
+        clips,
+    )
     last = json.loads((tmp_path / "curve.json").read_text())[-1]
     assert last["accuracy, validation"] > 0.5
 
@@ -92,7 +100,7 @@ def test_latents_in_training_equal_those_of_the_pipeline(tmp_path):
     config = CONFIGS["autoregressive"]
     model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
     with torch.no_grad():
-        model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
+        model.network.mel_head.bias[config.stop_mel_token] = 2.0  # so that candidates end
     contents = trained_contents({"autoregressive": model.network}, np.ones(80, np.float32), "heart")
     trained = write_bundle(contents, tmp_path / "bundle")
     text = Tokenizer(tokenizer_json()).encode("hello there")
@@ -101,16 +109,17 @@ def test_latents_in_training_equal_those_of_the_pipeline(tmp_path):
     [[candidate]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
     assert candidate.stopped
     rows, positions, targets, first = training_sequence(
-        Clip(text, np.array(candidate.codes), voice=1, shard=None, index=0), config)
+        Clip(text, np.array(candidate.codes), voice=1, shard=None, index=0), config
+    )
     hidden = model(torch.from_numpy(rows)[None], torch.from_numpy(positions)[None])[0, first:].detach().numpy()
-    np.testing.assert_allclose(hidden[:len(candidate.latents)], candidate.latents, atol=2e-4)
+    np.testing.assert_allclose(hidden[: len(candidate.latents)], candidate.latents, atol=2e-4)
     assert len(candidate.latents) == len(candidate.codes) + config.calm_run
-    assert (targets[first:first + len(candidate.codes)] - config.number_text_tokens - 1 == candidate.codes).all()
+    assert (targets[first : first + len(candidate.codes)] - config.number_text_tokens - 1 == candidate.codes).all()
 
 
 def test_pitch_losses_count_voiced_frames_alone():
     pitch = torch.tensor([MIDDLE, 2 * MIDDLE, 0.0, MIDDLE])
-    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])      # octaves of FRAMES, then voicing
+    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])  # octaves of FRAMES, then voicing
     assert right.shape[1] == 2 * FRAMES
     octaves, voicing = DecoderObjective.pitch_losses(right, pitch)
     assert float(octaves) == 0
@@ -129,9 +138,9 @@ def test_a_click_in_silence_raises_the_loss():
 
 def test_the_loss_ignores_edges_of_a_crop_except_at_the_ends_of_its_clip():
     audio = torch.arange(20 * HOP)[None]
-    assert without_edges(audio).tolist() == audio[:, EDGE * HOP:-EDGE * HOP].tolist()
-    assert without_edges(audio, at_start=True).tolist() == audio[:, :-EDGE * HOP].tolist()
-    assert without_edges(audio, at_end=True).tolist() == audio[:, EDGE * HOP:].tolist()
+    assert without_edges(audio).tolist() == audio[:, EDGE * HOP : -EDGE * HOP].tolist()
+    assert without_edges(audio, at_start=True).tolist() == audio[:, : -EDGE * HOP].tolist()
+    assert without_edges(audio, at_end=True).tolist() == audio[:, EDGE * HOP :].tolist()
 
 
 def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch):
@@ -148,10 +157,10 @@ def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch
         return run.latents[clip.shard, clip.index], run
 
     first, _ = latents(0)
-    second, run = latents(1)       # trained again in the same folder, to the same step
+    second, run = latents(1)  # trained again in the same folder, to the same step
     [expected] = run.compute_latents(run.autoregressive, [clip])
     np.testing.assert_array_equal(second, expected.numpy())
     assert not np.array_equal(first, second)
-    run.compute_latents = None          # computed once
+    run.compute_latents = None  # computed once
     del run.latents
     np.testing.assert_array_equal(run.latents[clip.shard, clip.index], second)

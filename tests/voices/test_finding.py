@@ -44,7 +44,7 @@ def touch(*files: Path) -> None:
 def test_the_clips_of_a_folder_are_sorted_by_name(folder):
     pat = folder / "pat"
     touch(pat / "2.wav", pat / "1.MP3", pat / "3.ogg", pat / "notes.txt", pat / "._1.wav")
-    touch(pat / "pat.pth")      # upstream's copy of the clips
+    touch(pat / "pat.pth")  # upstream's copy of the clips
     assert find_voice("pat", [folder]).files == (pat / "1.MP3", pat / "2.wav", pat / "3.ogg")
     assert find_voice(str(pat), []) == find_voice("pat", [folder])
 
@@ -65,7 +65,9 @@ def test_an_earlier_folder_hides_the_same_name_in_a_later_one(tmp_path):
     touch(tmp_path / "mine" / "emma.pth")
     folders = [tmp_path / "bundle", tmp_path / "missing", tmp_path / "mine"]
     assert {name: found.files[0].parent.name for name, found in list_voices(folders).items()} == {
-        "emma": "mine", "pat": "bundle"}
+        "emma": "mine",
+        "pat": "bundle",
+    }
 
 
 def test_a_stored_voice_hides_clips_these_hide_upstreams_latents_and_these_a_single_clip(folder):
@@ -107,8 +109,29 @@ def test_a_name_is_looked_up_before_a_path(folder, tmp_path, monkeypatch):
     assert find_voice("./pat", [folder]).name == "pat"
 
 
-@pytest.mark.parametrize("name", ["", " pat", "pat ", "x\ny", "x\x1b[31m", "x\0", "lone\ud800", ".pat", "-pat", "~pat",
-                                  "a/b", "a\\b", "a&b", "a:b", "random", "pat.wav", "pat.pth"], ids=ascii)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " pat",
+        "pat ",
+        "x\ny",
+        "x\x1b[31m",
+        "x\0",
+        "lone\ud800",
+        ".pat",
+        "-pat",
+        "~pat",
+        "a/b",
+        "a\\b",
+        "a&b",
+        "a:b",
+        "random",
+        "pat.wav",
+        "pat.pth",
+    ],
+    ids=ascii,
+)
 def test_a_name_that_cannot_be_found_later_is_refused(name):
     with pytest.raises(UserError, match=r"^'.*' cannot name a voice: "):
         check_voice_name(name)
@@ -153,25 +176,35 @@ def test_a_mix_is_between_its_voices(rows):
 
 
 def test_a_weight_of_zero_leaves_a_voice_out():
-    a, b = (Voice(np.full((1, 4), value, np.float32), np.ones((1, 4), np.float32), name, from_clips=clips)
-            for name, value, clips in (("a", 1.0, False), ("b", 9.0, True)))
+    a, b = (
+        Voice(np.full((1, 4), value, np.float32), np.ones((1, 4), np.float32), name, from_clips=clips)
+        for name, value, clips in (("a", 1.0, False), ("b", 9.0, True))
+    )
     mixed = mix_voices([a, b], [2, 0])
     np.testing.assert_array_equal(mixed.ar, a.ar)
     assert not mixed.from_clips
     assert mix_voices([a, b]).from_clips
 
 
-@pytest.mark.parametrize(("spec", "names", "weights"), [
-    ("a", ["a"], None), ("a&b", ["a", "b"], None), (" a & b ", ["a", "b"], None),
-    ("a:0.3&b:0.7", ["a", "b"], [0.3, 0.7]),
-    ("a : 1 & b:0", ["a", "b"], [1.0, 0.0]), ("x/a.pth:2&random:1e-1", ["x/a.pth", "random"], [2.0, 0.1]),
-    (r"C:\voices\a&b", [r"C:\voices\a", "b"], None)])
+@pytest.mark.parametrize(
+    ("spec", "names", "weights"),
+    [
+        ("a", ["a"], None),
+        ("a&b", ["a", "b"], None),
+        (" a & b ", ["a", "b"], None),
+        ("a:0.3&b:0.7", ["a", "b"], [0.3, 0.7]),
+        ("a : 1 & b:0", ["a", "b"], [1.0, 0.0]),
+        ("x/a.pth:2&random:1e-1", ["x/a.pth", "random"], [2.0, 0.1]),
+        (r"C:\voices\a&b", [r"C:\voices\a", "b"], None),
+    ],
+)
 def test_mixes_are_parsed(spec, names, weights):
     assert parse_mix(spec) == (names, weights)
 
 
-@pytest.mark.parametrize("spec", ["", "&", "a&", "a&&b", "a:0.3&b", "a&b:1", "a:-1&b:2", "a:nan&b:1", "a:inf&b:1",
-                                  "a:0&b:0", ":1"])
+@pytest.mark.parametrize(
+    "spec", ["", "&", "a&", "a&&b", "a:0.3&b", "a&b:1", "a:-1&b:2", "a:nan&b:1", "a:inf&b:1", "a:0&b:0", ":1"]
+)
 def test_malformed_mixes_are_refused(spec):
     with pytest.raises(UserError, match=r"^voice "):
         parse_mix(spec)
@@ -224,7 +257,7 @@ def test_a_stored_voice_keeps_the_decoder_that_made_it(latents, tmp_path):
 
 def test_a_voice_of_another_decoder_is_named(model, latents, tmp_path, monkeypatch):
     voice = stored(tmp_path / "cond_latents_d1f79232.pth", tuple(latents))
-    assert cloning_notes(model, voice) == []                    # the bundle does not state its decoder's file
+    assert cloning_notes(model, voice) == []  # the bundle does not state its decoder's file
     monkeypatch.setattr(type(model), "decoder_md5", "d1f79232" + 24 * "0")
     assert cloning_notes(model, voice) == []
     monkeypatch.setattr(type(model), "decoder_md5", 32 * "a")
@@ -237,22 +270,30 @@ def test_all_of_a_recording_is_heard_when_asked_for(model):
     backend = load_backend("torch", model)
 
     def encoded(clips: list[np.ndarray], mode: str) -> np.ndarray:
-        return encode_clips([(clip, 22050) for clip in clips], backend, model.mel_norms, np.random.default_rng(0),
-                            mode=mode).ar
+        return encode_clips(
+            [(clip, 22050) for clip in clips], backend, model.mel_norms, np.random.default_rng(0), mode=mode
+        ).ar
 
-    parts = [encoded([long[:132300]], "first"), encoded([long[132300:264600]], "first"),
-             encoded([long[-132300:]], "first"), encoded([short], "first")]
+    parts = [
+        encoded([long[:132300]], "first"),
+        encoded([long[132300:264600]], "first"),
+        encoded([long[-132300:]], "first"),
+        encoded([short], "first"),
+    ]
     assert np.allclose(encoded([long], "slices"), np.mean(parts[:3], axis=0), atol=1e-5)
     assert np.allclose(encoded([long, short], "slices"), np.mean(parts, axis=0), atol=1e-5)
-    assert np.allclose(encoded([long, short], "whole"), np.mean([np.mean(parts[:3], axis=0), parts[3]], axis=0),
-                       atol=1e-5)
+    assert np.allclose(
+        encoded([long, short], "whole"), np.mean([np.mean(parts[:3], axis=0), parts[3]], axis=0), atol=1e-5
+    )
 
 
 def test_a_clip_mode_for_stored_latents_is_refused(latents, tmp_path, capsys):
     torch.save(tuple(latents), tmp_path / "a.pth")
     written = str(tmp_path / "b.safetensors")
-    assert cli.main(["voices", "add", str(tmp_path / "a.pth"), "-o", written, "--bundle", "demo",
-                     "--clip-mode", "whole"]) != 0
+    assert (
+        cli.main(["voices", "add", str(tmp_path / "a.pth"), "-o", written, "--bundle", "demo", "--clip-mode", "whole"])
+        != 0
+    )
     assert "--clip-mode has no effect" in capsys.readouterr().err
     settings, synthesizer = Settings.of("fastest", clip_mode="whole"), ane.load("demo", "torch")
     with pytest.raises(UserError, match="clip_mode has no effect on voice a"):

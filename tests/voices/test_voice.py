@@ -22,7 +22,7 @@ ROWS = npst.arrays(np.float32, st.tuples(st.just(1), st.integers(1, 64)), elemen
 
 def voice(name="pat") -> Voice:
     rng = np.random.default_rng(0)
-    draw = lambda *shape: rng.standard_normal(shape, dtype=np.float32)      # noqa: E731
+    draw = lambda *shape: rng.standard_normal(shape, dtype=np.float32)  # noqa: E731
     return Voice(draw(1, 8), draw(1, 16), name, "a.wav, b.wav")
 
 
@@ -46,8 +46,10 @@ def test_a_saved_voice_is_loaded_unchanged(tmp_path_factory, ar, diffusion, name
 
 def test_a_voice_of_clips_is_known_in_the_files_of_earlier_versions_too(tmp_path):
     save_voice(tmp_path / "v.safetensors", replace(voice(), from_clips=True))
-    save_file({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((1, 80, 517), np.float32)},
-              tmp_path / "earlier.safetensors")
+    save_file(
+        {"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((1, 80, 517), np.float32)},
+        tmp_path / "earlier.safetensors",
+    )
     assert load_voice(tmp_path / "v.safetensors", "other").name == "other"
     assert all(load_voice(tmp_path / f"{name}.safetensors").from_clips for name in ("v", "earlier"))
 
@@ -111,7 +113,7 @@ def test_code_in_a_pth_is_refused_and_not_executed(tmp_path):
 def test_a_truncated_voice_is_refused(tmp_path, suffix, share):
     save_voice(tmp_path / f"whole.{suffix}", voice())
     content = (tmp_path / f"whole.{suffix}").read_bytes()
-    (tmp_path / f"cut.{suffix}").write_bytes(content[:int(len(content) * share)])
+    (tmp_path / f"cut.{suffix}").write_bytes(content[: int(len(content) * share)])
     refusal(tmp_path / f"cut.{suffix}")
 
 
@@ -123,10 +125,22 @@ def test_random_bytes_are_refused(tmp_path_factory, suffix, content):
     refusal(path)
 
 
-@pytest.mark.parametrize("content", [
-    torch.ones(1, 1024), {"ar": torch.ones(1, 8)}, (), [], (torch.ones(1, 8), 3), "text", [torch.ones(2, 30000)],
-    (torch.ones(1, 8), torch.ones(1, 0)), (torch.ones(1, 8, dtype=torch.int64), torch.ones(1, 8)),
-    (torch.ones(1, 8).to_sparse(), torch.ones(1, 8)), (torch.ones(1, 8, device="meta"), torch.ones(1, 8))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch.ones(1, 1024),
+        {"ar": torch.ones(1, 8)},
+        (),
+        [],
+        (torch.ones(1, 8), 3),
+        "text",
+        [torch.ones(2, 30000)],
+        (torch.ones(1, 8), torch.ones(1, 0)),
+        (torch.ones(1, 8, dtype=torch.int64), torch.ones(1, 8)),
+        (torch.ones(1, 8).to_sparse(), torch.ones(1, 8)),
+        (torch.ones(1, 8, device="meta"), torch.ones(1, 8)),
+    ],
+)
 def test_a_pth_that_holds_something_else_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "v.pth")
     assert "is not a voice" in refusal(tmp_path / "v.pth")
@@ -144,13 +158,17 @@ def test_latents_that_are_not_numbers_are_refused(tmp_path, suffix, value):
 AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
 
 
-@pytest.mark.parametrize(("tensors", "message"), [
-    ({"ar_latent": AR}, "lacks diffusion_latent"),
-    ({"weight": AR}, "lacks ar_latent and diffusion_latent"),
-    ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
-    ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
-    ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
-    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too large")])
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"ar_latent": AR}, "lacks diffusion_latent"),
+        ({"weight": AR}, "lacks ar_latent and diffusion_latent"),
+        ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
+        ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
+        ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
+        ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too large"),
+    ],
+)
 def test_a_safetensors_file_of_something_else_is_refused(tmp_path, tensors, message):
     save_file(tensors, tmp_path / "v.safetensors")
     with pytest.raises(UserError, match=message):
@@ -165,8 +183,9 @@ def test_types_that_numpy_does_not_know_are_refused(tmp_path, key, dtype):
     assert "cannot be read as a safetensors voice" in refusal(tmp_path / "v.safetensors")
 
 
-@pytest.mark.parametrize(("name", "fault"), [
-    ("v.wav", r"\.safetensors or \.pth"), ("file/v.safetensors", "cannot write")])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("v.wav", r"\.safetensors or \.pth"), ("file/v.safetensors", "cannot write")]
+)
 def test_a_voice_that_cannot_be_written_is_refused(tmp_path, name, fault):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=fault):
@@ -179,13 +198,15 @@ def test_a_full_disk_leaves_the_old_voice_and_no_temporary_files(tmp_path, pytho
     for path in paths:
         save_voice(path, voice())
     before = [path.read_bytes() for path in paths]
-    code = ("import resource, signal, sys, numpy as np\n"
-            "from ane.system.errors import UserError; from ane.voices import *\n"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-            "big = Voice(np.ones((1, 4096), np.float32), np.ones((1, 4096), np.float32), 'v')\n"
-            "for path in sys.argv[1:]:\n"
-            "    try: save_voice(path, big)\n"
-            "    except UserError as error: print(error)\n")
+    code = (
+        "import resource, signal, sys, numpy as np\n"
+        "from ane.system.errors import UserError; from ane.voices import *\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "big = Voice(np.ones((1, 4096), np.float32), np.ones((1, 4096), np.float32), 'v')\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: save_voice(path, big)\n"
+        "    except UserError as error: print(error)\n"
+    )
     result = subprocess.run([python, "-c", code, *paths], capture_output=True, text=True, check=False)
     assert result.stdout.count("cannot write") == 2, result.stderr
     assert [path.read_bytes() for path in paths] == before

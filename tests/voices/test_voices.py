@@ -58,8 +58,14 @@ def folder(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def resolve(model, backend, folder):
     def call(spec: str, **changes) -> Voice:
-        arguments = {"folders": [folder], "backend": backend, "mel_norms": model.mel_norms, "model_id": "tiny",
-                     "widths": model.widths, "rng": np.random.default_rng(5)} | changes
+        arguments = {
+            "folders": [folder],
+            "backend": backend,
+            "mel_norms": model.mel_norms,
+            "model_id": "tiny",
+            "widths": model.widths,
+            "rng": np.random.default_rng(5),
+        } | changes
         return resolve_voice(str(spec), **arguments)
 
     return call
@@ -91,6 +97,7 @@ def same(a: Voice, b: Voice) -> bool:
 
 # encoding
 
+
 def test_clips_of_any_rate_and_length_give_latents_of_the_models_widths(model, backend):
     clips = [(speech(0.6, 0, 48000), 48000), (speech(7.0, 1, 16000), 16000), (speech(6.0, 2), 22050)]
     voice = encode_clips(clips, backend, model.mel_norms, np.random.default_rng(0), name="pat")
@@ -110,14 +117,15 @@ def test_only_clips_longer_than_six_seconds_draw_a_start_in_order():
         audio = np.arange(1, samples + 1, dtype=np.float32)
         start = expected.integers(0, samples - CONDITIONING_SAMPLES + 1) if samples > CONDITIONING_SAMPLES else 0
         window = conditioning_window(audio, rng)
-        cropped = audio[start:start + CONDITIONING_SAMPLES]
-        np.testing.assert_array_equal(window[:len(cropped)], cropped)
+        cropped = audio[start : start + CONDITIONING_SAMPLES]
+        np.testing.assert_array_equal(window[: len(cropped)], cropped)
         assert len(window) == CONDITIONING_SAMPLES
-        assert not window[len(cropped):].any()
+        assert not window[len(cropped) :].any()
     assert rng.random() == expected.random()
 
 
 # resolving
+
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_folder_with_one_file_of_latents_is_that_voice_and_nothing_is_drawn_or_run(folder, resolve, backend, suffix):
@@ -199,6 +207,7 @@ def test_the_encoders_are_released_after_the_voice_is_computed(resolve, folder, 
 
 # cache
 
+
 def cached() -> list[Path]:
     return sorted((paths.cache_dir() / "voices").glob("*"))
 
@@ -238,8 +247,10 @@ def test_another_model_or_seed_is_another_entry(resolve, folder, change):
 
 def test_the_seed_determines_the_crop(resolve, folder):
     add_clips(folder, "a", seconds=8.0)
-    voices = [resolve("a", seed=seed, cache=False, rng=np.random.default_rng(request))
-              for request, seed in enumerate((0, 0, 1))]
+    voices = [
+        resolve("a", seed=seed, cache=False, rng=np.random.default_rng(request))
+        for request, seed in enumerate((0, 0, 1))
+    ]
     assert same(voices[0], voices[1])
     assert not np.array_equal(voices[0].ar, voices[2].ar)
     assert cached() == []

@@ -47,34 +47,52 @@ def number(x: Value, value: float) -> Value:
 # Element-wise
 
 UNARY = {
-    "abs": ca.abs_, "cos": ca.cos, "erf": ca.erf, "exp": ca.exp, "relu": ca.relu, "sigmoid": ca.sigmoid,
-    "silu": ca.silu, "sin": ca.sin, "sqrt": ca.sqrt, "tanh": ca.tanh,
+    "abs": ca.abs_,
+    "cos": ca.cos,
+    "erf": ca.erf,
+    "exp": ca.exp,
+    "relu": ca.relu,
+    "sigmoid": ca.sigmoid,
+    "silu": ca.silu,
+    "sin": ca.sin,
+    "sqrt": ca.sqrt,
+    "tanh": ca.tanh,
 }
 BINARY = {
-    "add": ca.broadcasting_add, "sub": ca.broadcasting_sub, "mul": ca.broadcasting_mul,
-    "real_div": ca.broadcasting_divide, "pow": ca.broadcasting_pow, "maximum": ca.broadcasting_maximum,
-    "minimum": ca.broadcasting_minimum, "greater": ca.broadcasting_greater, "equal": ca.broadcasting_equal,
+    "add": ca.broadcasting_add,
+    "sub": ca.broadcasting_sub,
+    "mul": ca.broadcasting_mul,
+    "real_div": ca.broadcasting_divide,
+    "pow": ca.broadcasting_pow,
+    "maximum": ca.broadcasting_maximum,
+    "minimum": ca.broadcasting_minimum,
+    "greater": ca.broadcasting_greater,
+    "equal": ca.broadcasting_equal,
 }
 
 
 LOWERINGS |= rows(UNARY, lambda operation: lambda x: operation(x))
 LOWERINGS |= rows(BINARY, lambda operation: lambda x, y: operation(x, y))
-LOWERINGS |= rows({
-    "square": lambda x: ca.mul(x, x),
-    "rsqrt": lambda x, epsilon=1e-12: ca.rsqrt(ca.broadcasting_add(x, number(x, epsilon))),
-    "clip": lambda x, alpha, beta: ca.broadcasting_minimum(ca.broadcasting_maximum(x, number(x, alpha)),
-                                                           number(x, beta)),
-    "select": lambda cond, a, b: ca.broadcasting_where(cond, a, b),
-    "cast": lambda x, dtype: x,         # every result is brought to its declared dtype, here ``dtype``
-    "identity": lambda x: x,
-    "softmax": lambda x, axis=-1: ca.softmax(x, axis % x.type.rank),
-    "matmul": lambda x, y, transpose_x=False, transpose_y=False: ca.broadcasting_batch_matmul(
-        swapped(x) if transpose_x else x, swapped(y) if transpose_y else y),
-    "transpose": lambda x, perm: ca.transpose(x, counts([axis % x.type.rank for axis in perm])),
-    "expand_dims": lambda x, axes: ca.expand_dims(x, sorted(axis % (x.type.rank + len(axes)) for axis in axes)),
-    "squeeze": lambda x, axes: ca.shrink_dims(x, sorted(axis % x.type.rank for axis in axes)),
-    "tile": lambda x, reps: ca.tile(x, counts(reps)),
-})
+LOWERINGS |= rows(
+    {
+        "square": lambda x: ca.mul(x, x),
+        "rsqrt": lambda x, epsilon=1e-12: ca.rsqrt(ca.broadcasting_add(x, number(x, epsilon))),
+        "clip": lambda x, alpha, beta: ca.broadcasting_minimum(
+            ca.broadcasting_maximum(x, number(x, alpha)), number(x, beta)
+        ),
+        "select": lambda cond, a, b: ca.broadcasting_where(cond, a, b),
+        "cast": lambda x, dtype: x,  # every result is brought to its declared dtype, here ``dtype``
+        "identity": lambda x: x,
+        "softmax": lambda x, axis=-1: ca.softmax(x, axis % x.type.rank),
+        "matmul": lambda x, y, transpose_x=False, transpose_y=False: ca.broadcasting_batch_matmul(
+            swapped(x) if transpose_x else x, swapped(y) if transpose_y else y
+        ),
+        "transpose": lambda x, perm: ca.transpose(x, counts([axis % x.type.rank for axis in perm])),
+        "expand_dims": lambda x, axes: ca.expand_dims(x, sorted(axis % (x.type.rank + len(axes)) for axis in axes)),
+        "squeeze": lambda x, axes: ca.shrink_dims(x, sorted(axis % x.type.rank for axis in axes)),
+        "tile": lambda x, reps: ca.tile(x, counts(reps)),
+    }
+)
 
 
 def swapped(x: Value) -> Value:
@@ -86,8 +104,9 @@ def swapped(x: Value) -> Value:
 @lowering
 def leaky_relu(x: Value, alpha: float) -> Value:
     zero = number(x, 0)
-    return ca.add(ca.broadcasting_maximum(x, zero),
-                  ca.broadcasting_mul(ca.broadcasting_minimum(x, zero), number(x, alpha)))
+    return ca.add(
+        ca.broadcasting_maximum(x, zero), ca.broadcasting_mul(ca.broadcasting_minimum(x, zero), number(x, alpha))
+    )
 
 
 @lowering
@@ -99,9 +118,11 @@ def gelu(x: Value, mode: str = "EXACT") -> Value:
 
 # Norms and reductions
 
+
 @lowering
-def layer_norm(x: Value, axes: Ints, gamma: Value | None = None, beta: Value | None = None,
-               epsilon: float = 1e-5) -> Value:
+def layer_norm(
+    x: Value, axes: Ints, gamma: Value | None = None, beta: Value | None = None, epsilon: float = 1e-5
+) -> Value:
     centred = ca.broadcasting_sub(x, ca.reduce_mean(x, list(axes)))
     variance = ca.reduce_mean(ca.mul(centred, centred), list(axes))
     x = ca.broadcasting_mul(centred, ca.rsqrt(ca.broadcasting_add(variance, number(variance, epsilon))))
@@ -117,16 +138,31 @@ def reduced(operation: Callable, x: Value, axes: Ints | None, keep_dims: bool) -
     return result if keep_dims else ca.shrink_dims(result, list(axes))
 
 
-LOWERINGS |= rows({"reduce_max": ca.reduce_max, "reduce_mean": ca.reduce_mean, "reduce_min": ca.reduce_min,
-                   "reduce_sum": ca.reduce_sum},
-                  lambda operation: lambda x, axes=None, keep_dims=False: reduced(operation, x, axes, keep_dims))
+LOWERINGS |= rows(
+    {
+        "reduce_max": ca.reduce_max,
+        "reduce_mean": ca.reduce_mean,
+        "reduce_min": ca.reduce_min,
+        "reduce_sum": ca.reduce_sum,
+    },
+    lambda operation: lambda x, axes=None, keep_dims=False: reduced(operation, x, axes, keep_dims),
+)
 
 
 # Convolutions and products
 
+
 @lowering
-def conv(x: Value, weight: Value, bias: Value | None = None, strides: Ints = (1, 1), pad_type: str = "valid",
-         pad: Ints = (0, 0, 0, 0), dilations: Ints = (1, 1), groups: int = 1) -> Value:
+def conv(
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    strides: Ints = (1, 1),
+    pad_type: str = "valid",
+    pad: Ints = (0, 0, 0, 0),
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+) -> Value:
     """x (B, in, H, W), weight (out, in / groups, h, w)."""
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
@@ -136,9 +172,17 @@ def conv(x: Value, weight: Value, bias: Value | None = None, strides: Ints = (1,
 
 
 @lowering
-def conv_transpose(x: Value, weight: Value, bias: Value | None = None, pad: Ints = (0, 0, 0, 0),
-                   pad_type: str = "valid", strides: Ints = (1, 1), dilations: Ints = (1, 1),
-                   groups: int = 1, output_shape: Ints | None = None) -> Value:
+def conv_transpose(
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    pad: Ints = (0, 0, 0, 0),
+    pad_type: str = "valid",
+    strides: Ints = (1, 1),
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+    output_shape: Ints | None = None,
+) -> Value:
     """x (B, in, H, W), weight (in, out / groups, h, w): the unpadded result, cropped by ``pad``."""
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
@@ -181,6 +225,7 @@ def einsum(values: Values, equation: str) -> Value:
 
 # Shapes
 
+
 @lowering
 def concat(values: Values, axis: int, interleave: bool = False) -> Value:
     if interleave:
@@ -212,8 +257,15 @@ def pad(x: Value, pad: Ints, mode: str = "constant", constant_val: float = 0.0) 
 
 
 @lowering
-def slice_by_index(x: Value, begin: Ints, end: Ints, stride: Ints | None = None, begin_mask: Bools | None = None,
-                   end_mask: Bools | None = None, squeeze_mask: Bools | None = None) -> Value:
+def slice_by_index(
+    x: Value,
+    begin: Ints,
+    end: Ints,
+    stride: Ints | None = None,
+    begin_mask: Bools | None = None,
+    end_mask: Bools | None = None,
+    squeeze_mask: Bools | None = None,
+) -> Value:
     absent = (False,) * x.type.rank
     steps, squeezed = stride or (1,) * x.type.rank, squeeze_mask or absent
     slices = []
@@ -227,8 +279,9 @@ def slice_by_index(x: Value, begin: Ints, end: Ints, stride: Ints | None = None,
     # Core AI takes an end of −1 as the last position, so backward slices are read forwards, then reversed
     backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
     ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
-    taken = ca.slice_(x, [part.start for part in ranges], [part.stop for part in ranges],
-                      [part.step for part in ranges])
+    taken = ca.slice_(
+        x, [part.start for part in ranges], [part.stop for part in ranges], [part.step for part in ranges]
+    )
     taken = ca.reverse(taken, backwards) if backwards else taken
     dropped = [axis for axis, drop in enumerate(squeezed) if drop]
     return ca.shrink_dims(taken, dropped) if dropped else taken

@@ -19,7 +19,7 @@ from ane.system.errors import UserError
 
 # Attribute of an argument that is a state: the output that is its next value. Core AI's compiler makes a handle of it.
 STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
-INTEGERS = ("bool", "int32")        # dtypes of values that Core AI keeps; other integers become int32
+INTEGERS = ("bool", "int32")  # dtypes of values that Core AI keeps; other integers become int32
 
 
 def write_asset(package: Package, function: str, path: Path, values: bool) -> None:
@@ -50,8 +50,12 @@ class GraphWriter:
         function = self.function
         types = {name: ca.TensorType(type.shape, self._dtype(type).type) for name, type in function.inputs.items()}
         types |= {name: ca.TensorType(type.shape, DTYPES[type.dtype]) for name, type in function.states.items()}
-        graph = GraphOp(function.name, input_types=[type._to_mlir() for type in types.values()], result_types=[],
-                        input_names=list(types))
+        graph = GraphOp(
+            function.name,
+            input_types=[type._to_mlir() for type in types.values()],
+            result_types=[],
+            input_names=list(types),
+        )
         arguments = dict(zip(types, map(Value._from_mlir, graph.arguments), strict=True))
         self._values = {name: arguments[name] for name in function.inputs}
         self._states = {name: arguments[name] for name in function.states}
@@ -80,8 +84,9 @@ class GraphWriter:
                 raise UserError(f"Core AI: {self._where(op)} is not supported: {error}") from error
             if results is None:
                 raise UserError(f"Core AI: {self._where(op)} is not supported")
-        for (name, type), result in zip(op.outputs.items(), results if isinstance(results, list) else [results],
-                                        strict=True):
+        for (name, type), result in zip(
+            op.outputs.items(), results if isinstance(results, list) else [results], strict=True
+        ):
             if not type.fits(shape_of(result)):
                 raise RuntimeError(f"{self._where(op)} became {shape_of(result)}, the program declares {type.shape}")
             self._values[name] = self._as(result, type)

@@ -25,9 +25,9 @@ from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
 T = TypeVar("T")
-VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
+VERSION = "1.0.0b3"  # the beta that this was written for; others refuse its assets
 INSTALL = 'install it with: pip install ".[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
-COMPILED = "aimodelx"       # suffix of an asset that is compiled for the interpreter
+COMPILED = "aimodelx"  # suffix of an asset that is compiled for the interpreter
 
 
 class CoreAIState:
@@ -78,8 +78,9 @@ class CoreAIFunction:
         found = {key: array.numpy() for key, array in outputs.items()}
         return {key: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for key, array in found.items()}
 
-    def activations(self, inputs: Mapping[str, np.ndarray],
-                    state: InterpreterState | None = None) -> Iterator[tuple[str, str, np.ndarray]]:
+    def activations(
+        self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
+    ) -> Iterator[tuple[str, str, np.ndarray]]:
         """The values of all operations, and of states where they are written, each with its name and the type of the
         operation, in program order; of a runtime with ``values``. ``state`` stays as it is."""
         own = CoreAIState(state) if state else None
@@ -88,12 +89,13 @@ class CoreAIFunction:
         for op in self.program.ops:
             for name in op.outputs:
                 yield name, op.type, values[name]
-            if op.written_state:        # its last value, as programs write each state once
+            if op.written_state:  # its last value, as programs write each state once
                 yield op.written_state, op.type, states[op.written_state].astype("float32")
 
     def make_state(self) -> CoreAIState:
-        return CoreAIState({name: np.zeros(type.shape, DTYPES[type.dtype])
-                            for name, type in self.program.states.items()})
+        return CoreAIState(
+            {name: np.zeros(type.shape, DTYPES[type.dtype]) for name, type in self.program.states.items()}
+        )
 
 
 def _converted(array: np.ndarray, type: TensorType) -> np.ndarray:
@@ -117,7 +119,7 @@ class CoreAIRuntime(Runtime):
         self.values = values
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
-        self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}       # with the folder of its asset
+        self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}  # with the folder of its asset
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
         """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
@@ -131,8 +133,9 @@ class CoreAIRuntime(Runtime):
                 path = Path(folder.name) / f"{function}.{COMPILED}"
                 write_compiled(opened, function, path, self.values)
                 self._models[key] = self._opened(path), folder
-            return CoreAIFunction(self._models[key][0].load_function(function), program, self.loop,
-                                  f"function {function!r} of {package}")
+            return CoreAIFunction(
+                self._models[key][0].load_function(function), program, self.loop, f"function {function!r} of {package}"
+            )
 
     def unload(self, package: Path) -> None:
         self._packages.pop(package, None)
@@ -189,9 +192,10 @@ def require_core_ai() -> None:
         from coreai.runtime import SpecializationOptions
     except ImportError as error:
         raise UserError(f"Core AI cannot be imported ({error}); {INSTALL}") from error
-    if SpecializationOptions.is_supported():        # from macOS 27 on, the wheel's interpreter is not used
-        raise UserError("Core AI is the system's framework on this macOS, which this program does not use yet: "
-                        "use backend=coreml")
+    if SpecializationOptions.is_supported():  # from macOS 27 on, the wheel's interpreter is not used
+        raise UserError(
+            "Core AI is the system's framework on this macOS, which this program does not use yet: use backend=coreml"
+        )
 
 
 class EventLoop:

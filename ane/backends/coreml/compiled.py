@@ -30,19 +30,19 @@ from ane.system.checked import stored_record
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing, write_json
 
-VERSION = 1             # of the layout of entries
+VERSION = 1  # of the layout of entries
 RECORD = "compiled.json"
-TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
-SECONDS = " seconds"    # suffix of a key there: the median time of a call
-BUILD = "build.txt"     # of an entry: the build of macOS that compiled it
-LOADED = " loaded in"   # suffix of a key there: the seconds of the first load
-COMPILED = "compiled in"        # a key there: the seconds of the compilation
-SEVERAL = "several functions"   # a key there: this system refuses the package because it has several
-SECONDS_A_FUNCTION = 10.0       # an estimate of a first load, until functions were loaded on this Mac
-UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
+TRIED = "tried.json"  # of an entry: what its functions did in their first load, by function and compute units
+SECONDS = " seconds"  # suffix of a key there: the median time of a call
+BUILD = "build.txt"  # of an entry: the build of macOS that compiled it
+LOADED = " loaded in"  # suffix of a key there: the seconds of the first load
+COMPILED = "compiled in"  # a key there: the seconds of the compilation
+SEVERAL = "several functions"  # a key there: this system refuses the package because it has several
+SECONDS_A_FUNCTION = 10.0  # an estimate of a first load, until functions were loaded on this Mac
+UNCOMPILED = "uncompiled.txt"  # in place of the model: why compiling did not end
 LOCK = ".lock"
-ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
-MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"         # in a package
+ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # an entry, or one that is being written
+MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # in a package
 
 LOGGER = logging.getLogger(__name__)
 
@@ -69,8 +69,9 @@ class CompiledCache:
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / "compiled"
 
-    def model(self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None],
-              recompile: bool = False) -> tuple[Path, bool]:
+    def model(
+        self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None], recompile: bool = False
+    ) -> tuple[Path, bool]:
         """The path of the compiled model, and whether ``compile(package, destination)`` was called for it.
 
         Of several processes that ask for the same model, one compiles and the others wait.
@@ -89,7 +90,7 @@ class CompiledCache:
         if (entry / UNCOMPILED).is_file():
             raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
         with self._locked():
-            if not recompile and self._is_complete(entry):       # another process has compiled it meanwhile
+            if not recompile and self._is_complete(entry):  # another process has compiled it meanwhile
                 return entry / model, False
             self._remove_unfinished()
             LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
@@ -111,8 +112,11 @@ class CompiledCache:
 
     def entries(self) -> list[Path]:
         """The folders of all entries, including unfinished ones."""
-        return [path for path in _children(self.folder)
-                if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+        return [
+            path
+            for path in _children(self.folder)
+            if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+        ]
 
     def is_new(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> bool:
         """Whether no function of a package was loaded or refused on this machine, on these compute units.
@@ -148,8 +152,10 @@ class CompiledCache:
             measured, source = SECONDS_A_FUNCTION, "an estimate"
         each = max(measured, 0.1)
         seconds = functions * each
-        return (f"about {f'{seconds / 60:.1f} minutes' if seconds >= 60 else f'{seconds:.0f} s'}, "
-                f"at {each:.1f} s a function, {source}")
+        return (
+            f"about {f'{seconds / 60:.1f} minutes' if seconds >= 60 else f'{seconds:.0f} s'}, "
+            f"at {each:.1f} s a function, {source}"
+        )
 
     def remove(self, entries: list[Path]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
@@ -162,8 +168,9 @@ class CompiledCache:
     def _tried(self, package: Path, machine: MacMachine) -> list[dict[str, str]]:
         """What ``read_tried`` returns of a package, and of its functions as packages of their own."""
         pattern = single_function_path(package, "*")
-        return [read_tried(self._entry(path, machine) / RECORD)
-                for path in (package, *pattern.parent.glob(pattern.name))]
+        return [
+            read_tried(self._entry(path, machine) / RECORD) for path in (package, *pattern.parent.glob(pattern.name))
+        ]
 
     def _entry(self, package: Path, machine: MacMachine) -> Path:
         key = hashlib.sha256("\n".join((*machine, package_hash(package), package.stem)).encode()).hexdigest()[:32]
@@ -191,8 +198,9 @@ class CompiledCache:
                 LOGGER.info("Waiting for another process that is compiling models")
                 lock.acquire()
         except OSError as error:
-            raise UserError(f"cannot write {self.folder}: {error.strerror or error}; set ANE_HOME to a folder that "
-                            "can be written") from error
+            raise UserError(
+                f"cannot write {self.folder}: {error.strerror or error}; set ANE_HOME to a folder that can be written"
+            ) from error
         try:
             yield
         finally:
@@ -212,8 +220,7 @@ def read_tried(compiled: Path) -> dict[str, str]:
 
 
 def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
-    """The mean time of a first load and its share of the compilation, of what ``read_tried`` returned; None: of none.
-    """
+    """Return the mean seconds of a first load, with its share of the compilation; None if ``read_tried`` found none."""
     times = [(key, float(text)) for found in tried for key, text in found.items() if key.endswith((LOADED, COMPILED))]
     loads = sum(key.endswith(LOADED) for key, _ in times)
     return sum(seconds for _, seconds in times) / loads if loads else None
@@ -232,8 +239,9 @@ def file_about(package: Path, machine: MacMachine, what: str) -> Path:
 
 
 def cannot_compile(package: Path, why: str) -> EngineRefusalError:
-    return EngineRefusalError(f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch",
-                         everywhere=True)
+    return EngineRefusalError(
+        f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch", everywhere=True
+    )
 
 
 def package_hash(package: Path) -> str:
@@ -245,9 +253,18 @@ def package_hash(package: Path) -> str:
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")
     files = sorted(path for path in package.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return remembered_hash(package, files, lambda: hashlib.sha256("".join((
-        f"package {VERSION}\n", *(f"{sha256_of(file)} {file.relative_to(package).as_posix()}\n" for file in files)
-    )).encode()).hexdigest())
+    return remembered_hash(
+        package,
+        files,
+        lambda: hashlib.sha256(
+            "".join(
+                (
+                    f"package {VERSION}\n",
+                    *(f"{sha256_of(file)} {file.relative_to(package).as_posix()}\n" for file in files),
+                )
+            ).encode()
+        ).hexdigest(),
+    )
 
 
 def size_of(path: Path) -> int:
@@ -269,7 +286,7 @@ def remove(path: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     except FileNotFoundError:
-        pass        # another process deleted it
+        pass  # another process deleted it
     except OSError as error:
         raise UserError(f"cannot delete {path}: {error.strerror or error}") from error
 
@@ -325,5 +342,5 @@ def extract_function(package: Path, function: str, destination: Path) -> None:
             description.state.extend(interface.state)
     description.ClearField("functions")
     description.ClearField("defaultFunctionName")
-    (destination / MODEL).unlink()      # it may be a hard link to the original
+    (destination / MODEL).unlink()  # it may be a hard link to the original
     (destination / MODEL).write_bytes(spec.SerializeToString())

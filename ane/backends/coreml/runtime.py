@@ -63,7 +63,7 @@ WITHOUT_GPU = {ALL: NEURAL_ENGINE, GPU: CPU}
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
-ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
+ONE_FUNCTION_ONLY = "functionName"  # in messages of systems that refuse packages of several functions
 
 
 class CoreMLFunction:
@@ -73,16 +73,21 @@ class CoreMLFunction:
         refuse: (action, error) → the error to raise when Core ML fails.
     """
 
-    def __init__(self, loaded: Any, signature: ProgramFunction, name: str,
-                 refuse: Callable[[str, Exception], EngineRefusalError]):
+    def __init__(
+        self, loaded: Any, signature: ProgramFunction, name: str, refuse: Callable[[str, Exception], EngineRefusalError]
+    ):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
-        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML; when that ended
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # to Core ML; when that ended
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
-        self._buffers: dict[str, np.ndarray] = {}       # what Core ML reads of inputs that are not caches
+        self._buffers: dict[str, np.ndarray] = {}  # what Core ML reads of inputs that are not caches
 
-    def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None,
-                caches: Mapping[str, np.ndarray] = MappingProxyType({})) -> dict[str, np.ndarray]:
+    def predict(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        state: Any = None,
+        caches: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> dict[str, np.ndarray]:
         """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32.
 
         ``caches``: float32 inputs that Core ML reads where they are; ``inputs`` are copied.
@@ -98,13 +103,15 @@ class CoreMLFunction:
         arrays |= {key: self._filled(key, arrays[key]) for key in inputs}
         views = {key: array.view() for key, array in arrays.items()}
         try:
-            predicted = self._loaded.predict(dict(views), state)        # coremltools changes the dict
+            predicted = self._loaded.predict(dict(views), state)  # coremltools changes the dict
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("run", error) from error
         finally:
             self._keep(views)
-        return {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
-                for key, type in self.signature.outputs.items()}
+        return {
+            key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
+            for key, type in self.signature.outputs.items()
+        }
 
     def make_state(self) -> Any:
         try:
@@ -123,7 +130,7 @@ class CoreMLFunction:
         """The buffer of an input, with this content."""
         if key not in self._buffers:
             self._buffers[key] = np.empty(array.shape, INPUT_DTYPES[self.signature.inputs[key].dtype])
-        np.copyto(self._buffers[key], array, casting="unsafe")      # float64 and int64 are narrowed
+        np.copyto(self._buffers[key], array, casting="unsafe")  # float64 and int64 are narrowed
         return self._buffers[key]
 
 
@@ -138,8 +145,9 @@ class CoreMLRuntime(Runtime):
 
     name, in_place = "coreml", True
 
-    def __init__(self, api: CoreMLTools | None = None, cache: CompiledCache | None = None,
-                 trial: CoreMLTrial | None = None):
+    def __init__(
+        self, api: CoreMLTools | None = None, cache: CompiledCache | None = None, trial: CoreMLTrial | None = None
+    ):
         self.api = api or CoreMLTools()
         self.trial = trial
         self.cache = cache or CompiledCache()
@@ -162,18 +170,22 @@ class CoreMLRuntime(Runtime):
         loaded = self._functions.get(key)
         if loaded is None:
             if compute_units not in COMPUTE_UNITS:
-                raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}",
-                                "compute_units")
+                raise UserError(
+                    f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}", "compute_units"
+                )
             signature = self._signature(package, function)
             loaded = self._functions[key] = CoreMLFunction(
-                self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
-                lambda action, error: self._refusal(action, package, function, compute_units, error))
+                self._open(package, function, compute_units),
+                signature,
+                f"function {function!r} of {package}",
+                lambda action, error: self._refusal(action, package, function, compute_units, error),
+            )
         return loaded
 
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         key = package, function, compute_units
         if key not in self._seconds:
-            self._signature(package, function)      # reads the package, which ``_tried`` needs
+            self._signature(package, function)  # reads the package, which ``_tried`` needs
             name = f"{function} {compute_units}{SECONDS}"
             if name not in self._tried(package, function):
                 self.load(package, function, compute_units)
@@ -190,22 +202,29 @@ class CoreMLRuntime(Runtime):
     def _signature(self, package: Path, function: str) -> ProgramFunction:
         if package not in self._signatures:
             functions = Package(package).functions
-            self._signatures[package] = {name: replace(function, ops=[], constants={})
-                                         for name, function in functions.items()}
+            self._signatures[package] = {
+                name: replace(function, ops=[], constants={}) for name, function in functions.items()
+            }
         signatures = self._signatures[package]
         if function not in signatures:
             raise UserError(f"{package} has no function {function!r}; it has {', '.join(sorted(signatures))}")
         for name, type in signatures[function].inputs.items():
             if type.dtype not in INPUT_DTYPES:
-                raise UserError(f"input {name} of function {function!r} of {package} is {type.dtype}, and Core ML "
-                                f"takes {', '.join(INPUT_DTYPES)} only; convert the model again")
+                raise UserError(
+                    f"input {name} of function {function!r} of {package} is {type.dtype}, and Core ML "
+                    f"takes {', '.join(INPUT_DTYPES)} only; convert the model again"
+                )
         return signatures[function]
 
     def _open(self, package: Path, function: str, compute_units: str) -> Any:
         """Open a function. A cached model that does not open is compiled again, once."""
-        declared = {each: {key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
-                           for key, type in signature.inputs.items()}
-                    for each, signature in self._signatures[package].items()}
+        declared = {
+            each: {
+                key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
+                for key, type in signature.inputs.items()
+            }
+            for each, signature in self._signatures[package].items()
+        }
         source, name = self._source(package, function)
         try:
             try:
@@ -225,7 +244,7 @@ class CoreMLRuntime(Runtime):
             raise self._refusal("load", package, function, compute_units, error) from error
         except RuntimeError as error:
             meaning = error_summary(error)
-            if self.trial is not None and meaning != NO_MEMORY:         # there may be memory later
+            if self.trial is not None and meaning != NO_MEMORY:  # there may be memory later
                 write_tried(self._compiled(source)[0], {f"{function} {compute_units}": meaning})
             raise self._refusal("load", package, function, compute_units, error) from error
 
@@ -240,8 +259,7 @@ class CoreMLRuntime(Runtime):
     def _tried(self, package: Path, function: str) -> dict[str, str]:
         return read_tried(self._compiled(self._source(package, function)[0])[0])
 
-    def _try(self, package: Path, function: str, name: str, compute_units: str,
-             declared: Mapping[str, Inputs]) -> Any:
+    def _try(self, package: Path, function: str, name: str, compute_units: str, declared: Mapping[str, Inputs]) -> Any:
         """Open a function, after a trial if there was none. RuntimeError if it fails or has failed."""
         compiled, _ = self._compiled(package)
         if self.trial is not None:
@@ -251,8 +269,11 @@ class CoreMLRuntime(Runtime):
             if tried.get(key):
                 raise UnansweredError(f"{tried[key]} (as when it was first loaded; `ane cache clear` forgets that)")
             if key not in tried:
-                LOGGER.info("Loading %s on %s for the first time: this can take minutes, once for each version of "
-                            "macOS", function, UNIT_NAMES[compute_units])
+                LOGGER.info(
+                    "Loading %s on %s for the first time: this can take minutes, once for each version of macOS",
+                    function,
+                    UNIT_NAMES[compute_units],
+                )
                 started = time.monotonic()
                 try:
                     seconds = self.trial.load(compiled, name, compute_units, package, function, declared)
@@ -273,11 +294,14 @@ class CoreMLRuntime(Runtime):
                 write_tried(model, {COMPILED: str(time.monotonic() - started)})
         return self._models[package]
 
-    def _refusal(self, action: str, package: Path, function: str, compute_units: str,
-                 error: Exception) -> EngineRefusalError:
+    def _refusal(
+        self, action: str, package: Path, function: str, compute_units: str, error: Exception
+    ) -> EngineRefusalError:
         """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
         meaning = error_summary(error)
         other = CPU if self.api.gpu_crashes and compute_units != CPU else OTHER_UNITS.get(compute_units)
         advice = f"try compute_units={other}" if other else "use backend=torch"
-        return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
-                                  f"{meaning}; {advice}", function=function)
+        return EngineRefusalError(
+            f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; {advice}",
+            function=function,
+        )

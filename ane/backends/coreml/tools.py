@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from ane.system.errors import UserError
 from ane.system.machine import macos_at_least, macos_version
 
-OLDEST_MACOS = 15               # the first with multifunction packages and states
+OLDEST_MACOS = 15  # the first with multifunction packages and states
 # macOS whose Core ML is reported to end processes → where, and what helps: libBNNS; MPSGraph, within an hour of speech
-CRASHING_MACOS = {"26.4": "on any compute units: update macOS, or use backend=torch",
-                  "26.5": "on any compute units: update macOS, or use backend=torch",
-                  "27": "that speak for long on the GPU: speech uses it only if compute_units includes it"}
-BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
+CRASHING_MACOS = {
+    "26.4": "on any compute units: update macOS, or use backend=torch",
+    "26.5": "on any compute units: update macOS, or use backend=torch",
+    "27": "that speak for long on the GPU: speech uses it only if compute_units includes it",
+}
+BUFFER_SECONDS = 10.0  # how long an array that Core ML got is kept; it uses them for about 1
 
 NO_MEMORY = "there is not enough memory"
 # part of a Core ML message → its meaning
@@ -45,8 +47,9 @@ class MacMachine(NamedTuple):
 
 def this_machine() -> MacMachine:
     """The Mac that this process runs on. Raises UserError when macOS does not answer."""
-    return MacMachine(command_output("sysctl", "-n", "machdep.cpu.brand_string"),
-                      command_output("sw_vers", "-buildVersion"))
+    return MacMachine(
+        command_output("sysctl", "-n", "machdep.cpu.brand_string"), command_output("sw_vers", "-buildVersion")
+    )
 
 
 def command_output(*command: str) -> str:
@@ -72,12 +75,15 @@ class CoreMLTools:
 
     def __init__(self):
         if sys.platform != "darwin":
-            raise UserError("Core ML runs on macOS only; backend=mil interprets the same packages here, "
-                            "backend=torch is faster")
+            raise UserError(
+                "Core ML runs on macOS only; backend=mil interprets the same packages here, backend=torch is faster"
+            )
         version = macos_version()
         if not macos_at_least(OLDEST_MACOS):
-            raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
-                            "update it, or use backend=torch")
+            raise UserError(
+                f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
+                "update it, or use backend=torch"
+            )
         advice = crash_advice(version)
         self.gpu_crashes = advice is not None
         if advice:
@@ -97,11 +103,12 @@ class CoreMLTools:
 
         Returns coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
         """
-        logging.getLogger("coremltools").setLevel(logging.ERROR)        # it warns of every torch newer than 2.7
+        logging.getLogger("coremltools").setLevel(logging.ERROR)  # it warns of every torch newer than 2.7
         import coremltools
 
-        return coremltools.models.CompiledMLModel(str(compiled), compute_units=coremltools.ComputeUnit[compute_units],
-                                                  function_name=function)
+        return coremltools.models.CompiledMLModel(
+            str(compiled), compute_units=coremltools.ComputeUnit[compute_units], function_name=function
+        )
 
 
 def keep_arrays(arrays: object) -> None:
@@ -123,4 +130,4 @@ def error_summary(error: Exception, limit: int = 200) -> str:
     text = str(error)
     _, found, rest = text.partition('NSLocalizedDescription = "')
     text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")
-    return (text if len(text) <= limit else text[:limit - 1] + "…") or type(error).__name__
+    return (text if len(text) <= limit else text[: limit - 1] + "…") or type(error).__name__

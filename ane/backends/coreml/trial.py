@@ -26,8 +26,8 @@ from ane.backends.packaged.probes import OTHER_VALUES, STEPS, FunctionProbe, Inp
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
-START_LIMIT = 300.0         # seconds, to import coremltools
-LIMIT = 1800.0              # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
+START_LIMIT = 300.0  # seconds, to import coremltools
+LIMIT = 1800.0  # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
 
 
 class UnansweredError(RuntimeError):
@@ -59,12 +59,14 @@ class CoreMLTrial:
         """As ``CoreMLTools.compile``."""
         self._ask({"compile": [str(package), str(destination)]})
 
-    def load(self, compiled: Path, name: str, compute_units: str, package: Path, function: str,
-             inputs: Mapping[str, Inputs]) -> float:
+    def load(
+        self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
+    ) -> float:
         """Load a function of a package, which the compiled model calls ``name``, and repeat its probe. Returns the
         median seconds of a call."""
-        return self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs,
-                                   self.probes]})["seconds"]
+        return self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs, self.probes]})[
+            "seconds"
+        ]
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -83,8 +85,9 @@ class CoreMLTrial:
         except ProcessEndedError as error:
             self.close()
             if error.status < 0:
-                raise UnansweredError(f"it ended the process (signal {-error.status}, perhaps for lack of memory)"
-                                      ) from None
+                raise UnansweredError(
+                    f"it ended the process (signal {-error.status}, perhaps for lack of memory)"
+                ) from None
             raise RuntimeError(f"the process that tries it ended (exit status {error.status})") from None
         except UserError as error:
             raise RuntimeError(str(error)) from None
@@ -93,8 +96,9 @@ class CoreMLTrial:
         try:
             return JsonProcess(self.command, limit=START_LIMIT)
         except ProcessTimeoutError:
-            raise TrialStartError(f"the process that tries it did not start within {START_LIMIT / 60:g} minutes"
-                                  ) from None
+            raise TrialStartError(
+                f"the process that tries it did not start within {START_LIMIT / 60:g} minutes"
+            ) from None
         except UserError as error:
             raise TrialStartError(str(error)) from None
 
@@ -111,12 +115,20 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error) or type(error).__name__}
 
 
-def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units: str, package: str, function: str,
-                  inputs: Mapping[str, Inputs], probes: bool) -> float:
+def _try_function(
+    toolkit: CoreMLTools,
+    compiled: str,
+    name: str,
+    compute_units: str,
+    package: str,
+    function: str,
+    inputs: Mapping[str, Inputs],
+    probes: bool,
+) -> float:
     """Load a function and repeat its probe: the median seconds of a call. RuntimeError when it returns other values."""
     loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
     probe = FunctionProbe.read(Path(package), function, inputs) if probes else None
-    passed: list[Mapping[str, np.ndarray]] = []         # to Core ML, which may read them after a prediction
+    passed: list[Mapping[str, np.ndarray]] = []  # to Core ML, which may read them after a prediction
 
     def predict(called: str) -> Predict:
         one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)

@@ -13,5 +13,13 @@ from ane.backends.mil.interpreter import Arithmetic, Interpreter, InterpreterSta
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import TensorType
 
-__all__ = ["Arithmetic", "Interpreter", "InterpreterState", "MilRuntime", "Package", "ProgramFunction", "ProgramOp",
-           "TensorType"]
+__all__ = [
+    "Arithmetic",
+    "Interpreter",
+    "InterpreterState",
+    "MilRuntime",
+    "Package",
+    "ProgramFunction",
+    "ProgramOp",
+    "TensorType",
+]

@@ -9,11 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.mil import (  # noqa: F401  fill KERNELS
-    ops_elementwise,
-    ops_layers,
-    ops_shape,
-)
+from ane.backends.mil import ops_elementwise, ops_layers, ops_shape  # noqa: F401  fill KERNELS
 from ane.backends.mil.package import Package, ProgramOp
 from ane.backends.mil.registry import KERNELS, Kernel, Rounding
 from ane.backends.mil.values import DTYPES, Constant, TensorType, accepted
@@ -77,14 +73,17 @@ class Interpreter:
         self.arithmetic = arithmetic
         self.name = f"function {self.function.name!r} of {package.path}"
         if self.function.images:
-            raise UserError(f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), and the "
-                            "interpreter takes arrays only: convert the model with a TensorType in place of ImageType")
+            raise UserError(
+                f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), and the "
+                "interpreter takes arrays only: convert the model with a TensorType in place of ImageType"
+            )
         self._ops = [self._prepare(op) for op in self.function.ops]
         self._plan_frees()
 
     def make_state(self) -> InterpreterState:
-        return InterpreterState({name: np.zeros(type.shape, DTYPES[type.dtype])
-                                 for name, type in self.function.states.items()})
+        return InterpreterState(
+            {name: np.zeros(type.shape, DTYPES[type.dtype]) for name, type in self.function.states.items()}
+        )
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None) -> dict[str, np.ndarray]:
         """Run the function and return its outputs, float32 or int32; its state, if any, is updated in place.
@@ -100,8 +99,9 @@ class Interpreter:
             pass
         return {name: self._output(values, name, type) for name, type in self.function.outputs.items()}
 
-    def activations(self, inputs: Mapping[str, np.ndarray],
-                    state: InterpreterState | None = None) -> Iterator[tuple[str, str, np.ndarray]]:
+    def activations(
+        self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
+    ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Run the function and yield (value name, op type, float32 array) of every op result, in program order.
 
         A write_state yields the name of the state and its new value. Takes and raises what ``predict`` does.
@@ -118,35 +118,41 @@ class Interpreter:
         """Run the ops. Yield each when its results are in ``values``; they are deleted after their last use."""
         yield from self._run_ops(self._ops, values, state)
 
-    def _run_ops(self, ops: "list[PreparedOp]", values: dict[str, Tensor],
-                 state: InterpreterState | None) -> Iterator[ProgramOp]:
+    def _run_ops(
+        self, ops: "list[PreparedOp]", values: dict[str, Tensor], state: InterpreterState | None
+    ) -> Iterator[ProgramOp]:
         for prepared in ops:
             try:
                 results = self._results(prepared, values, state)
             except NotImplementedError as error:
-                raise UserError(f"the interpreter does not support {error} in the {self._where(prepared.op)}"
-                                ) from error
-            except (RuntimeError, IndexError, TypeError, ValueError) as error:      # of shapes that do not fit
-                raise UserError(f"the {self._where(prepared.op)} cannot be computed: "
-                                f"{str(error).partition(chr(10))[0]}") from error
+                raise UserError(
+                    f"the interpreter does not support {error} in the {self._where(prepared.op)}"
+                ) from error
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:  # of shapes that do not fit
+                raise UserError(
+                    f"the {self._where(prepared.op)} cannot be computed: {str(error).partition(chr(10))[0]}"
+                ) from error
             for (name, type), result in zip(prepared.op.outputs.items(), results, strict=True):
                 if result.numel() == 1 and type.size == 1:
-                    result = result.reshape(type.shape)         # coremltools takes () and (1,) for the same
+                    result = result.reshape(type.shape)  # coremltools takes () and (1,) for the same
                 if not type.fits(tuple(result.shape)):
-                    raise UserError(f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
-                                    f"{name}, the program declares {type.shape}: the inputs do not fit each other, or "
-                                    "the package was converted wrongly")
+                    raise UserError(
+                        f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
+                        f"{name}, the program declares {type.shape}: the inputs do not fit each other, or "
+                        "the package was converted wrongly"
+                    )
                 values[name] = self._declared(result, type.dtype, exact=prepared.exact)
             yield prepared.op
             for name in prepared.freed:
                 values.pop(name, None)
 
-    def _results(self, prepared: "PreparedOp", values: dict[str, Tensor],
-                 state: InterpreterState | None) -> tuple[Tensor, ...]:
+    def _results(
+        self, prepared: "PreparedOp", values: dict[str, Tensor], state: InterpreterState | None
+    ) -> tuple[Tensor, ...]:
         if prepared.op.type in STATE_OPS:
             return prepared.access_state(values, state)
         if prepared.op.type == "cond":
-            taken, = prepared.parts("pred", values)
+            (taken,) = prepared.parts("pred", values)
             return self._block(prepared, 0 if taken else 1, (), values, state)
         if prepared.op.type == "while_loop":
             carried = prepared.parts("loop_vars", values)
@@ -155,29 +161,41 @@ class Interpreter:
             return carried
         return prepared.call(values)
 
-    def _block(self, prepared: "PreparedOp", index: int, arguments: tuple[Tensor, ...], values: dict[str, Tensor],
-               state: InterpreterState | None) -> tuple[Tensor, ...]:
+    def _block(
+        self,
+        prepared: "PreparedOp",
+        index: int,
+        arguments: tuple[Tensor, ...],
+        values: dict[str, Tensor],
+        state: InterpreterState | None,
+    ) -> tuple[Tensor, ...]:
         """Run a block of a control op, which sees all values around it; returns its results."""
         block = prepared.op.blocks[index]
         values.update(zip(block.inputs, arguments, strict=True))
         for _ in self._run_ops(prepared.blocks[index], values, state):
             pass
         constants = self.function.constants
-        return tuple(self.package.tensor(constants[name]) if name in constants else values[name]
-                     for name in block.outputs)
+        return tuple(
+            self.package.tensor(constants[name]) if name in constants else values[name] for name in block.outputs
+        )
 
     def _prepare(self, op: ProgramOp) -> "PreparedOp":
         if op.type in STATE_OPS + CONTROL_OPS:
-            return PreparedOp(op, self.function.constants, self.package,
-                              blocks=[[self._prepare(inner) for inner in block.ops] for block in op.blocks])
+            return PreparedOp(
+                op,
+                self.function.constants,
+                self.package,
+                blocks=[[self._prepare(inner) for inner in block.ops] for block in op.blocks],
+            )
         kernel = KERNELS.get(op.type)
         where = self._where(op)
         if kernel is None:
             raise UserError(f"the interpreter does not support the {where}")
         unknown = set(op.arguments) - set(kernel.converters) - kernel.variadic
         if unknown:
-            raise UserError(f"the interpreter does not support the argument {', '.join(sorted(unknown))} of the "
-                            f"{where}")
+            raise UserError(
+                f"the interpreter does not support the argument {', '.join(sorted(unknown))} of the {where}"
+            )
         narrow = self.arithmetic.narrow_norms and any(type.dtype == "fp16" for type in op.outputs.values())
         inner = self.arithmetic.rounded if narrow else lambda tensor: tensor
         return PreparedOp(op, self.function.constants, self.package, kernel, inner, flush=self.arithmetic.flush)
@@ -188,14 +206,16 @@ class Interpreter:
     def _plan_frees(self) -> None:
         kept = set(self.function.outputs) | set(self.function.states)
         for prepared in reversed(self._ops):
-            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - kept)      # of blocks, at their end
+            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - kept)  # of blocks, at their end
             kept.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
         ranges = self.function.ranges
-        absent = {name: np.full(ranges[name].shape, ranges[name].default, DTYPES[type.dtype])
-                  for name, type in self.function.inputs.items()
-                  if name not in inputs and name in ranges and ranges[name].default is not None}
+        absent = {
+            name: np.full(ranges[name].shape, ranges[name].default, DTYPES[type.dtype])
+            for name, type in self.function.inputs.items()
+            if name not in inputs and name in ranges and ranges[name].default is not None
+        }
         arrays = accepted(self.name, self.function.inputs, {**inputs, **absent})
         for name, array in arrays.items():
             if name in ranges and not ranges[name].allows(array.shape):
@@ -203,8 +223,10 @@ class Interpreter:
         actual = {name: (array.dtype, array.shape) for name, array in (state or {}).items()}
         if actual != {name: (DTYPES[type.dtype], type.shape) for name, type in self.function.states.items()}:
             declared_states = ", ".join(f"{name} {type}" for name, type in self.function.states.items())
-            raise TypeError(f"{self.name} has {'the state ' + declared_states if declared_states else 'no state'}, "
-                            f"got {actual or 'none'}")
+            raise TypeError(
+                f"{self.name} has {'the state ' + declared_states if declared_states else 'no state'}, "
+                f"got {actual or 'none'}"
+            )
         values = {}
         for name, array in arrays.items():
             working = {"f": np.float32, "b": np.bool_}.get(array.dtype.kind, np.int64)
@@ -231,31 +253,46 @@ class Interpreter:
 class PreparedOp:
     """An op with its kernel. Arguments that are constants are separated from those that a run computes."""
 
-    def __init__(self, op: ProgramOp, constants: Mapping[str, Constant], package: Package,
-                 kernel: Kernel | None = None, inner: Rounding | None = None,
-                 blocks: "list[list[PreparedOp]] | None" = None, flush: bool = False):
+    def __init__(
+        self,
+        op: ProgramOp,
+        constants: Mapping[str, Constant],
+        package: Package,
+        kernel: Kernel | None = None,
+        inner: Rounding | None = None,
+        blocks: "list[list[PreparedOp]] | None" = None,
+        flush: bool = False,
+    ):
         self.op, self.blocks, self.flush = op, blocks or [], flush
         self.exact = kernel is not None and kernel.exact
         self.freed: tuple[str, ...] = ()
-        self.names = frozenset(part for argument in op.arguments.values() for part in argument
-                               if isinstance(part, str) and part not in constants)
+        self.names = frozenset(
+            part
+            for argument in op.arguments.values()
+            for part in argument
+            if isinstance(part, str) and part not in constants
+        )
         for block, ops in zip(op.blocks, self.blocks, strict=True):
             self.names |= {*block.inputs, *block.outputs} - set(constants)
             self.names = self.names.union(*(inner.names | set(inner.op.outputs) for inner in ops))
         self._kernel, self._package = kernel, package
         # argument → its values, each a name of a computed value or a constant
-        self._parts = {key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
-                       for key, argument in op.arguments.items()}
-        self._computed = tuple(key for key, parts in self._parts.items()
-                               if any(isinstance(part, str) for part in parts))
+        self._parts = {
+            key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
+            for key, argument in op.arguments.items()
+        }
+        self._computed = tuple(
+            key for key, parts in self._parts.items() if any(isinstance(part, str) for part in parts)
+        )
         self._extra = {"inner": inner} if kernel is not None and "inner" in kernel.kinds else {}
         self._constants: dict | None = None
 
     def call(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """The results of the op before rounding."""
         if self._constants is None:
-            self._constants = self._extra | {key: self._argument(key, {}) for key in self._parts
-                                             if key not in self._computed}
+            self._constants = self._extra | {
+                key: self._argument(key, {}) for key in self._parts if key not in self._computed
+            }
         computed = {key: self._argument(key, values) for key in self._computed}
         results = self._kernel.function(**self._constants, **computed)
         return results if isinstance(results, tuple) else (results,)

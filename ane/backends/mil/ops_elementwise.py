@@ -10,52 +10,101 @@ from torch import Tensor
 from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
 
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "real_div": torch.true_divide, "pow": torch.pow,
-    "floor_div": torch.floor_divide, "mod": torch.remainder, "maximum": torch.maximum, "minimum": torch.minimum,
-    "equal": torch.eq, "not_equal": torch.ne, "greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt,
-    "less_equal": torch.le, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "real_div": torch.true_divide,
+    "pow": torch.pow,
+    "floor_div": torch.floor_divide,
+    "mod": torch.remainder,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "equal": torch.eq,
+    "not_equal": torch.ne,
+    "greater": torch.gt,
+    "greater_equal": torch.ge,
+    "less": torch.lt,
+    "less_equal": torch.le,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
     "logical_xor": torch.logical_xor,
 }
 
 UNARY = {
-    "abs": torch.abs, "acos": torch.acos, "asin": torch.asin, "atan": torch.atan, "atanh": torch.atanh,
-    "ceil": torch.ceil, "cos": torch.cos, "cosh": torch.cosh, "erf": torch.erf, "exp": torch.exp, "exp2": torch.exp2,
-    "floor": torch.floor, "logical_not": torch.logical_not, "relu": torch.relu, "relu6": F.relu6,
-    "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign, "silu": F.silu, "sin": torch.sin,
-    "sinh": torch.sinh, "softplus": F.softplus, "softsign": F.softsign, "sqrt": torch.sqrt, "square": torch.square,
-    "tan": torch.tan, "tanh": torch.tanh,
+    "abs": torch.abs,
+    "acos": torch.acos,
+    "asin": torch.asin,
+    "atan": torch.atan,
+    "atanh": torch.atanh,
+    "ceil": torch.ceil,
+    "cos": torch.cos,
+    "cosh": torch.cosh,
+    "erf": torch.erf,
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "floor": torch.floor,
+    "logical_not": torch.logical_not,
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "round": torch.round,
+    "sigmoid": torch.sigmoid,
+    "sign": torch.sign,
+    "silu": F.silu,
+    "sin": torch.sin,
+    "sinh": torch.sinh,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "tan": torch.tan,
+    "tanh": torch.tanh,
 }
 
 REDUCTIONS = {
-    "reduce_sum": torch.sum, "reduce_mean": lambda x, *how: x.float().mean(*how), "reduce_max": torch.amax,
-    "reduce_min": torch.amin, "reduce_sum_square": lambda x, *how: x.square().sum(*how),
-    "reduce_l1_norm": lambda x, *how: x.abs().sum(*how), "reduce_l2_norm": lambda x, *how: x.square().sum(*how).sqrt(),
-    "reduce_log_sum": lambda x, *how: x.sum(*how).log(), "reduce_log_sum_exp": torch.logsumexp,
+    "reduce_sum": torch.sum,
+    "reduce_mean": lambda x, *how: x.float().mean(*how),
+    "reduce_max": torch.amax,
+    "reduce_min": torch.amin,
+    "reduce_sum_square": lambda x, *how: x.square().sum(*how),
+    "reduce_l1_norm": lambda x, *how: x.abs().sum(*how),
+    "reduce_l2_norm": lambda x, *how: x.square().sum(*how).sqrt(),
+    "reduce_log_sum": lambda x, *how: x.sum(*how).log(),
+    "reduce_log_sum_exp": torch.logsumexp,
 }
 
 KERNELS.update(rows(BINARY, lambda function: lambda x, y: function(x, y)))
 KERNELS.update(rows(UNARY, lambda function: lambda x: function(x)))
-KERNELS.update(rows(REDUCTIONS, lambda function: lambda x, axes=None, keep_dims=False: function(
-    x, tuple(range(x.ndim)) if axes is None else axes, keep_dims)))
+KERNELS.update(
+    rows(
+        REDUCTIONS,
+        lambda function: (
+            lambda x, axes=None, keep_dims=False: function(x, tuple(range(x.ndim)) if axes is None else axes, keep_dims)
+        ),
+    )
+)
 KERNELS.update(rows({"identity": lambda x: x}, exact=True))
-KERNELS.update(rows({
-    "inverse": lambda x, epsilon=1e-4: (x + epsilon).reciprocal(),
-    "log": lambda x, epsilon=1e-45: (x + epsilon).log(),
-    "rsqrt": lambda x, epsilon=1e-12: (x + epsilon).rsqrt(),
-    "linear_activation": lambda x, alpha, beta: alpha * x + beta,
-    "scaled_tanh": lambda x, alpha, beta: alpha * torch.tanh(beta * x),
-    "clip": lambda x, alpha, beta: x.clamp(alpha, beta),
-    "threshold": lambda x, alpha: x.clamp(min=alpha),
-    "thresholded_relu": lambda x, alpha: torch.where(x < alpha, 0, x),
-    "leaky_relu": lambda x, alpha: F.leaky_relu(x, alpha),
-    "elu": lambda x, alpha: F.elu(x, alpha),
-    "sigmoid_hard": lambda x, alpha, beta: (x * alpha + beta).clamp(0, 1),
-    "select": lambda cond, a, b: torch.where(cond.bool(), a, b),
-    "cast": lambda x, dtype: x,         # every result is converted to its declared dtype, here ``dtype``
-    "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
-    "reduce_argmax": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmax(x, axis, keep_dims),
-    "reduce_argmin": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmin(x, axis, keep_dims),
-}))
+KERNELS.update(
+    rows(
+        {
+            "inverse": lambda x, epsilon=1e-4: (x + epsilon).reciprocal(),
+            "log": lambda x, epsilon=1e-45: (x + epsilon).log(),
+            "rsqrt": lambda x, epsilon=1e-12: (x + epsilon).rsqrt(),
+            "linear_activation": lambda x, alpha, beta: alpha * x + beta,
+            "scaled_tanh": lambda x, alpha, beta: alpha * torch.tanh(beta * x),
+            "clip": lambda x, alpha, beta: x.clamp(alpha, beta),
+            "threshold": lambda x, alpha: x.clamp(min=alpha),
+            "thresholded_relu": lambda x, alpha: torch.where(x < alpha, 0, x),
+            "leaky_relu": lambda x, alpha: F.leaky_relu(x, alpha),
+            "elu": lambda x, alpha: F.elu(x, alpha),
+            "sigmoid_hard": lambda x, alpha, beta: (x * alpha + beta).clamp(0, 1),
+            "select": lambda cond, a, b: torch.where(cond.bool(), a, b),
+            "cast": lambda x, dtype: x,  # every result is converted to its declared dtype, here ``dtype``
+            "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
+            "reduce_argmax": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmax(x, axis, keep_dims),
+            "reduce_argmin": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmin(x, axis, keep_dims),
+        }
+    )
+)
 
 
 @op
@@ -76,8 +125,9 @@ def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
 
 
 @op
-def quantize(input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None,
-             axis: int = 0) -> Tensor:
+def quantize(
+    input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None, axis: int = 0
+) -> Tensor:
     """Codes of activations: ``scale`` and ``zero_point`` are one number, or one for each index of the axis."""
     low, high = (-128, 127) if output_dtype == "int8" else (0, 255)
     codes = torch.round(input / along(scale, input, axis))
@@ -92,13 +142,21 @@ def dequantize(input: Tensor, scale: Tensor, zero_point: Tensor | None = None, a
 
 def along(parameter: Tensor, x: Tensor, axis: int) -> Tensor:
     """A vector in the shape in which it broadcasts along an axis of ``x``; a scalar as it is."""
-    return parameter if not parameter.ndim else parameter.reshape([-1 if i == axis % x.ndim else 1
-                                                                   for i in range(x.ndim)])
+    return (
+        parameter if not parameter.ndim else parameter.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    )
 
 
 @op
-def layer_norm(x: Tensor, axes: Ints | None = None, gamma: Tensor | None = None, beta: Tensor | None = None,
-               epsilon: float = 1e-5, *, inner: Rounding) -> Tensor:
+def layer_norm(
+    x: Tensor,
+    axes: Ints | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-5,
+    *,
+    inner: Rounding,
+) -> Tensor:
     """gamma and beta have the shape of the normalised axes."""
     axes = tuple(axis % x.ndim for axis in axes or range(x.ndim))
     shape = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
@@ -106,16 +164,25 @@ def layer_norm(x: Tensor, axes: Ints | None = None, gamma: Tensor | None = None,
 
 
 @op
-def instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: float = 1e-5, *,
-                  inner: Rounding) -> Tensor:
+def instance_norm(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: float = 1e-5, *, inner: Rounding
+) -> Tensor:
     """x (B, C, …); gamma and beta (C,)."""
     shape = [1, -1] + [1] * (x.ndim - 2)
     return _affine(_standardised(x, tuple(range(2, x.ndim)), epsilon, inner), gamma, beta, shape, inner)
 
 
 @op
-def batch_norm(x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None,
-               epsilon: float = 1e-5, *, inner: Rounding) -> Tensor:
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-5,
+    *,
+    inner: Rounding,
+) -> Tensor:
     """x (B, C, …); the others (C,)."""
     shape = [1, -1] + [1] * (x.ndim - 2)
     centred = inner(x - mean.reshape(shape))

@@ -13,21 +13,39 @@ from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
-KERNELS.update(rows({
-    "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
-    "matmul": lambda x, y, transpose_x=False, transpose_y=False: torch.matmul(x.mT if transpose_x else x,
-                                                                              y.mT if transpose_y else y),
-    "einsum": lambda values, equation: torch.einsum(equation, *values),
-}))
-KERNELS.update(rows({
-    "pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),
-    "pixel_unshuffle": lambda x, downscale_factor: F.pixel_unshuffle(x, downscale_factor),
-}, exact=True))
+KERNELS.update(
+    rows(
+        {
+            "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+            "matmul": lambda x, y, transpose_x=False, transpose_y=False: torch.matmul(
+                x.mT if transpose_x else x, y.mT if transpose_y else y
+            ),
+            "einsum": lambda values, equation: torch.einsum(equation, *values),
+        }
+    )
+)
+KERNELS.update(
+    rows(
+        {
+            "pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),
+            "pixel_unshuffle": lambda x, downscale_factor: F.pixel_unshuffle(x, downscale_factor),
+        },
+        exact=True,
+    )
+)
 
 
 @op
-def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, strides: Ints | None = None, pad_type: str = "valid",
-         pad: Ints | None = None, dilations: Ints | None = None, groups: int = 1) -> Tensor:
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    strides: Ints | None = None,
+    pad_type: str = "valid",
+    pad: Ints | None = None,
+    dilations: Ints | None = None,
+    groups: int = 1,
+) -> Tensor:
     """x (B, in, …), weight (out, in / groups, …)."""
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
@@ -43,24 +61,35 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, strides: Ints | 
     return CONVOLUTIONS[rank](x, weight, bias, strides, before, dilations, groups)
 
 
-def padding(x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pad_type: str,
-            pad: Ints | None) -> tuple[Ints, Ints]:
+def padding(
+    x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pad_type: str, pad: Ints | None
+) -> tuple[Ints, Ints]:
     """Sizes to add before and after each spatial axis; "same" puts an odd one after, "same_lower" before."""
     rank = x.ndim - 2
     if pad_type == "valid":
         return (0,) * rank, (0,) * rank
     if pad_type == "custom":
         return tuple(pad[::2]), tuple(pad[1::2])
-    total = [max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
-             for size, width, stride, dilation in zip(x.shape[2:], kernel, strides, dilations, strict=True)]
+    total = [
+        max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+        for size, width, stride, dilation in zip(x.shape[2:], kernel, strides, dilations, strict=True)
+    ]
     small, large = tuple(size // 2 for size in total), tuple(size - size // 2 for size in total)
     return (small, large) if pad_type == "same" else (large, small)
 
 
 @op
-def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: Ints | None = None,
-                   output_shape: Ints | None = None, pad_type: str = "valid", strides: Ints | None = None,
-                   dilations: Ints | None = None, groups: int = 1) -> Tensor:
+def conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    pad: Ints | None = None,
+    output_shape: Ints | None = None,
+    pad_type: str = "valid",
+    strides: Ints | None = None,
+    dilations: Ints | None = None,
+    groups: int = 1,
+) -> Tensor:
     """x (B, in, …), weight (in, out / groups, …): the unpadded result, cropped to padding and output shape."""
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
@@ -71,7 +100,7 @@ def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: I
             kept = x.shape[axis + 2] * strides[axis]
             before = max(0, size - kept) // 2
         else:
-            before, after = pad[2 * axis:2 * axis + 2] if pad_type == "custom" else (0, 0)
+            before, after = pad[2 * axis : 2 * axis + 2] if pad_type == "custom" else (0, 0)
             kept = size - before - after
         if output_shape is not None:
             kept = output_shape[axis + 2]
@@ -87,8 +116,9 @@ def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: I
 
 
 @op
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
-                                 inner: Rounding) -> Tensor:
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *, inner: Rounding
+) -> Tensor:
     scores = torch.matmul(query, key.mT) / math.sqrt(query.shape[-1])
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
@@ -98,23 +128,39 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+    "linear": lambda x: x,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
 
 
 @op
-def lstm(x: Tensor, initial_h: Tensor, initial_c: Tensor, weight_ih: Tensor, weight_hh: Tensor,
-         bias: Tensor | None = None, weight_ih_back: Tensor | None = None, weight_hh_back: Tensor | None = None,
-         bias_back: Tensor | None = None, direction: str = "forward", output_sequence: bool = False,
-         recurrent_activation: str = "sigmoid", cell_activation: str = "tanh",
-         activation: str = "tanh") -> tuple[Tensor, Tensor, Tensor]:
+def lstm(
+    x: Tensor,
+    initial_h: Tensor,
+    initial_c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    weight_ih_back: Tensor | None = None,
+    weight_hh_back: Tensor | None = None,
+    bias_back: Tensor | None = None,
+    direction: str = "forward",
+    output_sequence: bool = False,
+    recurrent_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    activation: str = "tanh",
+) -> tuple[Tensor, Tensor, Tensor]:
     """x (S, B, I) → hidden states (S, B, H), or the last (1, B, H); last hidden state and last cell (B, H).
 
     The rows of weights are the input, forget, output and cell gates. Directions are joined on the last axis.
     """
     gates, cell, out = (_activation(name) for name in (recurrent_activation, cell_activation, activation))
 
-    def run(inputs: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor,
-            bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def run(
+        inputs: Tensor, h: Tensor, c: Tensor, weight_x: Tensor, weight_h: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = []
         for row in inputs @ weight_x.mT + (0 if bias is None else bias):
             i, f, o, z = (row + h @ weight_h.mT).chunk(4, dim=-1)
@@ -136,8 +182,16 @@ def lstm(x: Tensor, initial_h: Tensor, initial_c: Tensor, weight_ih: Tensor, wei
 
 
 @op
-def rnn(x: Tensor, initial_h: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None = None,
-        direction: str = "forward", output_sequence: bool = False, activation: str = "tanh") -> tuple[Tensor, Tensor]:
+def rnn(
+    x: Tensor,
+    initial_h: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    direction: str = "forward",
+    output_sequence: bool = False,
+    activation: str = "tanh",
+) -> tuple[Tensor, Tensor]:
     """x (S, B, I) → hidden states (S, B, H), or the last (1, B, H); last hidden state (B, H)."""
     axes, activate = (0,) if direction == "reverse" else (), _activation(activation)
     hidden, h = [], initial_h
@@ -158,8 +212,14 @@ MEAN_POOLS = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 @op
-def max_pool(x: Tensor, kernel_sizes: Ints, pad_type: str, strides: Ints | None = None, pad: Ints | None = None,
-             ceil_mode: bool = False) -> Tensor:
+def max_pool(
+    x: Tensor,
+    kernel_sizes: Ints,
+    pad_type: str,
+    strides: Ints | None = None,
+    pad: Ints | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
     """x (B, C, …)."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
@@ -168,26 +228,36 @@ def max_pool(x: Tensor, kernel_sizes: Ints, pad_type: str, strides: Ints | None 
 
 
 @op
-def avg_pool(x: Tensor, kernel_sizes: Ints, pad_type: str, strides: Ints | None = None, pad: Ints | None = None,
-             exclude_padding_from_average: bool = False, ceil_mode: bool = False) -> Tensor:
+def avg_pool(
+    x: Tensor,
+    kernel_sizes: Ints,
+    pad_type: str,
+    strides: Ints | None = None,
+    pad: Ints | None = None,
+    exclude_padding_from_average: bool = False,
+    ceil_mode: bool = False,
+) -> Tensor:
     """As torch counts: what lies beyond the padding, where ``ceil_mode`` adds a window, is not in the average."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     ones = _padded(torch.ones_like(x[:1, :1]), before, after, 0.0 if exclude_padding_from_average else 1.0)
     zeros = (0,) * len(beyond)
-    total, count = (MEAN_POOLS[len(kernel_sizes)](_padded(values, zeros, beyond, 0.0), kernel_sizes, strides)
-                    for values in (_padded(x, before, after, 0.0), ones))
+    total, count = (
+        MEAN_POOLS[len(kernel_sizes)](_padded(values, zeros, beyond, 0.0), kernel_sizes, strides)
+        for values in (_padded(x, before, after, 0.0), ones)
+    )
     return total / count
 
 
-def _pool_padding(x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None,
-                  ceil_mode: bool) -> tuple[Ints, Ints, Ints]:
+def _pool_padding(
+    x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None, ceil_mode: bool
+) -> tuple[Ints, Ints, Ints]:
     """Sizes to add before and after each spatial axis, and beyond them for the last window of ``ceil_mode``."""
     before, after = padding(x, kernel, strides, (1,) * len(kernel), pad_type, pad)
     beyond = []
     for size, width, stride, low, high in zip(x.shape[2:], kernel, strides, before, after, strict=True):
         rest = (size + low + high - width) % stride
-        starts_inside = size + high - rest + stride - width < size      # else torch drops that window
+        starts_inside = size + high - rest + stride - width < size  # else torch drops that window
         beyond.append(stride - rest if ceil_mode and rest and starts_inside else 0)
     return before, after, tuple(beyond)
 
@@ -203,8 +273,13 @@ def upsample_nearest_neighbor(x: Tensor, scale_factor_height: float = 1.0, scale
 
 
 @op
-def upsample_bilinear(x: Tensor, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0,
-                      align_corners: bool = True, half_pixel_centers: bool | None = None) -> Tensor:
+def upsample_bilinear(
+    x: Tensor,
+    scale_factor_height: float = 1.0,
+    scale_factor_width: float = 1.0,
+    align_corners: bool = True,
+    half_pixel_centers: bool | None = None,
+) -> Tensor:
     if half_pixel_centers is not None and half_pixel_centers == align_corners:
         raise NotImplementedError("half_pixel_centers equal to align_corners")
     return _resized(x, scale_factor_height, scale_factor_width, mode="bilinear", align_corners=align_corners)
@@ -217,13 +292,21 @@ def _resized(x: Tensor, height: float, width: float, **how) -> Tensor:
 
 
 @op
-def resample(x: Tensor, coordinates: Tensor, sampling_mode: str, padding_mode: str, padding_value: float,
-             coordinates_mode: str, align_corners: bool) -> Tensor:
+def resample(
+    x: Tensor,
+    coordinates: Tensor,
+    sampling_mode: str,
+    padding_mode: str,
+    padding_value: float,
+    coordinates_mode: str,
+    align_corners: bool,
+) -> Tensor:
     """x (B, C, H, W) at coordinates (B, H2, W2, 2), x before y: (B, C, H2, W2)."""
     if coordinates_mode != "normalized_minus_one_to_one":
         raise NotImplementedError(f"coordinates_mode {coordinates_mode!r}")
     modes = {"constant": "zeros", "border": "border", "reflection" if align_corners else "symmetric": "reflection"}
     if padding_mode not in modes or (padding_mode == "constant" and padding_value):
-        raise NotImplementedError(f"padding_mode {padding_mode!r} with align_corners {align_corners} and "
-                                  f"padding_value {padding_value}")
+        raise NotImplementedError(
+            f"padding_mode {padding_mode!r} with align_corners {align_corners} and padding_value {padding_value}"
+        )
     return F.grid_sample(x, coordinates.float(), sampling_mode, modes[padding_mode], align_corners)

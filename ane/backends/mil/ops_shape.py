@@ -8,27 +8,37 @@ from torch import Tensor
 
 from ane.backends.mil.registry import KERNELS, Bools, Ints, Tensors, op, rows
 
-KERNELS.update(rows({
-    "split": lambda x, axis, num_splits=None, split_sizes=None: torch.split(
-        x, split_sizes or x.shape[axis] // num_splits, axis),
-    "stack": lambda values, axis: torch.stack(values, axis),
-    "transpose": lambda x, perm: x.permute(perm),
-    # a size of 0 keeps the dimension, counted from the last one; −1 is inferred
-    "reshape": lambda x, shape: x.reshape(tuple(x.shape[axis - len(shape)] if size == 0 else size
-                                                for axis, size in enumerate(shape))),
-    "squeeze": lambda x, axes=None: x.squeeze() if axes is None else x.squeeze(axes),
-    "reverse": lambda x, axes=None: x.flip(tuple(range(x.ndim)) if axes is None else axes),
-    "tile": lambda x, reps: x.repeat(reps),
-    "crop": lambda x, crop_height, crop_width: x[..., crop_height[0]:x.shape[-2] - crop_height[1],
-                                                 crop_width[0]:x.shape[-1] - crop_width[1]],
-    "shape": lambda x: torch.tensor(x.shape),
-    "gather_along_axis": lambda x, indices, axis=0, validate_indices=False: torch.take_along_dim(
-        x, _positive(indices, x.shape[axis]), axis),
-    "argsort": lambda x, axis=-1, ascending=False: torch.argsort(x, dim=axis, descending=not ascending,
-                                                                       stable=True),
-    "non_zero": lambda x: x.nonzero(),
-    "fill_like": lambda ref_tensor, value: value.expand(ref_tensor.shape),
-}, exact=True))
+KERNELS.update(
+    rows(
+        {
+            "split": lambda x, axis, num_splits=None, split_sizes=None: torch.split(
+                x, split_sizes or x.shape[axis] // num_splits, axis
+            ),
+            "stack": lambda values, axis: torch.stack(values, axis),
+            "transpose": lambda x, perm: x.permute(perm),
+            # a size of 0 keeps the dimension, counted from the last one; −1 is inferred
+            "reshape": lambda x, shape: x.reshape(
+                tuple(x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape))
+            ),
+            "squeeze": lambda x, axes=None: x.squeeze() if axes is None else x.squeeze(axes),
+            "reverse": lambda x, axes=None: x.flip(tuple(range(x.ndim)) if axes is None else axes),
+            "tile": lambda x, reps: x.repeat(reps),
+            "crop": lambda x, crop_height, crop_width: x[
+                ..., crop_height[0] : x.shape[-2] - crop_height[1], crop_width[0] : x.shape[-1] - crop_width[1]
+            ],
+            "shape": lambda x: torch.tensor(x.shape),
+            "gather_along_axis": lambda x, indices, axis=0, validate_indices=False: torch.take_along_dim(
+                x, _positive(indices, x.shape[axis]), axis
+            ),
+            "argsort": lambda x, axis=-1, ascending=False: torch.argsort(
+                x, dim=axis, descending=not ascending, stable=True
+            ),
+            "non_zero": lambda x: x.nonzero(),
+            "fill_like": lambda ref_tensor, value: value.expand(ref_tensor.shape),
+        },
+        exact=True,
+    )
+)
 
 
 @op(exact=True)
@@ -53,8 +63,11 @@ def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
     """``pad`` holds a pair for each of the last axes, outermost first."""
     first = x.ndim - len(pad) // 2
     if mode == "constant":
-        return F.pad(x, [size for axis in reversed(range(len(pad) // 2)) for size in pad[2 * axis:2 * axis + 2]],
-                     value=constant_val)
+        return F.pad(
+            x,
+            [size for axis in reversed(range(len(pad) // 2)) for size in pad[2 * axis : 2 * axis + 2]],
+            value=constant_val,
+        )
     for axis, before, after in zip(range(first, x.ndim), pad[::2], pad[1::2], strict=True):
         if before or after:
             last = x.shape[axis] - 1
@@ -65,8 +78,15 @@ def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
 
 
 @op(exact=True)
-def slice_by_index(x: Tensor, begin: Ints, end: Ints, stride: Ints | None = None, begin_mask: Bools | None = None,
-                   end_mask: Bools | None = None, squeeze_mask: Bools | None = None) -> Tensor:
+def slice_by_index(
+    x: Tensor,
+    begin: Ints,
+    end: Ints,
+    stride: Ints | None = None,
+    begin_mask: Bools | None = None,
+    end_mask: Bools | None = None,
+    squeeze_mask: Bools | None = None,
+) -> Tensor:
     slices, flipped = _slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
     taken = x[slices].flip(flipped) if flipped else x[slices]
     dropped = tuple(axis for axis, drop in enumerate(squeeze_mask or ()) if drop)
@@ -74,17 +94,31 @@ def slice_by_index(x: Tensor, begin: Ints, end: Ints, stride: Ints | None = None
 
 
 @op(exact=True)
-def slice_update(x: Tensor, update: Tensor, begin: Ints, end: Ints, stride: Ints | None = None,
-                 begin_mask: Bools | None = None, end_mask: Bools | None = None,
-                 squeeze_mask: Bools | None = None) -> Tensor:
+def slice_update(
+    x: Tensor,
+    update: Tensor,
+    begin: Ints,
+    end: Ints,
+    stride: Ints | None = None,
+    begin_mask: Bools | None = None,
+    end_mask: Bools | None = None,
+    squeeze_mask: Bools | None = None,
+) -> Tensor:
     slices, flipped = _slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
     x = x.clone()
     x[slices] = update.reshape(x[slices].shape).flip(flipped)
     return x
 
 
-def _slices(x: Tensor, begin: Ints, end: Ints, stride: Ints | None, begin_mask: Bools | None,
-            end_mask: Bools | None, squeeze_mask: Bools | None) -> tuple[tuple[slice, ...], Ints]:
+def _slices(
+    x: Tensor,
+    begin: Ints,
+    end: Ints,
+    stride: Ints | None,
+    begin_mask: Bools | None,
+    end_mask: Bools | None,
+    squeeze_mask: Bools | None,
+) -> tuple[tuple[slice, ...], Ints]:
     """These arguments as slices with positive steps, and the axes to flip after slicing."""
     absent = (False,) * x.ndim
     slices, flipped = [], []
@@ -125,7 +159,7 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, batch_dims: int = 0, valid
         taken = torch.stack([gather(row, index, axis - batch_dims) for row, index in rows])
         return taken.reshape((*x.shape[:batch_dims], *taken.shape[1:]))
     taken = x.index_select(axis, _positive(indices, x.shape[axis]).reshape(-1))
-    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1:]))
+    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 @op(exact=True)
@@ -138,8 +172,9 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices:
 
 
 @op
-def scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add",
-                       validate_indices: bool = False) -> Tensor:
+def scatter_along_axis(
+    data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add", validate_indices: bool = False
+) -> Tensor:
     indices = _positive(indices, data.shape[axis])
     if mode == "update":
         return data.scatter(axis, indices, updates)
@@ -151,8 +186,9 @@ def scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: int
 
 
 @op
-def scatter(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add",
-            validate_indices: bool = False) -> Tensor:
+def scatter(
+    data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add", validate_indices: bool = False
+) -> Tensor:
     """indices (n,) select whole slices along the axis."""
     axis %= data.ndim
     spread = indices.reshape(-1, *[1] * (data.ndim - axis - 1)).expand(updates.shape)
@@ -160,8 +196,9 @@ def scatter(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode:
 
 
 @op
-def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add",
-               validate_indices: bool = False) -> Tensor:
+def scatter_nd(
+    data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add", validate_indices: bool = False
+) -> Tensor:
     """indices (…, k): each is a position in the first k axes."""
     depth = indices.shape[-1]
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64)
@@ -169,8 +206,13 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add"
         rows = rows * data.shape[axis] + _positive(part, data.shape[axis])
     width = math.prod(data.shape[depth:])
     flat = data.reshape(math.prod(data.shape[:depth]), width)
-    written = scatter(flat, rows.reshape(-1), updates.expand(*indices.shape[:-1], *data.shape[depth:]).reshape(
-        rows.numel(), width), 0, mode)
+    written = scatter(
+        flat,
+        rows.reshape(-1),
+        updates.expand(*indices.shape[:-1], *data.shape[depth:]).reshape(rows.numel(), width),
+        0,
+        mode,
+    )
     return written.reshape(data.shape)
 
 
@@ -178,24 +220,38 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add"
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
     data = x.flip(axis) if reverse else x
     total = data.cumsum(axis)
-    if exclusive:       # moved, not reduced by x: a difference would lose digits, and make NaN of infinities
-        total = torch.cat((torch.zeros_like(data.narrow(axis, 0, 1)), total.narrow(axis, 0, data.shape[axis] - 1)),
-                          axis)
+    if exclusive:  # moved, not reduced by x: a difference would lose digits, and make NaN of infinities
+        total = torch.cat(
+            (torch.zeros_like(data.narrow(axis, 0, 1)), total.narrow(axis, 0, data.shape[axis] - 1)), axis
+        )
     return total.flip(axis) if reverse else total
 
 
 @op(exact=True)
-def topk(x: Tensor, k: int = 1, axis: int = -1, ascending: bool = False, sort: bool = True,
-         return_indices: bool = True, output_indices_dtype: str = "int32") -> tuple[Tensor, ...]:
+def topk(
+    x: Tensor,
+    k: int = 1,
+    axis: int = -1,
+    ascending: bool = False,
+    sort: bool = True,
+    return_indices: bool = True,
+    output_indices_dtype: str = "int32",
+) -> tuple[Tensor, ...]:
     """Equal values keep their order."""
-    values, indices = (part.narrow(axis, 0, k) for part in
-                      torch.sort(x, dim=axis, descending=not ascending, stable=True))
+    values, indices = (
+        part.narrow(axis, 0, k) for part in torch.sort(x, dim=axis, descending=not ascending, stable=True)
+    )
     return (values, indices) if return_indices else (values,)
 
 
 @op
-def one_hot(indices: Tensor, one_hot_vector_size: int, axis: int = -1, on_value: Tensor | None = None,
-            off_value: Tensor | None = None) -> Tensor:
+def one_hot(
+    indices: Tensor,
+    one_hot_vector_size: int,
+    axis: int = -1,
+    on_value: Tensor | None = None,
+    off_value: Tensor | None = None,
+) -> Tensor:
     hot = torch.arange(one_hot_vector_size) == indices.unsqueeze(-1)
     on, off = (torch.tensor(default) if value is None else value for value, default in ((on_value, 1), (off_value, 0)))
     return torch.where(hot, on, off).movedim(-1, axis)

@@ -48,8 +48,16 @@ def model_messages() -> ModuleType:
 
 
 # Layout of a weight file: a header, then metadata records, each followed by the bytes it describes.
-METADATA = np.dtype([("sentinel", "<u4"), ("type", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8"),
-                     ("reserved", "<u8", (4,))])
+METADATA = np.dtype(
+    [
+        ("sentinel", "<u4"),
+        ("type", "<u4"),
+        ("bytes", "<u8"),
+        ("offset", "<u8"),
+        ("padding", "<u8"),
+        ("reserved", "<u8", (4,)),
+    ]
+)
 SENTINEL = 0xDEADBEEF
 
 DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
@@ -131,13 +139,15 @@ class Package:
             raise UserError(f"{self.path} holds a {kind}, not an ML program")
         self.metadata: dict[str, str] = dict(spec.description.metadata.userDefined)
         described = [spec.description, *spec.description.functions]
-        self._images = frozenset(item.name for one in described for item in one.input
-                                 if item.type.WhichOneof("Type") == "imageType")
+        self._images = frozenset(
+            item.name for one in described for item in one.input if item.type.WhichOneof("Type") == "imageType"
+        )
         # a program of one function is described by the model, others each by their own description
         self._described = {one.name: one for one in spec.description.functions}
         self._only = spec.description
-        self.functions = {name: self._function(name, spec.mlProgram.functions[name])
-                          for name in sorted(spec.mlProgram.functions)}
+        self.functions = {
+            name: self._function(name, spec.mlProgram.functions[name]) for name in sorted(spec.mlProgram.functions)
+        }
         if not self.functions:
             raise self.damaged("its program has no function")
         self.default_function: str = spec.description.defaultFunctionName or "main"
@@ -180,7 +190,7 @@ class Package:
         if blob.file not in self._files:
             path = self._model.parent / "weights" / blob.file
             try:
-                if not path.is_file():          # a FIFO would block
+                if not path.is_file():  # a FIFO would block
                     raise FileNotFoundError(path)
                 # copy on write ("c"): nothing writes to it, but torch warns of read-only memory
                 self._files[blob.file] = np.memmap(path, np.uint8, "c")
@@ -189,28 +199,37 @@ class Package:
         data = self._files[blob.file]
         if blob.offset + METADATA.itemsize > len(data):
             raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)}")
-        record = data[blob.offset:blob.offset + METADATA.itemsize].view(METADATA)[0]
+        record = data[blob.offset : blob.offset + METADATA.itemsize].view(METADATA)[0]
         start, size = int(record["offset"]), int(record["bytes"])
         if record["sentinel"] != SENTINEL or size != blob.type.stored_bytes:
             raise self.damaged(f"the weight file {blob.file} has no {blob.type} at byte {blob.offset}")
         if start + size > len(data):
             raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)} of {start + size} or more")
-        return data[start:start + size]
+        return data[start : start + size]
 
     def _function(self, name: str, message) -> ProgramFunction:
         block = message.block_specializations[message.opset]
-        inputs = {item.name: _tensor_type(item.type) for item in message.inputs
-                  if item.type.WhichOneof("type") == "tensorType"}
-        states = {item.name: _tensor_type(item.type.stateType.wrappedType) for item in message.inputs
-                  if item.type.WhichOneof("type") == "stateType"}
+        inputs = {
+            item.name: _tensor_type(item.type)
+            for item in message.inputs
+            if item.type.WhichOneof("type") == "tensorType"
+        }
+        states = {
+            item.name: _tensor_type(item.type.stateType.wrappedType)
+            for item in message.inputs
+            if item.type.WhichOneof("type") == "stateType"
+        }
         constants: dict[str, Constant] = {}
         ops = self._ops(block.operations, constants)
         types = inputs | {key: constant.type for key, constant in constants.items()}
         for op in ops:
             types |= op.outputs
         outputs = {output: types[output] for output in block.outputs}
-        ranges = {item.name: _input_range(item.type) for item in self._described.get(name, self._only).input
-                  if item.name in inputs and item.type.WhichOneof("Type") == "multiArrayType"}
+        ranges = {
+            item.name: _input_range(item.type)
+            for item in self._described.get(name, self._only).input
+            if item.name in inputs and item.type.WhichOneof("Type") == "multiArrayType"
+        }
         return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
     def _ops(self, operations, constants: dict[str, Constant]) -> list[ProgramOp]:
@@ -222,13 +241,26 @@ class Package:
             elif operation.type in EXPRESSIONS:
                 constants.update(self._expressions(operation, constants))
             else:
-                arguments = {key: tuple(self._binding(binding) for binding in argument.arguments)
-                             for key, argument in operation.inputs.items()}
-                blocks = tuple(ProgramBlock(tuple(item.name for item in block.inputs),
-                                            self._ops(block.operations, constants), tuple(block.outputs))
-                               for block in operation.blocks)
-                ops.append(ProgramOp(operation.type, arguments,
-                                     {item.name: _tensor_type(item.type) for item in operation.outputs}, blocks))
+                arguments = {
+                    key: tuple(self._binding(binding) for binding in argument.arguments)
+                    for key, argument in operation.inputs.items()
+                }
+                blocks = tuple(
+                    ProgramBlock(
+                        tuple(item.name for item in block.inputs),
+                        self._ops(block.operations, constants),
+                        tuple(block.outputs),
+                    )
+                    for block in operation.blocks
+                )
+                ops.append(
+                    ProgramOp(
+                        operation.type,
+                        arguments,
+                        {item.name: _tensor_type(item.type) for item in operation.outputs},
+                        blocks,
+                    )
+                )
         return ops
 
     def _binding(self, binding) -> str | Constant:
@@ -256,8 +288,10 @@ class Package:
             bound = self._binding(argument.arguments[0])
             arguments[key] = constants[bound] if isinstance(bound, str) else bound
         key = operation.type, tuple((name, arguments[name].key) for name in sorted(arguments))
-        return {item.name: Expression(_tensor_type(item.type), operation.type, arguments, index, (*key, index))
-                for index, item in enumerate(operation.outputs)}
+        return {
+            item.name: Expression(_tensor_type(item.type), operation.type, arguments, index, (*key, index))
+            for index, item in enumerate(operation.outputs)
+        }
 
 
 def _model_file(path: Path) -> Path:
@@ -265,23 +299,26 @@ def _model_file(path: Path) -> Path:
         advice = "" if path.suffix == ".mlpackage" else f"; for those of a bundle use bundle={path}"
         raise UserError(f"there is no Core ML package at {path}{advice}")
     try:
-        if not (path / "Manifest.json").is_file():      # a FIFO would block
+        if not (path / "Manifest.json").is_file():  # a FIFO would block
             raise FileNotFoundError(path / "Manifest.json")
         manifest = json.loads((path / "Manifest.json").read_text())
         model = path / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a Core ML package: it has no readable Manifest.json") from error
     if not model.is_file():
-        raise UserError(f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing; "
-                        "convert the model again")
+        raise UserError(
+            f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing; convert the model again"
+        )
     return model
 
 
 def _tensor_type(message) -> TensorType:
     tensor = message.tensorType
     name = tensor.DESCRIPTOR.fields_by_name["dataType"].enum_type.values_by_number[tensor.dataType].name
-    shape = tuple(dimension.constant.size if dimension.WhichOneof("dimension") == "constant" else -1
-                  for dimension in tensor.dimensions)
+    shape = tuple(
+        dimension.constant.size if dimension.WhichOneof("dimension") == "constant" else -1
+        for dimension in tensor.dimensions
+    )
     return TensorType(shape, DTYPE_NAMES.get(name, name.lower()))
 
 
@@ -292,8 +329,10 @@ def _input_range(message) -> InputRange:
     flexibility = array.WhichOneof("ShapeFlexibility")
     listed = array.enumeratedShapes.shapes if flexibility == "enumeratedShapes" else ()
     if flexibility == "shapeRange":
-        bounds = tuple((int(size.lowerBound), int(size.upperBound) if size.upperBound >= 0 else None)
-                       for size in array.shapeRange.sizeRanges)
+        bounds = tuple(
+            (int(size.lowerBound), int(size.upperBound) if size.upperBound >= 0 else None)
+            for size in array.shapeRange.sizeRanges
+        )
     else:
         bounds = tuple((size, size) for size in array.shape)
     return InputRange(bounds, tuple(tuple(one.shape) for one in listed), tuple(array.shape), number)

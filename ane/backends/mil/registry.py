@@ -82,15 +82,20 @@ class Kernel:
 KERNELS: dict[str, Kernel] = {}
 
 
-def rows(functions: Mapping[str, Callable], wrap: Callable[[Callable], Callable] = lambda function: function,
-         exact: bool = False) -> dict[str, Kernel]:
+def rows(
+    functions: Mapping[str, Callable],
+    wrap: Callable[[Callable], Callable] = lambda function: function,
+    exact: bool = False,
+) -> dict[str, Kernel]:
     """Kernels of ops by name; ``wrap`` gives a function the parameters of its op."""
     return {name: Kernel(wrap(function), exact) for name, function in functions.items()}
 
 
 def op(function: Callable | None = None, *, exact: bool = False) -> Callable:
     """Register a function as the kernel of the op with its name."""
+
     def register(function: Callable) -> Callable:
         KERNELS[function.__name__] = Kernel(function, exact)
         return function
+
     return register if function is None else register(function)

@@ -11,9 +11,20 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64, "bool": np.bool_, "int8": np.int8,
-          "int16": np.int16, "int32": np.int32, "int64": np.int64, "uint8": np.uint8, "uint16": np.uint16,
-          "uint32": np.uint32, "uint64": np.uint64}
+DTYPES = {
+    "fp16": np.float16,
+    "fp32": np.float32,
+    "fp64": np.float64,
+    "bool": np.bool_,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+}
 
 # packed type → bits of each number
 PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
@@ -38,7 +49,8 @@ class TensorType:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
-            declared in (-1, size) for declared, size in zip(self.shape, shape, strict=True))
+            declared in (-1, size) for declared, size in zip(self.shape, shape, strict=True)
+        )
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}"
@@ -64,15 +76,24 @@ class InputRange:
         """Whether an input may have this shape."""
         if self.listed:
             return shape in self.listed
-        return not self.bounds or (len(shape) == len(self.bounds) and all(
-            low <= size and (high is None or size <= high)
-            for size, (low, high) in zip(shape, self.bounds, strict=True)))
+        return not self.bounds or (
+            len(shape) == len(self.bounds)
+            and all(
+                low <= size and (high is None or size <= high)
+                for size, (low, high) in zip(shape, self.bounds, strict=True)
+            )
+        )
 
     def __str__(self) -> str:
         if self.listed:
             return "one of " + ", ".join(map(str, self.listed))
-        return "(" + ", ".join(f"{low} to {'any' if high is None else high}" if high != low else str(low)
-                               for low, high in self.bounds) + ")"
+        return (
+            "("
+            + ", ".join(
+                f"{low} to {'any' if high is None else high}" if high != low else str(low) for low, high in self.bounds
+            )
+            + ")"
+        )
 
 
 def accepted(function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -157,8 +178,9 @@ def from_immediate(constant: Immediate) -> np.ndarray | str:
     return np.array(constant.values, DTYPES[constant.type.dtype]).reshape(constant.type.shape)
 
 
-def affine_dequantize(quantized_data: np.ndarray, zero_point: np.ndarray, scale: np.ndarray,
-                      axis: np.ndarray) -> np.ndarray:
+def affine_dequantize(
+    quantized_data: np.ndarray, zero_point: np.ndarray, scale: np.ndarray, axis: np.ndarray
+) -> np.ndarray:
     shape = [1] * quantized_data.ndim
     shape[int(axis)] = -1
     scale, zero_point = (part.astype(np.float32).reshape(shape if part.ndim else ()) for part in (scale, zero_point))
@@ -176,8 +198,9 @@ def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarra
     return dense.reshape(data.shape)
 
 
-def lut_to_dense(indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None,
-                 vector_axis: np.ndarray | None = None) -> np.ndarray:
+def lut_to_dense(
+    indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None, vector_axis: np.ndarray | None = None
+) -> np.ndarray:
     """Look indices up. iOS 18: lut (blocks of each axis …, palette entries, vector); iOS 16: lut (entries,)."""
     if shape is not None:
         bits = int(lut.size).bit_length() - 1
@@ -207,8 +230,9 @@ def sparse_to_dense(nonzero_data: np.ndarray, mask: np.ndarray, shape: np.ndarra
     return dense
 
 
-def lut_to_sparse(indices_mask: np.ndarray, indices_nonzero_data: np.ndarray, lut: np.ndarray,
-                  vector_axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def lut_to_sparse(
+    indices_mask: np.ndarray, indices_nonzero_data: np.ndarray, lut: np.ndarray, vector_axis: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     dense = lut_to_dense(sparse_to_dense(indices_nonzero_data, indices_mask), lut, vector_axis=vector_axis)
     mask = indices_mask
     if vector_axis is not None:
@@ -216,8 +240,9 @@ def lut_to_sparse(indices_mask: np.ndarray, indices_nonzero_data: np.ndarray, lu
     return mask, dense[mask != 0]
 
 
-def sparse_blockwise_shift_scale(data_mask: np.ndarray, nonzero_data: np.ndarray, scale: np.ndarray,
-                                 offset: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def sparse_blockwise_shift_scale(
+    data_mask: np.ndarray, nonzero_data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     dense = blockwise_shift_scale(sparse_to_dense(nonzero_data, data_mask), scale, offset)
     return data_mask, dense[data_mask != 0]
 
@@ -228,5 +253,13 @@ def cast(source_val: np.ndarray, output_dtype: str) -> np.ndarray:
 
 EXPRESSIONS: dict[str, Callable[..., np.ndarray | tuple[np.ndarray, ...]]] = {
     f"constexpr_{function.__name__}": function
-    for function in (affine_dequantize, blockwise_shift_scale, lut_to_dense, sparse_to_dense, lut_to_sparse,
-                     sparse_blockwise_shift_scale, cast)}
+    for function in (
+        affine_dequantize,
+        blockwise_shift_scale,
+        lut_to_dense,
+        sparse_to_dense,
+        lut_to_sparse,
+        sparse_blockwise_shift_scale,
+        cast,
+    )
+}

@@ -56,11 +56,17 @@ class MlxBackend(ForwardingBackend):
         if precision not in ("auto", *PRECISIONS):
             raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on MLX, got {precision!r}", "precision")
         self.model, self.fallback, self.keep, self.stages = model, fallback, keep, model.family.stages
-        self.layouts = {name: LAYOUTS[network.module.__name__] for name, network in model.family.networks.items()
-                        if name in model.networks and network.module.__name__ in LAYOUTS}
+        self.layouts = {
+            name: LAYOUTS[network.module.__name__]
+            for name, network in model.family.networks.items()
+            if name in model.networks and network.module.__name__ in LAYOUTS
+        }
         if not self.layouts:
-            raise UserError(f"backend mlx runs no network of {model.family.title} models, and {model.name} is one: use "
-                            "auto or torch", "backend")
+            raise UserError(
+                f"backend mlx runs no network of {model.family.title} models, and {model.name} is one: use "
+                "auto or torch",
+                "backend",
+            )
         self.precision = mlx_precision(next(iter(PRECISIONS)) if precision == "auto" else precision)
         others = " (other networks on torch)" if model.networks - set(self.layouts) else ""
         self.name = f"mlx:{device_name()} {self.precision.name}{others}"
@@ -122,7 +128,7 @@ class NumpyTensors(Mapping[str, np.ndarray]):
     def __getitem__(self, key: str) -> np.ndarray:
         return self._tensors[key].float().numpy()
 
-    def __iter__(self):     # type: ignore[no-untyped-def]
+    def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self._tensors)
 
     def __len__(self) -> int:

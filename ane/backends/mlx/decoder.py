@@ -9,7 +9,7 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.mlx.gpt import MlxGPT
 from ane.backends.mlx.owner import on_owner
 
-STEP = 64       # positions that are read are a multiple of it, so that MLX meets few shapes
+STEP = 64  # positions that are read are a multiple of it, so that MLX meets few shapes
 
 
 def rounded(positions: int) -> int:
@@ -28,8 +28,9 @@ class MlxDecoder(Decoder):
     copies_lanes = True
 
     @on_owner
-    def __init__(self, network: MlxGPT, lanes: int, capacity: int, prefixes: int = 1,
-                 max_prefix_length: int | None = None):
+    def __init__(
+        self, network: MlxGPT, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None
+    ):
         self.network, self.shape = network, network.shape
         self.lanes, self.capacity, self.prefixes, self.longest = lanes, capacity, prefixes, max_prefix_length
         self._own = self._allocate(lanes, rounded(capacity))
@@ -53,8 +54,10 @@ class MlxDecoder(Decoder):
         length = len(prefix)
         grows = self.longest is None and self.prefixes == 1
         if index >= self.prefixes or (not grows and length > (self.longest or 0)):
-            raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.longest} positions got prefix {index} "
-                             f"of {length} positions")
+            raise ValueError(
+                f"a decoder of {self.prefixes} prefixes of {self.longest} positions got prefix {index} "
+                f"of {length} positions"
+            )
         if length > self._stored[0][0].shape[2]:
             self._stored = self._allocate(self.prefixes, rounded(length))
         scores: dict[int, mx.array] = {}
@@ -72,13 +75,20 @@ class MlxDecoder(Decoder):
         return hidden_rows[0], logits[0]
 
     @on_owner
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         check_step(self, columns, lengths, first_lane)
         n = len(columns)
         indices = np.zeros(n, np.int64) if prefix_indices is None else prefix_indices
-        call = _StepAttention(lengths, columns.shape[1], slice(first_lane, first_lane + n), indices,
-                              self._prefix_lengths[indices], self.network.dtype)
+        call = _StepAttention(
+            lengths,
+            columns.shape[1],
+            slice(first_lane, first_lane + n),
+            indices,
+            self._prefix_lengths[indices],
+            self.network.dtype,
+        )
         scores: dict[int, mx.array] = {}
 
         def attend(layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
@@ -96,20 +106,20 @@ class MlxDecoder(Decoder):
         index = mx.array(sources)
         for caches in self._own:
             for cache in caches:
-                cache[:len(sources), :, :length] = cache[index, :, :length]
+                cache[: len(sources), :, :length] = cache[index, :, :length]
         mx.eval(self._own)
 
     def _records(self, layer: int) -> bool:
         return any(layer == recorded for recorded, _ in self._heads)
 
-    def _results(self, hidden: mx.array, last: mx.array,
-                 scores: dict[int, mx.array]) -> tuple[np.ndarray, np.ndarray]:
+    def _results(self, hidden: mx.array, last: mx.array, scores: dict[int, mx.array]) -> tuple[np.ndarray, np.ndarray]:
         """Compute all that was called, and keep the recorded scores. Takes hidden (n, …, D), last (n, D)."""
         logits = self.network.logits(last)
         mx.eval(hidden, logits, *scores.values(), self._own, self._stored)
         if self._heads:
-            self.recorded = np.stack([np.array(scores[layer][:, head, -1].astype(mx.float32))
-                                      for layer, head in self._heads], axis=1)
+            self.recorded = np.stack(
+                [np.array(scores[layer][:, head, -1].astype(mx.float32)) for layer, head in self._heads], axis=1
+            )
         return np.array(hidden), np.array(logits)
 
 
@@ -123,18 +133,26 @@ class _StepAttention:
         indices, prefix_lengths: (n,) index and length of each lane's prefix.
     """
 
-    def __init__(self, lengths: np.ndarray, columns: int, lanes: slice, indices: np.ndarray,
-                 prefix_lengths: np.ndarray, dtype: mx.Dtype):
-        position = lengths[:, None] + np.arange(columns)                                    # (n, T)
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        columns: int,
+        lanes: slice,
+        indices: np.ndarray,
+        prefix_lengths: np.ndarray,
+        dtype: mx.Dtype,
+    ):
+        position = lengths[:, None] + np.arange(columns)  # (n, T)
         self.lanes = lanes
         self.read, self.longest = rounded(int(position.max()) + 1), rounded(int(prefix_lengths.max()))
         self.shared, self.index = len(np.unique(indices)) == 1, mx.array(indices)
         self.together = slice(int(lengths[0]), int(lengths[0]) + columns) if (lengths == lengths[0]).all() else None
         self.rows, self.places = mx.array(np.arange(lanes.start, lanes.stop)[:, None]), mx.array(position)
-        before = np.broadcast_to(np.arange(self.longest) >= prefix_lengths[:, None, None],
-                                 (*position.shape, self.longest))
+        before = np.broadcast_to(
+            np.arange(self.longest) >= prefix_lengths[:, None, None], (*position.shape, self.longest)
+        )
         outside = np.concatenate([before, np.arange(self.read) > position[..., None]], axis=2)
-        self.mask = mx.array(np.where(outside, -np.inf, 0).astype(np.float32)[:, None])      # (n, 1, T, positions)
+        self.mask = mx.array(np.where(outside, -np.inf, 0).astype(np.float32)[:, None])  # (n, 1, T, positions)
         self.dtype = dtype
 
     def write(self, cache: mx.array, new: mx.array) -> mx.array:
@@ -143,13 +161,16 @@ class _StepAttention:
             cache[self.lanes, :, self.together] = new
         else:
             cache[self.rows, :, self.places] = new.transpose(0, 2, 1, 3)
-        return cache[self.lanes, :, :self.read]
+        return cache[self.lanes, :, : self.read]
 
-    def attend(self, q: mx.array, keys: mx.array, values: mx.array, prefix_keys: mx.array,
-               prefix_values: mx.array) -> tuple[mx.array, mx.array]:
+    def attend(
+        self, q: mx.array, keys: mx.array, values: mx.array, prefix_keys: mx.array, prefix_values: mx.array
+    ) -> tuple[mx.array, mx.array]:
         """q (n, heads, T, w) → the result, as q; scores for the prefix (n, heads, T, longest), before the mask."""
-        stored, sums = ((cache[self.index[:1]] if self.shared else cache[self.index])[:, :, :self.longest]
-                        for cache in (prefix_keys, prefix_values))
+        stored, sums = (
+            (cache[self.index[:1]] if self.shared else cache[self.index])[:, :, : self.longest]
+            for cache in (prefix_keys, prefix_values)
+        )
         scale = q.shape[-1] ** -0.5
         before = self._product(q, stored.transpose(0, 1, 3, 2)) * scale
         own = (q @ keys.transpose(0, 1, 3, 2)) * scale

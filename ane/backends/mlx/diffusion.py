@@ -12,7 +12,7 @@ from ane.backends.denoising import Denoiser
 from ane.backends.mlx.layers import MlxConv, MlxGroupNorm, MlxLinear, Parameters, silu
 from ane.backends.mlx.owner import on_owner
 
-BUCKETS, EXACT, FURTHEST = 16, 8, 64        # of the relative bias, in each direction (T5, Raffel et al. 2020)
+BUCKETS, EXACT, FURTHEST = 16, 8, 64  # of the relative bias, in each direction (T5, Raffel et al. 2020)
 
 
 def distance_buckets(length: int) -> np.ndarray:
@@ -20,7 +20,8 @@ def distance_buckets(length: int) -> np.ndarray:
     offset = np.arange(length)[:, None] - np.arange(length)
     distance = np.abs(offset)
     log = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(EXACT)) / np.float32(
-        math.log(FURTHEST / EXACT))
+        math.log(FURTHEST / EXACT)
+    )
     far = np.minimum(EXACT + (log * (BUCKETS - EXACT)).astype(np.int64), BUCKETS - 1)
     return np.where(distance < EXACT, distance, far) + BUCKETS * (offset < 0)
 
@@ -50,8 +51,7 @@ class _Weights:
 
 
 class _Residual:
-    """Residual block whose second norm is scaled and shifted by the timestep: (rows, L, C), time (1, C) → (rows, L, C).
-    """
+    """Residual block. The timestep scales and shifts its second norm: (rows, L, C), time (1, C) → (rows, L, C)."""
 
     def __init__(self, weights: _Weights):
         self.norm, self.linear = weights.norm("in_layers.0"), weights.linear("in_layers.2")
@@ -109,12 +109,14 @@ class MlxDiffusion:
         weights = _Weights(tensors, dtype)
         attention = partial(_Attention, heads=heads)
         self.conditioner = [weights.conv("latent_conditioner.0")] + [
-            attention(weights.below(f"latent_conditioner.{index}")) for index in range(1, 5)]
+            attention(weights.below(f"latent_conditioner.{index}")) for index in range(1, 5)
+        ]
         self.code_norm = weights.norm("code_norm")
-        self.unconditioned = mx.array(weights.get("unconditioned_embedding")[:, :, 0][:, None])      # (1, 1, C)
+        self.unconditioned = mx.array(weights.get("unconditioned_embedding")[:, :, 0][:, None])  # (1, 1, C)
         self.time = [weights.linear(f"time_embed.{index}", mx.float32) for index in (0, 2)]
-        self.integrator = [_Layer(weights.below(f"conditioning_timestep_integrator.{index}"), heads)
-                           for index in range(3)]
+        self.integrator = [
+            _Layer(weights.below(f"conditioning_timestep_integrator.{index}"), heads) for index in range(3)
+        ]
         self.inp_block, self.integrating_conv = weights.conv("inp_block"), weights.linear("integrating_conv")
         self.layers = [_Layer(weights.below(f"layers.{index}"), heads) for index in range(config.num_layers)]
         self.layers += [_Residual(weights.below(f"layers.{config.num_layers + index}")) for index in range(3)]
@@ -165,5 +167,5 @@ class MlxDenoiser(Denoiser):
     @on_owner
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         [mel] = x
-        output = self.network(mx.array(mel.transpose(0, 2, 1)), timestep, self.code[:1 + guided])
+        output = self.network(mx.array(mel.transpose(0, 2, 1)), timestep, self.code[: 1 + guided])
         return [np.ascontiguousarray(np.array(output).transpose(0, 2, 1))]

@@ -21,7 +21,7 @@ class MlxBlock:
         def norm(name: str) -> MlxNorm:
             return MlxNorm(tensors[f"gpt.h.{layer}.{name}.weight"], tensors[f"gpt.h.{layer}.{name}.bias"])
 
-        def linear(name: str) -> MlxLinear:     # GPT-2 stores (in, out)
+        def linear(name: str) -> MlxLinear:  # GPT-2 stores (in, out)
             weight, bias = (tensors[f"gpt.h.{layer}.{name}.{part}"] for part in ("weight", "bias"))
             return MlxLinear(np.ascontiguousarray(weight.T), bias, precision.dtype, precision.bits)
 
@@ -47,10 +47,12 @@ class MlxGPT:
     def __init__(self, tensors: Parameters, shape: DecoderShape, precision: MlxPrecision):
         self.shape, self.dtype = shape, precision.dtype
         self.blocks = [MlxBlock(tensors, layer, shape.heads, precision) for layer in range(shape.layers)]
-        self.ln_f, self.final_norm = (MlxNorm(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
-                                      for name in ("gpt.ln_f", "final_norm"))
-        self.mel_head = MlxLinear(tensors["mel_head.weight"], tensors["mel_head.bias"], precision.dtype,
-                                  HEAD_BITS if precision.bits else 0)
+        self.ln_f, self.final_norm = (
+            MlxNorm(tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in ("gpt.ln_f", "final_norm")
+        )
+        self.mel_head = MlxLinear(
+            tensors["mel_head.weight"], tensors["mel_head.bias"], precision.dtype, HEAD_BITS if precision.bits else 0
+        )
 
     def __call__(self, x: mx.array, attend: Attend) -> mx.array:
         for block in self.blocks:

@@ -9,12 +9,12 @@ import numpy as np
 
 from ane.backends.mlx.owner import device_name
 
-GROUP = 64              # inputs that share a scale in quantised weights
-HEAD_BITS = 8           # the output layer loses too much with fewer
+GROUP = 64  # inputs that share a scale in quantised weights
+HEAD_BITS = 8  # the output layer loses too much with fewer
 # precision → ``MlxPrecision.bits`` and ``worst``; the first is the default
 PRECISIONS = {"fp16": (0, 40), "fp32": (0, 80), "8bit": (8, 25), "4bit": (4, 3)}
 
-Parameters = Mapping[str, np.ndarray]       # key in the state dict → float32 or float16
+Parameters = Mapping[str, np.ndarray]  # key in the state dict → float32 or float16
 
 
 @dataclass(frozen=True)

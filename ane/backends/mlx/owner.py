@@ -14,7 +14,7 @@ from ane.system.errors import UserError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")     # parts of MLX's messages
+OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")  # parts of MLX's messages
 
 
 @cache
@@ -29,6 +29,7 @@ def on_owner(function: Callable[P, R]) -> Callable[P, R]:
     Raises:
         UserError: no memory is left.
     """
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if threading.current_thread().name.startswith("mlx_"):
@@ -37,8 +38,10 @@ def on_owner(function: Callable[P, R]) -> Callable[P, R]:
             return owner().submit(function, *args, **kwargs).result()
         except RuntimeError as error:
             if any(part in str(error) for part in OUT_OF_MEMORY):
-                raise UserError(f"not enough memory for MLX ({error}): use fewer candidates or lanes, or a smaller "
-                                "precision such as 8bit") from error
+                raise UserError(
+                    f"not enough memory for MLX ({error}): use fewer candidates or lanes, or a smaller "
+                    "precision such as 8bit"
+                ) from error
             raise
 
     return call
@@ -49,4 +52,3 @@ def device_name() -> str:
     from mlx import core as mx
 
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
-

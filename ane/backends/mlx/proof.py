@@ -17,7 +17,7 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.system.paths import cache_dir
 
-PREFIX, LANES, STEPS = 9, 9, 3      # 9 lanes: kernels for more than 8 rows are others, and were wrong once (mlx#3585)
+PREFIX, LANES, STEPS = 9, 9, 3  # 9 lanes: kernels for more than 8 rows are others, and were wrong once (mlx#3585)
 
 
 class ProvenDecoders:
@@ -43,15 +43,22 @@ class ProvenDecoders:
         expected = _answers(reference.decoder(LANES, 2 * STEPS, 1, PREFIX), shape.width)
         lowest = min(snr_db(one, other) for one, other in zip(expected, found, strict=True))
         if not lowest >= self.precision.worst:
-            raise UserError(f"MLX's decoder in {self.precision.name} has {lowest:.1f} dB to torch's on this machine "
-                            f"({self.precision.worst:g} are needed): use the backend torch, and report this with the "
-                            "output of `ane doctor`")
+            raise UserError(
+                f"MLX's decoder in {self.precision.name} has {lowest:.1f} dB to torch's on this machine "
+                f"({self.precision.worst:g} are needed): use the backend torch, and report this with the "
+                "output of `ane doctor`"
+            )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{lowest:.2f} dB\n", encoding="utf-8")
 
     def _file(self) -> Path:
-        parts = (self.identity, self.precision.name, device_name(), importlib.metadata.version("mlx"),
-                 platform.platform())
+        parts = (
+            self.identity,
+            self.precision.name,
+            device_name(),
+            importlib.metadata.version("mlx"),
+            platform.platform(),
+        )
         return cache_dir() / "mlx" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

@@ -42,10 +42,20 @@ class OnnxBackend(PackagedEngine):
         UserError: the bundle has no ONNX packages, or none of that precision.
     """
 
-    def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
-                 threads: int | None = None, keep: bool = False, load: Callable[[SessionKey], Any] | None = None,
-                 machine: str | None = None, options: TensorRTOptions = USUAL,
-                 unpublished: PackageFolder | None = None, calls: int | None = None):
+    def __init__(
+        self,
+        model: "Bundle",
+        device: OnnxDevice,
+        fallback: Backend,
+        precision: str = "auto",
+        threads: int | None = None,
+        keep: bool = False,
+        load: Callable[[SessionKey], Any] | None = None,
+        machine: str | None = None,
+        options: TensorRTOptions = USUAL,
+        unpublished: PackageFolder | None = None,
+        calls: int | None = None,
+    ):
         chosen = select_packages(model, precision, unpublished and unpublished.packages, "onnx", device.name)
         super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
         self.any_thread, self.calls_at_once = calls is not None, calls or 1
@@ -63,8 +73,9 @@ class OnnxBackend(PackagedEngine):
         from ane.backends.onnx.decoder import OnnxDecoder  # imports torch
 
         network = self.stages.decoder.network
-        return OnnxDecoder(self.graphs, network, self.model.config(network).decoder_shape, lanes, capacity, prefixes,
-                           max_prefix_length)
+        return OnnxDecoder(
+            self.graphs, network, self.model.config(network).decoder_shape, lanes, capacity, prefixes, max_prefix_length
+        )
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         return OnnxDenoiser(self, latents, conditioning, frames)
@@ -72,7 +83,7 @@ class OnnxBackend(PackagedEngine):
     def _load(self, network: str) -> None:
         """Not on TensorRT: its engines depend on shapes that only a call has."""
         for kind in self.packages[network].functions if self.graphs.engines_for is None else ():
-            if kind != "step_prefixes":         # few calls need it
+            if kind != "step_prefixes":  # few calls need it
                 self.sessions.get(self.graphs.key(network, kind, {}))
 
     def _unload(self, network: str) -> None:
@@ -96,8 +107,13 @@ class OnnxDenoiser(Denoiser):
     def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
         self.backend, self.stage = backend, backend.stages.denoiser
         network = self.stage.network
-        self.codes = self.stage.conditioning(lambda graph, inputs: backend.run_graph(network, graph, inputs),
-                                             partial(backend.table, network), latents, conditioning, frames)
+        self.codes = self.stage.conditioning(
+            lambda graph, inputs: backend.run_graph(network, graph, inputs),
+            partial(backend.table, network),
+            latents,
+            conditioning,
+            frames,
+        )
         self._calls: dict[int, BoundCall] = {}
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
@@ -114,7 +130,10 @@ class OnnxDenoiser(Denoiser):
         network, graphs = self.stage.network, self.backend.graphs
         make, dtype = graphs.zeros, graphs.dtype(network)
         out = self.stage.out_channels(self.backend.model.config(network))
-        inputs = {"x": make((batch, channels, frames), dtype), "timesteps": make((batch,), torch.int64),
-                  "code": make(self.codes[:batch].shape, dtype)}
+        inputs = {
+            "x": make((batch, channels, frames), dtype),
+            "timesteps": make((batch,), torch.int64),
+            "code": make(self.codes[:batch].shape, dtype),
+        }
         inputs["code"].copy_(torch.from_numpy(self.codes[:batch]))
         return graphs.call(network, "denoise", inputs, {"prediction": make((batch, out, frames), dtype)})

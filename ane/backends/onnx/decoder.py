@@ -18,11 +18,11 @@ from ane.backends.decoding import Decoder, DecoderShape, check_step
 from ane.backends.onnx.engines import LENGTHS, bucket_range
 from ane.backends.onnx.sessions import BoundCall, PackageGraphs
 
-NEW = ("new_keys", "new_values")       # outputs of a step: keys and values of its columns
-GROWTH = 64             # positions that a host cache grows by; a device cache doubles
-KEPT_CALLS = 16         # shapes of calls whose tensors are kept
+NEW = ("new_keys", "new_values")  # outputs of a step: keys and values of its columns
+GROWTH = 64  # positions that a host cache grows by; a device cache doubles
+KEPT_CALLS = 16  # shapes of calls whose tensors are kept
 
-Caches = tuple[Tensor, Tensor]          # keys and values (layers, rows, heads, positions, head_width)
+Caches = tuple[Tensor, Tensor]  # keys and values (layers, rows, heads, positions, head_width)
 
 
 class OnnxDecoder(Decoder):
@@ -38,8 +38,16 @@ class OnnxDecoder(Decoder):
         memory_caches: of the memories, one for each prefix; None without cross-attention.
     """
 
-    def __init__(self, graphs: PackageGraphs, network: str, shape: DecoderShape, lanes: int, capacity: int,
-                 prefixes: int = 1, max_prefix_length: int | None = None):
+    def __init__(
+        self,
+        graphs: PackageGraphs,
+        network: str,
+        shape: DecoderShape,
+        lanes: int,
+        capacity: int,
+        prefixes: int = 1,
+        max_prefix_length: int | None = None,
+    ):
         self.graphs, self.network, self.shape, self.dtype = graphs, network, shape, graphs.dtype(network)
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
@@ -51,10 +59,11 @@ class OnnxDecoder(Decoder):
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         d = self.shape
         if not 0 <= index < self.prefixes or len(memory) != d.memory_length:
-            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
-                             f"memory {index} of {len(memory)} positions")
-        call = self._call("memory", {"states": self._zeros(1, *memory.shape)},
-                          self._computed(d.memory_length))
+            raise ValueError(
+                f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
+                f"memory {index} of {len(memory)} positions"
+            )
+        call = self._call("memory", {"states": self._zeros(1, *memory.shape)}, self._computed(d.memory_length))
         call.run("compute the decoder's memory", states=memory[None])
         for cache, name in zip(self.memory_caches, ("keys", "values"), strict=True):
             cache[:, index] = call.outputs[name]
@@ -64,17 +73,20 @@ class OnnxDecoder(Decoder):
             raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {index}")
         d, P = self.shape, len(prefix)
         self._reserve_prefix(P)
-        call = self._call("prefill", {"columns": self._zeros(1, P, d.width), **self._memory(index)},
-                          {"hidden": self._zeros(1, d.width), "logits": self._zeros(1, d.vocabulary),
-                           **self._computed(P)})
+        call = self._call(
+            "prefill",
+            {"columns": self._zeros(1, P, d.width), **self._memory(index)},
+            {"hidden": self._zeros(1, d.width), "logits": self._zeros(1, d.vocabulary), **self._computed(P)},
+        )
         call.run("prefill the decoder", columns=prefix[None])
         for cache, name in zip(self.prefix_caches, ("keys", "values"), strict=True):
             cache[:, index, :, :P] = call.outputs[name]
         self.prefix_lengths[index] = P
         return call.output("hidden")[0], call.output("logits")[0]
 
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         n, T, _ = columns.shape
         end = check_step(self, columns, lengths, first_lane)
         if self.prefix_caches is None:
@@ -84,8 +96,12 @@ class OnnxDecoder(Decoder):
         memory_lanes, memory_rows = lanes_by_prefix(indices, self.prefixes)
         call = self._step_call(n, T, first_lane, indices, memory_lanes.shape[1])
         found = {"prefix_index": indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
-        call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, indices),
-                 **{name: array for name, array in found.items() if name in call.inputs})
+        call.run(
+            "run a decoder step",
+            columns=columns,
+            mask=self._mask(lengths, T, indices),
+            **{name: array for name, array in found.items() if name in call.inputs},
+        )
         self._write(first_lane, lengths, T, call)
         return call.output("hidden"), call.output("logits")
 
@@ -94,14 +110,14 @@ class OnnxDecoder(Decoder):
         n, start = len(lengths), int(lengths[0])
         for tensor, name in zip(self.lane_caches, NEW, strict=True):
             cache: Any = tensor
-            new: Any = call.outputs[name]                       # (layers, n, heads, T, w)
-            if not tensor.is_cuda:                              # NumPy takes a tenth of the time for so few numbers
+            new: Any = call.outputs[name]  # (layers, n, heads, T, w)
+            if not tensor.is_cuda:  # NumPy takes a tenth of the time for so few numbers
                 cache, new = cache.numpy(), new.numpy()
             if (lengths == start).all():
-                cache[:, first:first + n, :, start:start + columns] = new
+                cache[:, first : first + n, :, start : start + columns] = new
             else:
                 for row, length in enumerate(lengths):
-                    cache[:, first + row, :, length:length + columns] = new[:, row]
+                    cache[:, first + row, :, length : length + columns] = new[:, row]
 
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
         """(n, T, P + L + T) float32: a column attends to its prefix, its lane's positions, and columns up to itself.
@@ -111,8 +127,8 @@ class OnnxDecoder(Decoder):
         P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
         seen[..., :P] = (np.arange(P) < self.prefix_lengths[prefix_indices][:, None])[:, None]
-        seen[..., P:P + L] = (np.arange(L) < lengths[:, None])[:, None]
-        seen[..., P + L:] = np.tri(columns, dtype=bool)
+        seen[..., P : P + L] = (np.arange(L) < lengths[:, None])[:, None]
+        seen[..., P + L :] = np.tri(columns, dtype=bool)
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
@@ -143,20 +159,34 @@ class OnnxDecoder(Decoder):
                 inputs[f"{kind}_{layer}"] = own[layer, lanes]
                 chosen = slice(None) if common_prefix is None else common_prefix
                 inputs[f"prefix_{kind}_{layer}"] = prefix[layer, chosen]
-        outputs = {"hidden": self._zeros(n, T, d.width), "logits": self._zeros(n, d.vocabulary),
-                   **{name: self._zeros(d.layers, n, d.heads, T, d.head_width, dtype=self.dtype) for name in NEW}}
-        return self._call("step" if common_prefix is not None else "step_prefixes",
-                          inputs | self._memory(common_prefix), outputs, (1, bucket_range(self.capacity, LENGTHS)[1]))
+        outputs = {
+            "hidden": self._zeros(n, T, d.width),
+            "logits": self._zeros(n, d.vocabulary),
+            **{name: self._zeros(d.layers, n, d.heads, T, d.head_width, dtype=self.dtype) for name in NEW},
+        }
+        return self._call(
+            "step" if common_prefix is not None else "step_prefixes",
+            inputs | self._memory(common_prefix),
+            outputs,
+            (1, bucket_range(self.capacity, LENGTHS)[1]),
+        )
 
-    def _call(self, kind: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor],
-              lane_lengths: tuple[int, int] | None = None) -> BoundCall:
+    def _call(
+        self,
+        kind: str,
+        inputs: dict[str, Tensor],
+        outputs: dict[str, Tensor],
+        lane_lengths: tuple[int, int] | None = None,
+    ) -> BoundCall:
         return self.graphs.call(self.network, kind, inputs, outputs, lane_lengths)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
         """The keys and values of the memory ``index`` in each layer; None: of all."""
-        return {f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
-                for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
-                for layer in range(self.shape.layers)}
+        return {
+            f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
+            for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
+            for layer in range(self.shape.layers)
+        }
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.graphs.zeros(shape, dtype)
@@ -169,14 +199,16 @@ class OnnxDecoder(Decoder):
     def _computed(self, positions: int) -> dict[str, Tensor]:
         """The outputs of a graph that computes keys and values of so many positions."""
         d = self.shape
-        return {name: self._zeros(d.layers, d.heads, positions, d.head_width, dtype=self.dtype)
-                for name in ("keys", "values")}
+        return {
+            name: self._zeros(d.layers, d.heads, positions, d.head_width, dtype=self.dtype)
+            for name in ("keys", "values")
+        }
 
     def _larger(self, caches: Caches, length: int) -> Caches:
         """Caches of more positions with the same content."""
         larger = self._caches(caches[0].shape[1], length)
         for new, old in zip(larger, caches, strict=True):
-            new[..., :old.shape[3], :] = old
+            new[..., : old.shape[3], :] = old
         return larger
 
     def _reserve_prefix(self, positions: int) -> None:
@@ -219,6 +251,6 @@ def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.
     rows = max(map(len, groups))
     lanes, places = np.zeros((prefixes, rows), np.int64), np.empty(len(indices), np.int64)
     for index, group in enumerate(groups):
-        lanes[index, :len(group)] = group
+        lanes[index, : len(group)] = group
         places[group] = index * rows + np.arange(len(group))
     return lanes, places

@@ -23,10 +23,10 @@ from ane.system.checked import checked
 from ane.system.errors import UserError
 from ane.system.machine import printed
 
-FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"      # of the cache, and the option for a folder there
+FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # of the cache, and the option for a folder there
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})      # have the buckets ``BATCHES``; other axes ``LENGTHS``
+COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # have the buckets ``BATCHES``; other axes ``LENGTHS``
 LIBRARIES = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 
 Shape = tuple[int, ...]
@@ -58,12 +58,16 @@ class TensorRTOptions:
 
     def edges(self, axis: str) -> tuple[int, ...]:
         """Where the ranges of an axis end, in order."""
-        own = {"batch": (self.engine_batch,) if self.engine_batch else (), "symbols": self.engine_symbols,
-               "frames": self.engine_frames}.get(axis)
+        own = {
+            "batch": (self.engine_batch,) if self.engine_batch else (),
+            "symbols": self.engine_symbols,
+            "frames": self.engine_frames,
+        }.get(axis)
         return tuple(sorted(set(own))) if own else BATCHES if axis in COUNT_AXES else LENGTHS
 
 
 USUAL = TensorRTOptions()
+
 
 def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
     """The range of sizes, first to last, that share a bucket with ``size``.
@@ -78,9 +82,12 @@ def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
     return max((edge for edge in edges if edge < high), default=0) + 1, high
 
 
-def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, Shape],
-                  lane_lengths: tuple[int, int] | None = None,
-                  options: TensorRTOptions = USUAL) -> dict[str, str]:
+def shape_profile(
+    axes: Mapping[str, Sequence[int | str]],
+    shapes: Mapping[str, Shape],
+    lane_lengths: tuple[int, int] | None = None,
+    options: TensorRTOptions = USUAL,
+) -> dict[str, str]:
     """The options of an engine that takes inputs of these shapes; it is optimised for the largest.
 
     Args:
@@ -107,8 +114,10 @@ def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, 
         base, _, more = axis.partition("_and_")
         return ranges[base][end] + int(more or 0)
 
-    smallest, largest = (",".join(f"{name}:{'x'.join(str(axis_size(axis, end)) for axis in axes[name])}"
-                                  for name in shapes) for end in (0, 1))
+    smallest, largest = (
+        ",".join(f"{name}:{'x'.join(str(axis_size(axis, end)) for axis in axes[name])}" for name in shapes)
+        for end in (0, 1)
+    )
     return {"trt_profile_min_shapes": smallest, "trt_profile_opt_shapes": largest, "trt_profile_max_shapes": largest}
 
 
@@ -117,8 +126,9 @@ def input_axes(graph: Path) -> dict[str, list[int | str]]:
     import onnx
 
     inputs = onnx.load(graph, load_external_data=False).graph.input
-    return {value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            for value in inputs}
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in inputs
+    }
 
 
 def this_machine() -> str:
@@ -131,9 +141,16 @@ def this_machine() -> str:
     return ", ".join(found)
 
 
-def engine_options(machine: str, graph: str, content: str, precision: str, axes: Mapping[str, Sequence[int | str]],
-                   shapes: Mapping[str, Shape], lane_lengths: tuple[int, int] | None = None,
-                   options: TensorRTOptions = USUAL) -> dict[str, str]:
+def engine_options(
+    machine: str,
+    graph: str,
+    content: str,
+    precision: str,
+    axes: Mapping[str, Sequence[int | str]],
+    shapes: Mapping[str, Shape],
+    lane_lengths: tuple[int, int] | None = None,
+    options: TensorRTOptions = USUAL,
+) -> dict[str, str]:
     """The provider's options for an engine of a graph.
 
     Args:
@@ -143,19 +160,27 @@ def engine_options(machine: str, graph: str, content: str, precision: str, axes:
     Raises:
         UserError: the cache cannot be written.
     """
-    provider = {**shape_profile(axes, shapes, lane_lengths, options),
-                "trt_fp16_enable": str(int(options.engine_fp16 or precision == "fp16"))}
+    provider = {
+        **shape_profile(axes, shapes, lane_lengths, options),
+        "trt_fp16_enable": str(int(options.engine_fp16 or precision == "fp16")),
+    }
     if options.engine_workspace:
-        provider["trt_max_workspace_size"] = str(int(options.engine_workspace * 2 ** 30))
+        provider["trt_max_workspace_size"] = str(int(options.engine_workspace * 2**30))
     described = json.dumps([machine, graph, content, precision, provider], sort_keys=True)
     cache = paths.cache_dir() / FOLDER
     folder = cache / hashlib.sha256(described.encode()).hexdigest()[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}; set ANE_HOME to a folder that can be "
-                        "written") from error
-    with suppress(OSError):         # a cache of another user
-        os.utime(folder)            # marks the last use
-    return {**provider, ENGINE_FOLDER: str(folder), "trt_engine_cache_enable": "1", "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": str(cache)}
+        raise UserError(
+            f"cannot write {folder}: {error.strerror or error}; set ANE_HOME to a folder that can be written"
+        ) from error
+    with suppress(OSError):  # a cache of another user
+        os.utime(folder)  # marks the last use
+    return {
+        **provider,
+        ENGINE_FOLDER: str(folder),
+        "trt_engine_cache_enable": "1",
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(cache),
+    }

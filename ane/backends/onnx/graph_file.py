@@ -38,8 +38,9 @@ class GraphFunction:
             return dict(zip(self.outputs, self._session.run(None, inputs), strict=True))
 
 
-def load_graph_file(graph: Path | bytes, path: Path, title: str, extra: str,
-                    threads: int | None = None) -> GraphFunction:
+def load_graph_file(
+    graph: Path | bytes, path: Path, title: str, extra: str, threads: int | None = None
+) -> GraphFunction:
     """Load a graph.
 
     Args:

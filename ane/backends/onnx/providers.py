@@ -26,7 +26,7 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-SILENT = 4              # of ONNX Runtime's severities: only fatal errors are logged
+SILENT = 4  # of ONNX Runtime's severities: only fatal errors are logged
 OLDEST_ONNXRUNTIME = (1, 25)
 OLDEST_TENSORRT, FIRST_UNFIT_TENSORRT = (10, 14), (11,)
 TENSORRT_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
@@ -54,23 +54,37 @@ class OnnxDevice:
 
 # both packages write the same files, so that the one which was installed last works
 REPLACE_ONNXRUNTIME = "pip uninstall -y onnxruntime; pip install --force-reinstall --no-deps onnxruntime-gpu"
-DEVICES = {device.name: device for device in (
-    OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
-    OnnxDevice("cuda", CUDA, "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
-               f"onnxruntime-gpu in place of onnxruntime (pip install '.[cuda]'; {REPLACE_ONNXRUNTIME})"),
-    OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
-               "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip install '.[tensorrt]'; "
-               f"{REPLACE_ONNXRUNTIME})"),
-)}
+DEVICES = {
+    device.name: device
+    for device in (
+        OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
+        OnnxDevice(
+            "cuda",
+            CUDA,
+            "cuda",
+            "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
+            f"onnxruntime-gpu in place of onnxruntime (pip install '.[cuda]'; {REPLACE_ONNXRUNTIME})",
+        ),
+        OnnxDevice(
+            "tensorrt",
+            "TensorrtExecutionProvider",
+            "cuda",
+            "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
+            "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip install '.[tensorrt]'; "
+            f"{REPLACE_ONNXRUNTIME})",
+        ),
+    )
+}
 # A serialised graph whose output y is a copy of its input x (float32, any shape). It is written out, so that no device
 # needs the library onnx.
-IDENTITY = (b'\x08\x08:2\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x08identityZ\t\n\x01x\x12\x04\n\x02\x08\x01'
-            b'b\t\n\x01y\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12')
-DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
+IDENTITY = (
+    b'\x08\x08:2\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x08identityZ\t\n\x01x\x12\x04\n\x02\x08\x01'
+    b"b\t\n\x01y\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12"
+)
+DEFAULT_DEVICES = ("cuda", "cpu")  # plain "onnx" takes the first of these that loads
 
 
-def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU "
-                                                               "'.[cuda]'") -> Any:
+def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU '.[cuda]'") -> Any:
     """Import onnxruntime, with the process-wide logger silent: errors are raised, and its lines would end in pipes.
 
     Raises:
@@ -84,8 +98,9 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
     return onnxruntime
 
 
-def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
-                 threads: int | None = None) -> Any:
+def make_session(
+    graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], threads: int | None = None
+) -> Any:
     """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
 
     By default, threads that wait for each other spin; here they leave the core to others (docs/onnx.md). By default, a
@@ -97,9 +112,10 @@ def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[
         options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
-        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph), options,
-                                                     providers=list(providers), enable_fallback=0)
+        warnings.simplefilter("ignore")  # of providers that are left out: callers check for them
+        return onnxruntime_module().InferenceSession(
+            graph if isinstance(graph, bytes) else str(graph), options, providers=list(providers), enable_fallback=0
+        )
 
 
 def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
@@ -115,29 +131,41 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
     """
     ort, check = onnxruntime_module(), check or load_error
     if name and name not in DEVICES:
-        raise UserError(f"no backend is named 'onnx:{name}'; there are "
-                        f"{', '.join(f'onnx:{device}' for device in DEVICES)}")
+        raise UserError(
+            f"no backend is named 'onnx:{name}'; there are {', '.join(f'onnx:{device}' for device in DEVICES)}"
+        )
     candidates = [DEVICES[candidate] for candidate in ((name,) if name else DEFAULT_DEVICES)]
     if any(device.memory == "cuda" for device in candidates):
-        load_libraries(ort)             # some versions list CUDA only after its libraries are loaded
+        load_libraries(ort)  # some versions list CUDA only after its libraries are loaded
     available = ort.get_available_providers()
     for device in candidates:
         if device.provider not in available:
             if name:
-                raise UserError(f"the provider {device.short_name} is not part of this onnxruntime; it needs "
-                                f"{device.requirements}. Or use backend=onnx:cpu")
+                raise UserError(
+                    f"the provider {device.short_name} is not part of this onnxruntime; it needs "
+                    f"{device.requirements}. Or use backend=onnx:cpu"
+                )
             if device.name == "cuda" and shutil.which("nvidia-smi"):
-                LOGGER.info("There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
-                            "%s. Running on the CPU.", device.requirements)
+                LOGGER.info(
+                    "There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
+                    "%s. Running on the CPU.",
+                    device.requirements,
+                )
             continue
         reason = check(device)
         if not reason:
             return device
         if name:
-            raise UserError(f"the provider {device.short_name} does not load: {reason}; it needs "
-                            f"{device.requirements}. Or use backend=onnx:cpu")
-        LOGGER.info("ONNX Runtime's %s provider does not load here: %s; it needs %s. Running on the CPU.",
-                    device.short_name, reason, device.requirements)
+            raise UserError(
+                f"the provider {device.short_name} does not load: {reason}; it needs "
+                f"{device.requirements}. Or use backend=onnx:cpu"
+            )
+        LOGGER.info(
+            "ONNX Runtime's %s provider does not load here: %s; it needs %s. Running on the CPU.",
+            device.short_name,
+            reason,
+            device.requirements,
+        )
     raise UserError("no provider of this onnxruntime loads, not even the CPU's: install onnxruntime again")
 
 
@@ -153,7 +181,7 @@ def load_error(device: OnnxDevice) -> str:
         return problem
     try:
         session = make_session(IDENTITY, [device.provider])
-    except Exception as error:       # providers raise errors of any type
+    except Exception as error:  # providers raise errors of any type
         return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if device.provider in session.get_providers():
         return ""
@@ -161,6 +189,7 @@ def load_error(device: OnnxDevice) -> str:
 
 
 # Versions of NVIDIA's libraries, and loading those that pip has installed
+
 
 @dataclass(frozen=True)
 class GpuVersions:
@@ -178,8 +207,13 @@ class GpuVersions:
     tensorrt: str = ""
 
     def __str__(self) -> str:
-        built = [f"{name} {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}" for name, version, cuda in (
-            ("onnxruntime", self.onnxruntime, self.cuda), ("torch", self.torch, self.torch_cuda))]
+        built = [
+            f"{name} {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}"
+            for name, version, cuda in (
+                ("onnxruntime", self.onnxruntime, self.cuda),
+                ("torch", self.torch, self.torch_cuda),
+            )
+        ]
         return ", ".join([*built, *([f"TensorRT {self.tensorrt}"] if self.tensorrt else [])])
 
 
@@ -188,24 +222,30 @@ def installed_versions(ort: Any) -> GpuVersions:
     import torch
 
     tensorrt = next(filter(None, map(_version, TENSORRT_PACKAGES)), "")
-    return GpuVersions(ort.__version__, getattr(ort, "cuda_version", "") or "", torch.__version__,
-                       torch.version.cuda or "", tensorrt)
+    return GpuVersions(
+        ort.__version__, getattr(ort, "cuda_version", "") or "", torch.__version__, torch.version.cuda or "", tensorrt
+    )
 
 
 def version_problem(device: str, versions: GpuVersions) -> str:
     """Why these versions cannot compute on ``device`` ("cuda" or "tensorrt"), and what to install; "" when they can."""
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
-        return (f"onnxruntime {versions.onnxruntime} computes attention on the CPU: "
-                "pip install --upgrade '.[cuda]'")
+        return f"onnxruntime {versions.onnxruntime} computes attention on the CPU: pip install --upgrade '.[cuda]'"
     ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]
     if ours and ours != torchs:
-        return (f"onnxruntime {versions.onnxruntime} is built for CUDA {ours} and torch {versions.torch} for "
-                f"{f'CUDA {torchs}' if torchs else 'the CPU'}: install both for the same CUDA (for CUDA 13 "
-                "onnxruntime-gpu>=1.27 and torch>=2.11)")
-    if device == "tensorrt" and versions.tensorrt and not (
-            OLDEST_TENSORRT <= _numbers(versions.tensorrt) < FIRST_UNFIT_TENSORRT):
-        return (f"TensorRT {versions.tensorrt} does not fit onnxruntime {versions.onnxruntime}: "
-                "pip install '.[tensorrt]'")
+        return (
+            f"onnxruntime {versions.onnxruntime} is built for CUDA {ours} and torch {versions.torch} for "
+            f"{f'CUDA {torchs}' if torchs else 'the CPU'}: install both for the same CUDA (for CUDA 13 "
+            "onnxruntime-gpu>=1.27 and torch>=2.11)"
+        )
+    if (
+        device == "tensorrt"
+        and versions.tensorrt
+        and not (OLDEST_TENSORRT <= _numbers(versions.tensorrt) < FIRST_UNFIT_TENSORRT)
+    ):
+        return (
+            f"TensorRT {versions.tensorrt} does not fit onnxruntime {versions.onnxruntime}: pip install '.[tensorrt]'"
+        )
     return ""
 
 
@@ -218,15 +258,15 @@ def load_libraries(ort: Any, tensorrt: bool = False) -> str:
         The first library that does not load and the reason, in one line; "".
     """
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():        # standard output may be the speech
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():  # standard output may be the speech
         warnings.simplefilter("ignore")
-        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):       # from 1.21 on
+        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):  # from 1.21 on
             import torch  # noqa: F401  (a torch for CUDA loads its own libraries, which serve both)
 
             ort.preload_dlls()
         if tensorrt:
             with contextlib.suppress(ImportError, OSError):
-                importlib.import_module("tensorrt")         # which loads its libraries
+                importlib.import_module("tensorrt")  # which loads its libraries
     failed = re.search(r"^Failed to load (.+)$", printed.getvalue(), re.MULTILINE)
     return failed[1].strip()[:200] if failed else ""
 
@@ -243,11 +283,20 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 # Errors
 
-OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split, a bundle in fewer "
-                 "bits, or backend=onnx:cpu")
+OUT_OF_MEMORY = (
+    "no memory left on the device: use fewer lanes, a shorter split, a bundle in fewer bits, or backend=onnx:cpu"
+)
 # parts of ONNX Runtime's messages, by cause
-MEMORY_MESSAGES = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
-                   "not enough memory", "STATUS_ALLOC_FAILED", "Available memory of")
+MEMORY_MESSAGES = (
+    "Failed to allocate memory",
+    "out of memory",
+    "OUT_OF_MEMORY",
+    "bad_alloc",
+    "bad allocation",
+    "not enough memory",
+    "STATUS_ALLOC_FAILED",
+    "Available memory of",
+)
 # ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages tell from other modules'
 RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
@@ -269,8 +318,10 @@ def onnx_errors(action: str, advice: str = "convert the model again, or use back
         if any(part in text for part in MEMORY_MESSAGES):
             raise UserError(OUT_OF_MEMORY) from error
         if any(part in text for part in DRIVER_MESSAGES):
-            raise UserError(f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
-                            "update the driver, or use backend=onnx:cpu") from error
+            raise UserError(
+                f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
+                "update the driver, or use backend=onnx:cpu"
+            ) from error
         plain = isinstance(error, RuntimeError) and any(part in text for part in RUNTIME_MESSAGES)
         if not (plain or type(error).__module__.startswith("onnxruntime")):
             raise

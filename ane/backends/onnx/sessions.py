@@ -22,11 +22,11 @@ from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onn
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch takes a second to import, and the default voice computes without it
+if TYPE_CHECKING:  # torch takes a second to import, and the default voice computes without it
     import torch
     from torch import Tensor
 
-PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}    # ONNX Runtime's default computes float32 with a 10-bit mantissa
+PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}  # ONNX Runtime's default computes float32 with a 10-bit mantissa
 NUMPY_DTYPES = {"torch.float32": np.float32, "torch.float16": np.float16, "torch.int64": np.int64}
 
 
@@ -49,7 +49,7 @@ class GraphSessions:
     def __init__(self, load: Callable[[], Any]):
         self._load, began = load, perf_counter()
         self.first = load()
-        self._loading, self._waited = perf_counter() - began, 0.0       # seconds
+        self._loading, self._waited = perf_counter() - began, 0.0  # seconds
         self._unused, self._returned = [self.first], Condition()
         self.bindings: WeakKeyDictionary[BoundCall, Any] = WeakKeyDictionary()
 
@@ -114,8 +114,9 @@ class BoundCall:
     It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
     """
 
-    def __init__(self, sessions: SessionCache, key: SessionKey, inputs: "Mapping[str, Tensor]",
-                 outputs: "Mapping[str, Tensor]"):
+    def __init__(
+        self, sessions: SessionCache, key: SessionKey, inputs: "Mapping[str, Tensor]", outputs: "Mapping[str, Tensor]"
+    ):
         self.sessions, self.key, self.inputs, self.outputs = sessions, key, inputs, outputs
 
     def run(self, action: str, **inputs: np.ndarray) -> None:
@@ -132,7 +133,7 @@ class BoundCall:
         with onnx_errors(action):
             binding = self.sessions.binding(self)
             if next(iter(self.inputs.values())).is_cuda:
-                torch.cuda.synchronize()            # ONNX Runtime computes on another stream than torch writes on
+                torch.cuda.synchronize()  # ONNX Runtime computes on another stream than torch writes on
             session.run_with_iobinding(binding)
 
     def bound(self, session: Any) -> Any:
@@ -156,8 +157,15 @@ class PackageGraphs:
         machine, options: TensorRT builds its engines for this machine (None: the present one) and with these options.
     """
 
-    def __init__(self, folder: Path, package: Callable[[str], PackageRecord], device: OnnxDevice,
-                 sessions: SessionCache, machine: str | None, options: TensorRTOptions):
+    def __init__(
+        self,
+        folder: Path,
+        package: Callable[[str], PackageRecord],
+        device: OnnxDevice,
+        sessions: SessionCache,
+        machine: str | None,
+        options: TensorRTOptions,
+    ):
         self.folder, self.package, self.device, self.sessions = folder, package, device, sessions
         self.engines_for = (machine or this_machine()) if device.name == "tensorrt" else None
         self.options, self._rebuilt = options, set[str]()
@@ -175,14 +183,21 @@ class PackageGraphs:
         with onnx_errors("allocate a buffer"):
             return torch.zeros(shape, dtype=dtype, device=self.device.memory)
 
-    def call(self, network: str, kind: str, inputs: "Mapping[str, Tensor]", outputs: "Mapping[str, Tensor]",
-             lane_lengths: tuple[int, int] | None = None) -> BoundCall:
+    def call(
+        self,
+        network: str,
+        kind: str,
+        inputs: "Mapping[str, Tensor]",
+        outputs: "Mapping[str, Tensor]",
+        lane_lengths: tuple[int, int] | None = None,
+    ) -> BoundCall:
         """Return a call of a graph with these tensors. Raises UserError as ``key`` does."""
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
 
-    def key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-            lane_lengths: tuple[int, int] | None = None) -> SessionKey:
+    def key(
+        self, network: str, kind: str, shapes: dict[str, tuple[int, ...]], lane_lengths: tuple[int, int] | None = None
+    ) -> SessionKey:
         """Return the key of the session for a graph with inputs of these shapes; ``lane_lengths``: see
         ``shape_profile``. Raises UserError when the package is damaged."""
         package = self.package(network)
@@ -190,8 +205,16 @@ class PackageGraphs:
         if self.engines_for is None:
             return SessionKey(path)
         content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
-        options = engine_options(self.engines_for, path.name, content, package.precision, input_axes(path), shapes,
-                                 lane_lengths, self.options)
+        options = engine_options(
+            self.engines_for,
+            path.name,
+            content,
+            package.precision,
+            input_axes(path),
+            shapes,
+            lane_lengths,
+            self.options,
+        )
         folder = options[ENGINE_FOLDER]
         if self.options.rebuild_engines and folder not in self._rebuilt:
             self._rebuilt.add(folder)
@@ -202,19 +225,22 @@ class PackageGraphs:
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
     """A function that loads sessions on a device; UserError where ONNX Runtime would fall back to the CPU."""
+
     def load(key: SessionKey) -> Any:
         own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, own)] if own else [device.provider]
         if device.name == "tensorrt":
-            providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))    # for operations that TensorRT lacks
+            providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))  # for operations that TensorRT lacks
         if device.provider != CPU:
-            providers.append(CPU)                               # for operations on shapes
+            providers.append(CPU)  # for operations on shapes
         with onnx_errors(f"load {key.path} on {device.short_name}"):
             session = make_session(key.path, providers, threads)
         if device.provider not in session.get_providers():
-            raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
-                            f"would compute on the CPU instead; it needs {device.requirements}. Or use "
-                            "backend=onnx:cpu")
+            raise UserError(
+                f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
+                f"would compute on the CPU instead; it needs {device.requirements}. Or use "
+                "backend=onnx:cpu"
+            )
         return session
 
     return load

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 LOGGER = logging.getLogger(__name__)
-STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind of function that steps the decoder
+STEP_KINDS = {"io": "step", "state": "state"}  # kind of kv-cache → kind of function that steps the decoder
 
 
 class PackagedEngine(ForwardingBackend):
@@ -42,8 +42,15 @@ class PackagedEngine(ForwardingBackend):
 
     returns_attention = True
 
-    def __init__(self, model: "Bundle", packages: dict[str, PackageRecord], runtime: str, fallback: Backend,
-                 keep: bool, unpublished: PackageFolder | None = None):
+    def __init__(
+        self,
+        model: "Bundle",
+        packages: dict[str, PackageRecord],
+        runtime: str,
+        fallback: Backend,
+        keep: bool,
+        unpublished: PackageFolder | None = None,
+    ):
         self.folder: Path = unpublished.path if unpublished else model.path
         self.model, self.packages, self.fallback, self.keep = model, packages, fallback, keep
         self.stages, self.name = model.family.stages, describe_packages(runtime, packages, model)
@@ -144,10 +151,20 @@ class PackagedBackend(PackagedEngine):
         UserError: the bundle has no packages, or none of that precision or cache.
     """
 
-    def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
-                 cache: str = "auto", compute_units: str | None = None,
-                 only: frozenset[str] | None = None, keep: bool = False,
-                 moves_on: bool = False, prefer_state: bool = False, unpublished: PackageFolder | None = None):
+    def __init__(
+        self,
+        model: "Bundle",
+        runtime: Runtime,
+        fallback: Backend,
+        precision: str = "auto",
+        cache: str = "auto",
+        compute_units: str | None = None,
+        only: frozenset[str] | None = None,
+        keep: bool = False,
+        moves_on: bool = False,
+        prefer_state: bool = False,
+        unpublished: PackageFolder | None = None,
+    ):
         chosen = select_packages(model, precision, unpublished and unpublished.packages)
         super().__init__(model, chosen, runtime.name, fallback, keep, unpublished)
         self.runtime, self.cache, self.only = runtime, cache, only
@@ -185,10 +202,20 @@ class PackagedBackend(PackagedEngine):
         network = self.stages.decoder.network
         package, shape = self.packages[network], self.model.config(network).decoder_shape
         dtype = np.float32 if self.runtime.in_place or package.precision == "fp32" else np.float16
-        return PackagedDecoder(self.functions(network, "prefill"), self._step_functions(network, lanes),
-                               self.functions(network, "store"), lanes, capacity,
-                               (shape.layers, shape.heads, shape.head_width), package.scale, dtype, prefixes,
-                               max_prefix_length, self.functions(network, "memory"), not self.keep)
+        return PackagedDecoder(
+            self.functions(network, "prefill"),
+            self._step_functions(network, lanes),
+            self.functions(network, "store"),
+            lanes,
+            capacity,
+            (shape.layers, shape.heads, shape.head_width),
+            package.scale,
+            dtype,
+            prefixes,
+            max_prefix_length,
+            self.functions(network, "memory"),
+            not self.keep,
+        )
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         stage = self.stages.denoiser
@@ -202,8 +229,9 @@ class PackagedBackend(PackagedEngine):
         self._unload(network)
         if not instead:
             del self.packages[network]
-            self.name = (describe_packages(self.runtime.name, self.packages, self.model) if self.packages
-                         else self.fallback.name)
+            self.name = (
+                describe_packages(self.runtime.name, self.packages, self.model) if self.packages else self.fallback.name
+            )
         LOGGER.info("%s. %s instead.", str(error).partition("; ")[0], instead or f"Running {network} on torch")
 
     def units(self, network: str) -> FunctionUnits:
@@ -226,37 +254,54 @@ class PackagedBackend(PackagedEngine):
             package = self.checked(network)
             path = self.folder / package.path
             self._functions[network] = [
-                PackageFunction(self.runtime, path, name, package.functions[name].bucket, units,
-                                package.functions[name].kind)
-                for name, units in self.units(network).by_function.items() if self.only is None or name in self.only]
+                PackageFunction(
+                    self.runtime, path, name, package.functions[name].bucket, units, package.functions[name].kind
+                )
+                for name, units in self.units(network).by_function.items()
+                if self.only is None or name in self.only
+            ]
         return [function for function in self._functions[network] if function.kind == kind]
 
     def _step_functions(self, network: str, lanes: int) -> list[PackageFunction]:
         kinds = [STEP_KINDS[self.cache]] if self.cache != "auto" else list(STEP_KINDS.values())
-        found = [steps for kind in kinds if (steps := [step for step in self.functions(network, kind)
-                                                       if kind == "step" or "capacity" in step.bucket])]
+        found = [
+            steps
+            for kind in kinds
+            if (
+                steps := [step for step in self.functions(network, kind) if kind == "step" or "capacity" in step.bucket]
+            )
+        ]
         if found:
             proven = self.prefer_state and (self.folder / self.packages[network].path / PROBES).is_file()
             if proven and len(found) > 1:
                 self._refuse_slower_state(network, *found, lanes)
             return found[-1 if proven else 0]
-        raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
-                        f"the cache {self.cache}, or use cache=auto")
+        raise UserError(
+            f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
+            f"the cache {self.cache}, or use cache=auto"
+        )
 
-    def _refuse_slower_state(self, network: str, steps: list[PackageFunction], states: list[PackageFunction],
-                             lanes: int) -> None:
+    def _refuse_slower_state(
+        self, network: str, steps: list[PackageFunction], states: list[PackageFunction], lanes: int
+    ) -> None:
         """Raise EngineRefusalError for the state if a step with the cache on the host took less time in its first load.
 
         Compared are functions of as many columns as the lanes take, with the middle number of slots.
         """
         width = min((step.bucket["columns"] for step in steps), key=lambda count: (count < lanes, abs(count - lanes)))
-        pairs = [(state, step) for state in states for step in steps if step.bucket["columns"] == width
-                 and all(state.bucket[length] == step.bucket[length] for length in ("columns", "slots"))]
+        pairs = [
+            (state, step)
+            for state in states
+            for step in steps
+            if step.bucket["columns"] == width
+            and all(state.bucket[length] == step.bucket[length] for length in ("columns", "slots"))
+        ]
         if not pairs:
             return
         state, step = sorted(pairs, key=lambda pair: pair[0].bucket["slots"])[len(pairs) // 2]
-        store = next(store for store in self.functions(network, "store")
-                     if store.bucket["capacity"] == state.bucket["capacity"])
+        store = next(
+            store for store in self.functions(network, "store") if store.bucket["capacity"] == state.bucket["capacity"]
+        )
         in_state, on_host = state.seconds + store.seconds * min(lanes, width) / store.bucket["columns"], math.inf
         with suppress(EngineRefusalError):
             on_host = step.seconds
@@ -264,4 +309,6 @@ class PackagedBackend(PackagedEngine):
             raise EngineRefusalError(
                 f"A step with the cache in a state ({state.name} and its share of a store) takes "
                 f"{1000 * in_state:.2f} ms on {state.compute_units}, one with the cache on the host "
-                f"{1000 * on_host:.2f} ms", function=state.name)
+                f"{1000 * on_host:.2f} ms",
+                function=state.name,
+            )

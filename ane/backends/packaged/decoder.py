@@ -25,7 +25,7 @@ from ane.backends.packaged.pools import (
 )
 from ane.system.errors import UserError
 
-NO_MEMORY: dict[str, np.ndarray] = {}       # of a network without cross-attention
+NO_MEMORY: dict[str, np.ndarray] = {}  # of a network without cross-attention
 
 
 class PackagedDecoder(Decoder):
@@ -47,31 +47,46 @@ class PackagedDecoder(Decoder):
         UserError: no function has enough slots for one lane and its prefix (raised by ``prefill``).
     """
 
-    def __init__(self, prefills: Sequence[PackageFunction], steps: Sequence[PackageFunction],
-                 stores: Sequence[PackageFunction], lanes: int, capacity: int, geometry: tuple[int, int, int],
-                 scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None,
-                 memories: Sequence[PackageFunction] = (), release_prefill: bool = False):
-        self.memory_functions, self.memories = memories, dict[int, dict[str, np.ndarray]]()      # the latter by prefix
+    def __init__(
+        self,
+        prefills: Sequence[PackageFunction],
+        steps: Sequence[PackageFunction],
+        stores: Sequence[PackageFunction],
+        lanes: int,
+        capacity: int,
+        geometry: tuple[int, int, int],
+        scale: float,
+        dtype: type,
+        prefixes: int = 1,
+        max_prefix_length: int | None = None,
+        memories: Sequence[PackageFunction] = (),
+        release_prefill: bool = False,
+    ):
+        self.memory_functions, self.memories = memories, dict[int, dict[str, np.ndarray]]()  # the latter by prefix
         self.prefills, self.steps, self.stores = prefills, steps, stores
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.geometry, self.scale, self.dtype, self.release_prefill = geometry, scale, dtype, release_prefill
-        self.prefix_slots = max_prefix_length or 0          # slots reserved for one prefix
+        self.prefix_slots = max_prefix_length or 0  # slots reserved for one prefix
         self.pools: list[SlotPool] = []
-        self.stored: dict[int, StoredPrefix] = {}           # by prefix index
+        self.stored: dict[int, StoredPrefix] = {}  # by prefix index
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         positions = [function.bucket["states"] for function in self.memory_functions]
         if index >= self.prefixes or len(memory) not in positions:
-            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {(*positions, 0)[0]} positions "
-                             f"got memory {index} of {len(memory)} positions")
+            raise ValueError(
+                f"a decoder of {self.prefixes} prefixes with a memory of {(*positions, 0)[0]} positions "
+                f"got memory {index} of {len(memory)} positions"
+            )
         outputs = self.memory_functions[0](states=memory.T[None, :, None].astype(self.dtype))
         self.memories[index] = {name: array.astype(self.dtype) for name, array in outputs.items()}
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_slots
         if index >= self.prefixes or (len(prefix) > self.prefix_slots and not grows):
-            raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.prefix_slots} positions got prefix "
-                             f"{index} of {len(prefix)} positions")
+            raise ValueError(
+                f"a decoder of {self.prefixes} prefixes of {self.prefix_slots} positions got prefix "
+                f"{index} of {len(prefix)} positions"
+            )
         if grows or not self.pools:
             self.prefix_slots = max(self.prefix_slots, len(prefix))
             self.pools = self._make_pools()
@@ -82,8 +97,9 @@ class PackagedDecoder(Decoder):
         pool = next((pool for pool in self.pools if pool.free_prefixes()), self.pools[0])
         return pool.prefill(self.stored[index])
 
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         n = len(columns)
         check_step(self, columns, lengths, first_lane)
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else prefix_indices
@@ -100,17 +116,25 @@ class PackagedDecoder(Decoder):
 
     def _make_pools(self) -> list[SlotPool]:
         """Pools that compute all lanes in the fewest calls; of equals, those of the functions with fewest columns."""
-        by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}     # they differ in their slots only
+        by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # they differ in their slots only
         for step in self.steps:
             by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
         fitting = [(functions, lanes) for functions in by_shape.values() if (lanes := self._max_lanes(functions))]
         if not fitting:
             largest = max(step.bucket["slots"] for step in self.steps)
-            raise UserError(f"the text takes {self.prefix_slots} positions and its speech up to {self.capacity}, but "
-                            f"the largest decoder bucket of this bundle has {largest}: use a shorter split or fewer "
-                            "max_codes, or convert again with larger buckets")
-        functions, lanes = min(fitting, key=lambda one: (
-            -(-self.lanes // one[1]), one[0][0].bucket["columns"], max(f.bucket["slots"] for f in one[0])))
+            raise UserError(
+                f"the text takes {self.prefix_slots} positions and its speech up to {self.capacity}, but "
+                f"the largest decoder bucket of this bundle has {largest}: use a shorter split or fewer "
+                "max_codes, or convert again with larger buckets"
+            )
+        functions, lanes = min(
+            fitting,
+            key=lambda one: (
+                -(-self.lanes // one[1]),
+                one[0][0].bucket["columns"],
+                max(f.bucket["slots"] for f in one[0]),
+            ),
+        )
         self._prepare(functions, lanes)
         starts = range(0, self.lanes, lanes)
         settings = PoolSettings(self.stored, self.prefixes, self.geometry, self.scale, self.dtype)
@@ -134,19 +158,20 @@ class PackagedDecoder(Decoder):
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
         """Lanes for which a pool of these functions has columns and slots."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
-        if functions[0].kind == "state":                    # in blocks
+        if functions[0].kind == "state":  # in blocks
             block = self._store_of(functions[0]).bucket["columns"]
             slots, prefix = slots // block * block, -(-prefix // block) * block
         lanes = (slots - self.prefixes * prefix) // self.capacity
-        if lanes < self.prefixes:           # then each lane may need slots for a prefix of its own
+        if lanes < self.prefixes:  # then each lane may need slots for a prefix of its own
             lanes = min(slots // (self.capacity + prefix), self.prefixes)
         return min(functions[0].bucket["columns"], lanes, self.lanes)
 
     def _store_of(self, step: PackageFunction) -> PackageFunction:
         return next(store for store in self.stores if store.bucket["capacity"] == step.bucket["capacity"])
 
-    def _prefill_without_cache(self, function: PackageFunction,
-                               prefix: "StoredPrefix") -> tuple[np.ndarray, np.ndarray]:
+    def _prefill_without_cache(
+        self, function: PackageFunction, prefix: "StoredPrefix"
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix in one call and keep its keys and values: hidden (D,), logits (V,) of its last position."""
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)

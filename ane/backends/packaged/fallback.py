@@ -16,8 +16,8 @@ from ane.bundles.packages import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
-NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}       # refused compute units → what is tried then
-ON_A_STATE = "state", "store"       # kinds of functions whose work "step" does with the cache on the host
+NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}  # refused compute units → what is tried then
+ON_A_STATE = "state", "store"  # kinds of functions whose work "step" does with the cache on the host
 
 Bind = Callable[[], Any]
 MoveOn = Callable[[UserError], None]
@@ -59,7 +59,7 @@ class FunctionUnits:
         if self.by_function[name] == CPU:
             return ""
         units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
-        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]     # those of one state on the same units
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # those of one state on the same units
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 
@@ -104,9 +104,9 @@ class FallbackDecoder(ReboundCalls, Decoder):
         self.lanes, self.capacity, self.prefixes = self._bound.lanes, self._bound.capacity, self._bound.prefixes
         self._prefixes: dict[int, np.ndarray] = {}
         self._memories: dict[int, np.ndarray] = {}
-        self._columns: np.ndarray | None = None                     # (lanes, capacity, D)
+        self._columns: np.ndarray | None = None  # (lanes, capacity, D)
         self._lengths = np.zeros(self.lanes, np.int64)
-        self._indices = np.zeros(self.lanes, np.int64)              # the prefix of each lane
+        self._indices = np.zeros(self.lanes, np.int64)  # the prefix of each lane
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         self._repeat(lambda: self._bound.set_memory(memory, index))
@@ -117,17 +117,18 @@ class FallbackDecoder(ReboundCalls, Decoder):
         self._prefixes[index] = prefix
         return result
 
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         n, count, width = columns.shape
         lanes = slice(first_lane, first_lane + n)
-        self._lengths[lanes] = lengths          # what is beyond them is no part of the lane any more
+        self._lengths[lanes] = lengths  # what is beyond them is no part of the lane any more
         self._indices[lanes] = 0 if prefix_indices is None else prefix_indices
         result = self._repeat(lambda: self._bound.step(columns, lengths, first_lane, prefix_indices))
         if self._columns is None:
             self._columns = np.zeros((self.lanes, self.capacity, width), np.float32)
         for lane, length, own in zip(range(lanes.start, lanes.stop), lengths, columns, strict=True):
-            self._columns[lane, length:length + count] = own
+            self._columns[lane, length : length + count] = own
         self._lengths[lanes] = lengths + count
         return result
 
@@ -141,8 +142,12 @@ class FallbackDecoder(ReboundCalls, Decoder):
         for lane in np.flatnonzero(self._lengths):
             assert self._columns is not None
             if self._indices[lane] in self._prefixes:
-                self._bound.step(self._columns[lane:lane + 1, :self._lengths[lane]], np.zeros(1, np.int64), lane,
-                                 self._indices[lane:lane + 1])
+                self._bound.step(
+                    self._columns[lane : lane + 1, : self._lengths[lane]],
+                    np.zeros(1, np.int64),
+                    lane,
+                    self._indices[lane : lane + 1],
+                )
 
 
 def attempt(work: Callable[[], Any], move_on: MoveOn) -> Any:

@@ -82,14 +82,16 @@ class PackageFunction:
         compute_units: where Core ML may run it. kind: what it computes, such as "step".
     """
 
-    def __init__(self, runtime: Runtime, package: Path, name: str, bucket: Mapping[str, int],
-                 compute_units: str, kind: str = ""):
+    def __init__(
+        self, runtime: Runtime, package: Path, name: str, bucket: Mapping[str, int], compute_units: str, kind: str = ""
+    ):
         self.runtime, self.package, self.name, self.bucket = runtime, package, name, bucket
         self.compute_units, self.kind = compute_units, kind
         self._loaded: LoadedFunction | None = None
 
-    def __call__(self, state: Any = None, caches: Mapping[str, np.ndarray] = MappingProxyType({}),
-                 **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(
+        self, state: Any = None, caches: Mapping[str, np.ndarray] = MappingProxyType({}), **inputs: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Call it. ``caches`` are further inputs: arrays that the caller keeps from call to call."""
         if self.runtime.in_place:
             return self.loaded.predict(inputs, state, caches)

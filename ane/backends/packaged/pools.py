@@ -16,8 +16,8 @@ import numpy as np
 from ane.backends.base import MASKED
 from ane.backends.packaged.functions import PackageFunction, state_arrays
 
-FREE = -1               # owner of a slot that holds nothing; a lane's slots have its index
-FIRST_PREFIX = -2       # owner of the slots of the first prefix; the next ones are below
+FREE = -1  # owner of a slot that holds nothing; a lane's slots have its index
+FIRST_PREFIX = -2  # owner of the slots of the first prefix; the next ones are below
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class SlotPool(ABC):
         self.slots = self.functions[-1].bucket["slots"]
         self.owner = np.full(self.slots + recent, FREE)
         self.position = np.zeros(self.slots + recent, dtype=np.int64)
-        self.prefixes: dict[StoredPrefix, int] = {}         # those in the pool → owner of their slots
+        self.prefixes: dict[StoredPrefix, int] = {}  # those in the pool → owner of their slots
 
     @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
@@ -93,8 +93,13 @@ class SlotPool(ABC):
         """The first slots that the function of a call must have. ``visible`` (columns, slots)."""
 
     @abstractmethod
-    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
-             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def call(
+        self,
+        function: PackageFunction,
+        slots: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
         """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
 
     @abstractmethod
@@ -108,14 +113,22 @@ class SlotPool(ABC):
         """
         owner = self._admit(prefix, needed)
         for start in range(0, len(prefix.columns), self.columns):
-            columns = prefix.columns[start:start + self.columns]
+            columns = prefix.columns[start : start + self.columns]
             n = len(columns)
-            hidden, logits = self._run(columns, np.full(n, owner), start + np.arange(n), np.full(n, owner),
-                                       np.full(n, start), np.tri(n, dtype=bool), prefix.memory)
+            hidden, logits = self._run(
+                columns,
+                np.full(n, owner),
+                start + np.arange(n),
+                np.full(n, owner),
+                np.full(n, start),
+                np.tri(n, dtype=bool),
+                prefix.memory,
+            )
         return hidden[-1], logits[-1]
 
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
-             prefixes: Sequence[StoredPrefix]) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Append columns (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
 
         Returns hidden (n, T, D), logits (n, V) of the last column.
@@ -123,32 +136,43 @@ class SlotPool(ABC):
         for prefix in prefixes:
             if prefix not in self.prefixes:
                 self._load_prefix(prefix, prefixes)
-        for row, length in enumerate(lengths):              # a rewound lane drops the rest
+        for row, length in enumerate(lengths):  # a rewound lane drops the rest
             self.owner[(self.owner == first_lane + row) & (self.position >= length)] = FREE
         owners = np.array([self.prefixes[prefix] for prefix in prefixes])
         memories = [prefix.memory for prefix in prefixes]
-        groups = [np.array([row for row, other in enumerate(memories) if other is memory])
-                  for memory in {id(memory): memory for memory in memories}.values()]
-        parts = [self._step_lanes(columns[rows], lengths[rows], first_lane + rows, owners[rows], memories[rows[0]])
-                 for rows in groups]
+        groups = [
+            np.array([row for row, other in enumerate(memories) if other is memory])
+            for memory in {id(memory): memory for memory in memories}.values()
+        ]
+        parts = [
+            self._step_lanes(columns[rows], lengths[rows], first_lane + rows, owners[rows], memories[rows[0]])
+            for rows in groups
+        ]
         order = np.argsort(np.concatenate(groups))
         hidden, logits = (np.concatenate(part)[order] for part in zip(*parts, strict=True))
         return hidden, logits
 
-    def _step_lanes(self, columns: np.ndarray, lengths: np.ndarray, lanes: np.ndarray, prefixes: np.ndarray,
-                    memory: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _step_lanes(
+        self,
+        columns: np.ndarray,
+        lengths: np.ndarray,
+        lanes: np.ndarray,
+        prefixes: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """``step`` for the lanes (n,) of one memory; ``prefixes`` (n,) are the owners of their prefixes' slots."""
         n, T, D = columns.shape
-        per_call = max(1, self.columns // n)                            # positions of each lane in one call
+        per_call = max(1, self.columns // n)  # positions of each lane in one call
         hidden = []
         for start in range(0, T, per_call):
-            part = columns[:, start:start + per_call]
+            part = columns[:, start : start + per_call]
             t = part.shape[1]
             lane, before = np.repeat(lanes, t), np.repeat(lengths + start, t)
             position = before + np.tile(np.arange(t), n)
             visible_columns = (lane[:, None] == lane) & (position <= position[:, None])
-            out, logits = self._run(part.reshape(n * t, D), lane, position, np.repeat(prefixes, t), before,
-                                    visible_columns, memory)
+            out, logits = self._run(
+                part.reshape(n * t, D), lane, position, np.repeat(prefixes, t), before, visible_columns, memory
+            )
             hidden.append(out.reshape(n, t, D))
         return np.concatenate(hidden, axis=1), logits.reshape(n, t, -1)[:, -1]
 
@@ -180,9 +204,16 @@ class SlotPool(ABC):
         kept = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
         return kept < min(self.lanes, self.settings.prefixes)
 
-    def _run(self, columns: np.ndarray, owners: np.ndarray, positions: np.ndarray, prefixes: np.ndarray,
-             before: np.ndarray, visible_columns: np.ndarray,
-             memory: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _run(
+        self,
+        columns: np.ndarray,
+        owners: np.ndarray,
+        positions: np.ndarray,
+        prefixes: np.ndarray,
+        before: np.ndarray,
+        visible_columns: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Compute columns (n, D) and store them as these ``positions`` of ``owners``; hidden (n, D), logits (n, V).
 
         Each column sees its prefix, the positions of its owner before ``before``, and ``visible_columns`` (n, n).
@@ -190,14 +221,15 @@ class SlotPool(ABC):
         n, L = len(columns), self.columns
         slots = self.reserve(n)
         visible = (self.owner == prefixes[:, None]) | (
-            (self.owner == owners[:, None]) & (self.position < before[:, None]))
+            (self.owner == owners[:, None]) & (self.position < before[:, None])
+        )
         needed = self.slots_needed(visible, slots)
         function = next(f for f in self.functions if f.bucket["slots"] >= needed)
         # slots of the pool that the function has, then recent ones
-        seen = np.concatenate((visible[:, :function.bucket["slots"]], visible[:, self.slots:]), axis=1)
+        seen = np.concatenate((visible[:, : function.bucket["slots"]], visible[:, self.slots :]), axis=1)
         mask = np.full((1, 1, L, seen.shape[1] + L), MASKED, self.settings.dtype)
-        mask[0, 0, :n, :seen.shape[1]][seen] = 0
-        mask[0, 0, :n, seen.shape[1]:seen.shape[1] + n][visible_columns] = 0
+        mask[0, 0, :n, : seen.shape[1]][seen] = 0
+        mask[0, 0, :n, seen.shape[1] : seen.shape[1] + n][visible_columns] = 0
         x = pack_columns(columns, L, self.settings.scale, self.settings.dtype)
         outputs = self.call(function, slots, memory, {"x": x, "mask": mask})
         self.owner[slots], self.position[slots] = owners, positions
@@ -246,10 +278,15 @@ class HostPool(SlotPool):
         self._cache.resized(next(f for f in self.functions if f.bucket["slots"] >= needed).bucket["slots"])
         self._cache.write(slots, prefix.keys, prefix.values)
 
-    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
-             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def call(
+        self,
+        function: PackageFunction,
+        slots: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
         outputs = function(caches={**self._cache.resized(function.bucket["slots"]), **memory}, **inputs)
-        self._cache.write(slots, *(outputs[name][..., :len(slots)] for name in ("new_keys", "new_values")))
+        self._cache.write(slots, *(outputs[name][..., : len(slots)] for name in ("new_keys", "new_values")))
         return outputs
 
 
@@ -261,8 +298,9 @@ class StatePool(SlotPool):
     is still needed is scattered, the state is rewritten without the rest.
     """
 
-    def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings,
-                 store: PackageFunction):
+    def __init__(
+        self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, store: PackageFunction
+    ):
         self.block = store.bucket["columns"]
         super().__init__(functions, lanes, settings, self.block)
         self.store = store
@@ -270,33 +308,42 @@ class StatePool(SlotPool):
         self._recent = CacheArrays(settings, "recent_keys", "recent_values")
 
     def reserve(self, count: int) -> np.ndarray:
-        if (self.owner[self.slots:] == FREE).sum() < count:
+        if (self.owner[self.slots :] == FREE).sum() < count:
             self._store_recent()
-        return self.slots + np.flatnonzero(self.owner[self.slots:] == FREE)[:count]
+        return self.slots + np.flatnonzero(self.owner[self.slots :] == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        used = np.flatnonzero(visible[:, :self.slots].any(axis=0))
+        used = np.flatnonzero(visible[:, : self.slots].any(axis=0))
         return 1 + int(used[-1]) if len(used) else 0
 
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
         for start in range(0, len(prefix.columns), self.block):
             part = slice(start, start + self.block)
             count = prefix.keys[..., part].shape[-1]
-            self._store(prefix.keys[..., part], prefix.values[..., part], np.full(count, owner),
-                        start + np.arange(count))
+            self._store(
+                prefix.keys[..., part], prefix.values[..., part], np.full(count, owner), start + np.arange(count)
+            )
 
-    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
-             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def call(
+        self,
+        function: PackageFunction,
+        slots: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
         outputs = function(self.state, {**self._recent.resized(self.block), **memory}, **inputs)
-        new = (outputs[name][..., :len(slots)] for name in ("new_keys", "new_values"))
+        new = (outputs[name][..., : len(slots)] for name in ("new_keys", "new_values"))
         self._recent.write(slots - self.slots, *new)
         return outputs
 
     def _store_recent(self) -> None:
         recent = slice(self.slots, None)
         live = np.flatnonzero(self.owner[recent] != FREE)
-        self._store(*(array[..., live] for array in self._recent.arrays.values()), self.owner[recent][live],
-                    self.position[recent][live])
+        self._store(
+            *(array[..., live] for array in self._recent.arrays.values()),
+            self.owner[recent][live],
+            self.position[recent][live],
+        )
         self.owner[recent] = FREE
 
     def _store(self, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray) -> None:
@@ -309,28 +356,34 @@ class StatePool(SlotPool):
 
     def _free_runs(self) -> np.ndarray:
         """Where ``block`` free slots in a row begin: a store also writes zeros behind fewer columns."""
-        used = np.concatenate(([0], np.cumsum(self.owner[:self.slots] != FREE)))
-        return np.flatnonzero(used[self.block:] == used[:-self.block])
+        used = np.concatenate(([0], np.cumsum(self.owner[: self.slots] != FREE)))
+        return np.flatnonzero(used[self.block :] == used[: -self.block])
 
-    def _write(self, begin: int, keys: np.ndarray, values: np.ndarray, owners: np.ndarray,
-               positions: np.ndarray) -> None:
+    def _write(
+        self, begin: int, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray
+    ) -> None:
         count = len(owners)
         dtype = self.settings.dtype
         padding = [(0, 0), (0, 0), (0, 0), (0, self.block - count)]
-        self.store(self.state, keys=np.pad(keys, padding).astype(dtype), values=np.pad(values, padding).astype(dtype),
-                   begin=np.array((0, 0, 0, begin), np.int32))
+        self.store(
+            self.state,
+            keys=np.pad(keys, padding).astype(dtype),
+            values=np.pad(values, padding).astype(dtype),
+            begin=np.array((0, 0, 0, begin), np.int32),
+        )
         block = slice(begin, begin + self.block)
         self.owner[block] = FREE
-        self.owner[begin:begin + count], self.position[begin:begin + count] = owners, positions
+        self.owner[begin : begin + count], self.position[begin : begin + count] = owners, positions
 
     def _compact(self) -> None:
         """Move what the slots hold to the first ones."""
-        live = np.flatnonzero(self.owner[:self.slots] != FREE)
+        live = np.flatnonzero(self.owner[: self.slots] != FREE)
         # of one cache at a time: Core ML copies it as float32, 1 GB at the official size
-        arrays = [state_arrays(self.state, (name,))[0][..., live].astype(np.float16)
-                  for name in ("key_cache", "value_cache")]
+        arrays = [
+            state_arrays(self.state, (name,))[0][..., live].astype(np.float16) for name in ("key_cache", "value_cache")
+        ]
         owners, positions = self.owner[live], self.position[live]
-        self.owner[:self.slots] = FREE
+        self.owner[: self.slots] = FREE
         for start in range(0, len(live), self.block):
             part = slice(start, start + self.block)
             self._write(start, *(array[..., part] for array in arrays), owners[part], positions[part])

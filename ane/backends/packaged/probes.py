@@ -26,14 +26,14 @@ from ane.system.files import replacing
 FILE = "probes.safetensors"
 EXPECTED = "expected"
 OTHER_VALUES = "it returns other values"
-MOST_VALUES = 2**18         # stored of an input
-SAMPLES = 4096              # compared of an output
-STEPS = 200                 # calls of functions with a cache: known crashes come at the 2nd and the 100th to 200th
-CACHED = "keys", "values"   # ends of the names of inputs that a cache consists of
+MOST_VALUES = 2**18  # stored of an input
+SAMPLES = 4096  # compared of an output
+STEPS = 200  # calls of functions with a cache: known crashes come at the 2nd and the 100th to 200th
+CACHED = "keys", "values"  # ends of the names of inputs that a cache consists of
 
 Arrays = Mapping[str, np.ndarray]
-Inputs = Mapping[str, tuple[Sequence[int], str]]        # of a function: shape and NumPy dtype by name
-Predict = Callable[[Arrays, Any], Arrays]       # inputs, state → outputs
+Inputs = Mapping[str, tuple[Sequence[int], str]]  # of a function: shape and NumPy dtype by name
+Predict = Callable[[Arrays, Any], Arrays]  # inputs, state → outputs
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class FunctionProbe:
                     return None
                 calls: dict[int, tuple[str, dict[str, np.ndarray]]] = {}
                 expected = {}
-                for key in file.keys():     # noqa: SIM118  it is no dict
+                for key in file.keys():  # noqa: SIM118  it is no dict
                     owner, index, called, name = key.split("/")
                     if owner == function and index == EXPECTED:
                         expected[name] = file.get_tensor(key)
@@ -90,8 +90,10 @@ class FunctionProbe:
             predict: the call of a function, by name. state: makes a new state.
         """
         cached = any(name.endswith(CACHED) for _, inputs in self.calls for name in inputs)
-        negated = [(called, {name: -array if name.endswith(CACHED) else array for name, array in inputs.items()})
-                   for called, inputs in self.calls]
+        negated = [
+            (called, {name: -array if name.endswith(CACHED) else array for name, array in inputs.items()})
+            for called, inputs in self.calls
+        ]
         predicts = {called: predict(called) for called, _ in self.calls}
         current, opposite, lowest = state(), None, math.inf
         for step in range(steps if cached else 1):

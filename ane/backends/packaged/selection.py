@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from ane.backends.onnx.providers import OnnxDevice
     from ane.bundles.bundle import Bundle
 
-LOADED_FUNCTIONS = 4        # of a network that a text uses, such as three buckets and the conditioning
-MEMORY_SHARE = 0.4          # of the installed memory that loaded functions may take
+LOADED_FUNCTIONS = 4  # of a network that a text uses, such as three buckets and the conditioning
+MEMORY_SHARE = 0.4  # of the installed memory that loaded functions may take
 
 
-def select_packages(model: "Bundle", precision: str, packages: Sequence[PackageRecord] | None = None,
-                    format: str = "coreml", device: str = "") -> dict[str, PackageRecord]:
+def select_packages(
+    model: "Bundle",
+    precision: str,
+    packages: Sequence[PackageRecord] | None = None,
+    format: str = "coreml",
+    device: str = "",
+) -> dict[str, PackageRecord]:
     """One package for each network that has any: of this precision, or the one in which a conversion with it stores the
     network. "auto" means the first, of ONNX packages the first that the device computes itself.
 
@@ -34,12 +39,17 @@ def select_packages(model: "Bundle", precision: str, packages: Sequence[PackageR
         raise model.lacks_packages(format, "use backend=torch")
     known = PACKAGES[format]
     if precision not in ("auto", *known):
-        raise UserError(f"precision must be one of {', '.join(known)} for {NAMES[format]} packages, got {precision}",
-                        "precision")
-    packages = sorted(packages, key=lambda package: package.precision in known
-                      and device in known[package.precision].on_cpu)
-    stored = {} if precision == "auto" else {
-        name: stored_precision(known, network, precision) for name, network in model.family.networks.items()}
+        raise UserError(
+            f"precision must be one of {', '.join(known)} for {NAMES[format]} packages, got {precision}", "precision"
+        )
+    packages = sorted(
+        packages, key=lambda package: package.precision in known and device in known[package.precision].on_cpu
+    )
+    stored = (
+        {}
+        if precision == "auto"
+        else {name: stored_precision(known, network, precision) for name, network in model.family.networks.items()}
+    )
     found: dict[str, PackageRecord] = {}
     for package in packages:
         if package.precision == stored.get(package.network, package.precision):
@@ -47,12 +57,16 @@ def select_packages(model: "Bundle", precision: str, packages: Sequence[PackageR
     for package in packages:
         if package.network not in found and stored[package.network] == precision:
             available = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
-            raise UserError(f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
-                            f"them, or convert again in {precision}")
+            raise UserError(
+                f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
+                f"them, or convert again in {precision}"
+            )
         weights = package.source.get(WEIGHTS)
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
-            raise UserError(f"{model.path / package.path} was converted from other weights than those in the bundle: "
-                            "convert the model again")
+            raise UserError(
+                f"{model.path / package.path} was converted from other weights than those in the bundle: "
+                "convert the model again"
+            )
     first = {package.network: package for package in reversed(packages)} | found
     return {package.network: first[package.network] for package in packages}
 
@@ -62,9 +76,11 @@ def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDev
     for name, package in packages.items():
         if device.name in ONNX[package.precision].on_cpu:
             others = [other for other, row in ONNX.items() if other != "fp32" and device.name not in row.on_cpu]
-            raise UserError(f"precision {package.precision} of {name} is for other devices: on onnx:{device.name} each "
-                            f"product would wait for the CPU; use precision={' or '.join(others)}, for which `ane "
-                            f"convert --to onnx --precision {','.join(others)}` makes packages, or backend=onnx:cpu")
+            raise UserError(
+                f"precision {package.precision} of {name} is for other devices: on onnx:{device.name} each "
+                f"product would wait for the CPU; use precision={' or '.join(others)}, for which `ane "
+                f"convert --to onnx --precision {','.join(others)}` makes packages, or backend=onnx:cpu"
+            )
 
 
 def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None = None) -> bool:

@@ -35,7 +35,7 @@ from ane.system.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-INEXACT_FRAMES = 1024       # of a row: from here on torch's group norm adds up otherwise on another number of threads
+INEXACT_FRAMES = 1024  # of a row: from here on torch's group norm adds up otherwise on another number of threads
 
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
 # batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
@@ -80,23 +80,27 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
         UserError: no such precision, or not on this device.
     """
     if wanted not in ("auto", *TORCH):
-        raise UserError(f"precision must be auto, {', '.join(TORCH)} on torch, got {wanted!r} "
-                        "(the others are for packages)", "precision")
+        raise UserError(
+            f"precision must be auto, {', '.join(TORCH)} on torch, got {wanted!r} (the others are for packages)",
+            "precision",
+        )
     if device.type != "cpu":
         if wanted == "int8":
             raise UserError(f"precision int8 runs on the CPU only; {device} has {', '.join(DTYPES)}")
         name = stored if wanted == "auto" else wanted
         if name == "bf16" and device.type == "cuda" and not native_bf16(device):
             if wanted == "bf16":
-                raise UserError(f"precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
-                                "(NVIDIA GPUs do from Ampere on); use fp16 or fp32")
+                raise UserError(
+                    f"precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
+                    "(NVIDIA GPUs do from Ampere on); use fp16 or fp32"
+                )
             name = "fp32"
         elif name == "bf16" and device.type == "mps" and wanted == "auto":
-            name = "fp16"       # 10 bits of mantissa in place of 7, in as many bytes
+            name = "fp16"  # 10 bits of mantissa in place of 7, in as many bytes
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
-    if wanted != "auto":        # without the instructions, networks in half precision are 5 to 9 times slower
+    if wanted != "auto":  # without the instructions, networks in half precision are 5 to 9 times slower
         half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
         dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
         return TorchPrecision(wanted, dtype, packed=wanted)
@@ -121,17 +125,25 @@ class TorchBackend(Backend):
 
     returns_attention = True
 
-    def __init__(self, model: Bundle, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, exact: bool = False, keeps_threads: bool = False):
+    def __init__(
+        self,
+        model: Bundle,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        keep: bool | None = None,
+        exact: bool = False,
+        keeps_threads: bool = False,
+    ):
         if threads is not None:
-            choose_threads(threads)      # torch has one count for the whole process
+            choose_threads(threads)  # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, small=is_embedded(model.path))
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
-        if exact:       # in the type that was asked for, however slow this CPU is at it
+        if exact:  # in the type that was asked for, however slow this CPU is at it
             chosen = TorchPrecision(chosen.name, DTYPES.get(precision, chosen.dtype))
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
@@ -145,7 +157,7 @@ class TorchBackend(Backend):
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
-        self._tables: dict[str, np.ndarray] | None = None       # of the decoder: a file is checked when it is read
+        self._tables: dict[str, np.ndarray] | None = None  # of the decoder: a file is checked when it is read
 
     @governed
     @torch.inference_mode()
@@ -173,8 +185,9 @@ class TorchBackend(Backend):
         return tables
 
     @torch.inference_mode()
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
-                max_prefix_length: int | None = None) -> TorchDecoder:
+    def decoder(
+        self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None
+    ) -> TorchDecoder:
         name = self.stages.decoder.network
         make: Any = TorchDecoder
         with torch_memory_errors():
@@ -182,28 +195,36 @@ class TorchBackend(Backend):
             if self.device.type == "cuda":
                 make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             elif self._uses_kernels(network, dtype):
-                halves = (self.chosen.packed in ("bf16", "int8") and has_kernel(self.chosen.packed)
-                          and not network.config.decoder_shape.memory_length)
+                halves = (
+                    self.chosen.packed in ("bf16", "int8")
+                    and has_kernel(self.chosen.packed)
+                    and not network.config.decoder_shape.memory_length
+                )
                 make, dtype = KernelDecoder, torch.float16 if halves else dtype
             decoder = make(network, lanes, capacity, self.device, dtype, prefixes, max_prefix_length)
         decoder.governor = self.governor
         return decoder
 
     @torch.inference_mode()
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    def align(
+        self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
         with torch_memory_errors():
             logits, scores = aligned_pass(
-                self.network(self.stages.decoder.network), self._to_device(columns, torch.float32),
-                self._to_device(memory, torch.float32), [(layer, head) for layer, head in heads])
+                self.network(self.stages.decoder.network),
+                self._to_device(columns, torch.float32),
+                self._to_device(memory, torch.float32),
+                [(layer, head) for layer, head in heads],
+            )
             return logits.cpu().numpy(), scores.cpu().numpy()
 
     @torch.inference_mode()
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
         with torch_memory_errors():
             network = self.network(self.stages.decoder.network)
-            scores = network.prefix_scores(self._to_device(columns[None], torch.float32), prefix,
-                                           [(layer, head) for layer, head in heads])
+            scores = network.prefix_scores(
+                self._to_device(columns[None], torch.float32), prefix, [(layer, head) for layer, head in heads]
+            )
             return scores.cpu().numpy()
 
     @torch.inference_mode()
@@ -212,9 +233,14 @@ class TorchBackend(Backend):
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
             exact = self.chosen.frames is not None and self.chosen.frames.layers.blocks and max(frames) < INEXACT_FRAMES
-            return TorchDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
-                                 self._to_device(conditioning, dtype), frames, self.governor,
-                                 keeps_threads=self.keeps_threads and not exact)
+            return TorchDenoiser(
+                network,
+                [self._to_device(rows, dtype) for rows in latents],
+                self._to_device(conditioning, dtype),
+                frames,
+                self.governor,
+                keeps_threads=self.keeps_threads and not exact,
+            )
 
     def load(self, *networks: str) -> None:
         for name in networks:
@@ -255,17 +281,24 @@ class TorchBackend(Backend):
         decoder = self.stages.decoder if self.stages.decodes(name) else None
         # tables of the decoder that are only looked up in NumPy
         unused = {key for table, key in decoder.tables.items() if table not in decoder.tied} if decoder else ()
-        network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
-                                 if key not in unused}, strict=False, assign=True)
+        network.load_state_dict(
+            {key: tensor for key, tensor in self.model.tensors(name).items() if key not in unused},
+            strict=False,
+            assign=True,
+        )
         if self._packs(name):
             prepack(network, self.chosen.linear)
         elif self._packs_frames(name):
             pack_frame_layers(network, self.chosen.frames)
         buffers = dict(network.named_buffers())
-        state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name),
-                                    self.device_of(name))
-                 for key, tensor in network.state_dict().items() if not tensor.is_meta}
-        if self._packs(name) or self._packs_frames(name):       # so that nothing references the mapped file
+        state = {
+            key: self._convert(
+                network, key, tensor, torch.float32 if key in buffers else self.precision(name), self.device_of(name)
+            )
+            for key, tensor in network.state_dict().items()
+            if not tensor.is_meta
+        }
+        if self._packs(name) or self._packs_frames(name):  # so that nothing references the mapped file
             state = {key: tensor.clone() for key, tensor in state.items()}
         network.load_state_dict(state, strict=False, assign=True)
         for module in network.modules() if self.exact else ():
@@ -274,8 +307,13 @@ class TorchBackend(Backend):
         return network.requires_grad_(False)
 
     def _uses_kernels(self, decoder: Any, dtype: torch.dtype) -> bool:
-        return (self.device.type == "cpu" and not self.exact and dtype == torch.float32 and library() is not None
-                and decoder.config.decoder_shape.head_width <= WIDEST_HEAD)
+        return (
+            self.device.type == "cpu"
+            and not self.exact
+            and dtype == torch.float32
+            and library() is not None
+            and decoder.config.decoder_shape.head_width <= WIDEST_HEAD
+        )
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None
@@ -292,8 +330,9 @@ class TorchBackend(Backend):
         tensor = torch.from_numpy(np.require(array, requirements=("C", "W")))
         return tensor.to(device or self.device, dtype if tensor.is_floating_point() else None)
 
-    def _convert(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype,
-                 device: torch.device) -> Tensor:
+    def _convert(
+        self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         """A parameter or buffer on the device. Norms and scalars are float32 in every precision."""
         module = network.get_submodule(key.rpartition(".")[0])
         norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
@@ -309,8 +348,15 @@ class TorchBackend(Backend):
 class TorchDenoiser(Denoiser):
     """All utterances' frames in one call of a network with ``bind``."""
 
-    def __init__(self, network: Any, latents: Sequence[Tensor], conditioning: Tensor,
-                 frames: Sequence[int], governor: ThreadGovernor | None = None, keeps_threads: bool = True):
+    def __init__(
+        self,
+        network: Any,
+        latents: Sequence[Tensor],
+        conditioning: Tensor,
+        frames: Sequence[int],
+        governor: ThreadGovernor | None = None,
+        keeps_threads: bool = True,
+    ):
         self.bound = network.bind(latents, conditioning, frames)
         self.governor, self.keeps_threads = governor, keeps_threads
 

@@ -20,9 +20,9 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.torch.device import torch_memory_errors
 from ane.backends.torch.threads import ThreadGovernor, governed
 
-POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
-FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
-BLOCK = 192             # MKL divides a sum over more positions by its length (with AVX2, and on Intel's CPUs)
+POSITIONS = 16  # floats of the widest vector: a softmax adds up every sixteenth position
+FEWEST_POSITIONS = 48  # products of fewer sum in another order (MKL on Intel's CPUs)
+BLOCK = 192  # MKL divides a sum over more positions by its length (with AVX2, and on Intel's CPUs)
 # by the remainder of six: MKL with AVX2 sums in one order for six or four rows at a time, in another for fewer
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
@@ -36,30 +36,41 @@ class TorchDecoder(Decoder):
     """
 
     copies_lanes = True
-    governor: ThreadGovernor | None = None      # of its calls, whose bits depend on no number of threads
+    governor: ThreadGovernor | None = None  # of its calls, whose bits depend on no number of threads
     keeps_threads = False
 
-    def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
-                 prefixes: int = 1, max_prefix_length: int | None = None):
+    def __init__(
+        self,
+        network: Any,
+        lanes: int,
+        capacity: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        prefixes: int = 1,
+        max_prefix_length: int | None = None,
+    ):
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
         own = padded_positions(capacity, self.shape.head_width)
         self.keys, self.values = (self._allocate(lanes, own) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)     # positions allocated for each
-        self.prefix_lengths = [0] * prefixes                # positions in use
+        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)  # positions allocated for each
+        self.prefix_lengths = [0] * prefixes  # positions in use
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None
         if self.shape.memory_length:
             self.memory_keys, self.memory_values = (
-                self._allocate(prefixes, self.shape.memory_length) for _ in range(2))
+                self._allocate(prefixes, self.shape.memory_length) for _ in range(2)
+            )
 
     @torch.inference_mode()
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         if index >= self.prefixes or len(memory) != self.shape.memory_length:
-            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory_length} "
-                             f"positions got memory {index} of {len(memory)} positions")
+            raise ValueError(
+                f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory_length} "
+                f"positions got memory {index} of {len(memory)} positions"
+            )
         with torch_memory_errors():
             for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):
                 self.memory_keys[layer, index], self.memory_values[layer, index] = keys[0], values[0]
@@ -71,12 +82,15 @@ class TorchDecoder(Decoder):
             grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_capacity
             limit = self.max_prefix_length or 0
             if index >= self.prefixes or (len(prefix) > max(limit, self.prefix_capacity * (not limit)) and not grows):
-                raise ValueError(f"a decoder of {self.prefixes} prefixes of {limit} positions got "
-                                 f"prefix {index} of {len(prefix)} positions")
+                raise ValueError(
+                    f"a decoder of {self.prefixes} prefixes of {limit} positions got "
+                    f"prefix {index} of {len(prefix)} positions"
+                )
             if grows or self.prefix_keys is None:
                 self.prefix_capacity = max(self.prefix_capacity, self._prefix_positions(len(prefix)))
-                self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
-                                                        for _ in range(2))
+                self.prefix_keys, self.prefix_values = (
+                    self._allocate(self.prefixes, self.prefix_capacity) for _ in range(2)
+                )
             hidden = self._prefilled(self._to_device(prefix[None]), index)[:, -1]
             self.prefix_lengths[index] = len(prefix)
             self._end_recording()
@@ -84,8 +98,9 @@ class TorchDecoder(Decoder):
 
     @governed
     @torch.inference_mode()
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         lanes = len(columns)
         check_step(self, columns, lengths, first_lane)
         with torch_memory_errors():
@@ -108,7 +123,7 @@ class TorchDecoder(Decoder):
         return self._run_network(columns, attend, partial(self._attend_memory, prefixes))
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        if self.device.type != "cpu":       # each step would wait for the scores to be copied to the host
+        if self.device.type != "cpu":  # each step would wait for the scores to be copied to the host
             return False
         self._recorder = PrefixScores(heads)
         return True
@@ -122,7 +137,7 @@ class TorchDecoder(Decoder):
         index = torch.from_numpy(np.ascontiguousarray(sources)).to(self.device)
         with torch_memory_errors():
             for cache in (self.keys, self.values):
-                cache[:, :len(sources), :, :length] = cache[:, index, :, :length]
+                cache[:, : len(sources), :, :length] = cache[:, index, :, :length]
 
     def _prefix_positions(self, length: int) -> int:
         """Positions to allocate for each prefix, if the longest has ``length``."""
@@ -139,8 +154,12 @@ class TorchDecoder(Decoder):
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
 
-    def _run_network(self, columns: Tensor, attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
-                     attend_memory: Callable[[int, Tensor], Tensor]) -> Tensor:
+    def _run_network(
+        self,
+        columns: Tensor,
+        attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
+        attend_memory: Callable[[int, Tensor], Tensor],
+    ) -> Tensor:
         """Columns → hidden; ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
         if not self.shape.memory_length:
             return self.network(columns, attend)
@@ -148,26 +167,30 @@ class TorchDecoder(Decoder):
 
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
         """q (n, heads, T, w) attends to the memory of its lane's prefix."""
-        keys, values = (cache[layer, prefixes.low:prefixes.high].flatten(0, 1)
-                        for cache in (self.memory_keys, self.memory_values))
+        keys, values = (
+            cache[layer, prefixes.low : prefixes.high].flatten(0, 1) for cache in (self.memory_keys, self.memory_values)
+        )
         return prefixes.lanes(F.scaled_dot_product_attention(prefixes.rows(q)[None], keys[None], values[None])[0])
 
     def _store_prefix(self, layer: int, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for cache, new in ((self.prefix_keys, k), (self.prefix_values, v)):
-            cache[layer, index, :, :new.shape[2]] = new[0]
+            cache[layer, index, :, : new.shape[2]] = new[0]
         if self._recorder is not None and layer in self._recorder.heads:
             self._recorder.add(layer, q[:, :, -1:] @ k.transpose(2, 3) * q.shape[-1] ** -0.5)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    def _attend(self, layer: int, own: "OwnPositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor,
-                v: Tensor) -> Tensor:
+    def _attend(
+        self, layer: int, own: "OwnPositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
         """Write k, v (n, heads, T, w) at the lanes' positions, then attend to their prefixes and their own."""
-        keys, values = (own.write(cache[layer, own.lanes], new)
-                        for cache, new in ((self.keys, k), (self.values, v)))               # (n·heads, end, w)
+        keys, values = (
+            own.write(cache[layer, own.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
+        )  # (n·heads, end, w)
         prefix_keys, prefix_values = (prefixes.read(cache[layer]) for cache in (self.prefix_keys, self.prefix_values))
         scale = q.shape[-1] ** -0.5
         prefix_scores = prefixes.lanes(
-            torch.baddbmm(prefixes.mask, prefixes.rows(q), prefix_keys.transpose(1, 2), alpha=scale))
+            torch.baddbmm(prefixes.mask, prefixes.rows(q), prefix_keys.transpose(1, 2), alpha=scale)
+        )
         if self._recorder is not None and layer in self._recorder.heads:
             self._recorder.add(layer, prefix_scores)
         # keys times query: for hundreds of positions, MKL takes a quarter longer for query times keys
@@ -176,7 +199,8 @@ class TorchDecoder(Decoder):
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
         return weighted_sum(own_weights.flatten(0, 1), values).view(q.shape) + prefixes.lanes(
-            weighted_sum(prefixes.rows(prefix_weights), prefix_values))
+            weighted_sum(prefixes.rows(prefix_weights), prefix_values)
+        )
 
 
 class PrefixScores:
@@ -231,7 +255,7 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """weights (n, rows, positions) times values (n, positions, w): (n, rows, w), in sums over at most ``BLOCK``."""
     total = weights[:, :, :BLOCK] @ values[:, :BLOCK]
     for start in range(BLOCK, values.shape[1], BLOCK):
-        total += weights[:, :, start:start + BLOCK] @ values[:, start:start + BLOCK]
+        total += weights[:, :, start : start + BLOCK] @ values[:, start : start + BLOCK]
     return total
 
 
@@ -256,42 +280,48 @@ class LanesByPrefix:
     def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], capacity: int, like: Tensor):
         self.count, self.columns, self.heads = len(indices), columns, like.shape[1]
         self.low, self.high = int(indices.min()), int(indices.max()) + 1
-        lengths = np.array(prefix_lengths[self.low:self.high])
+        lengths = np.array(prefix_lengths[self.low : self.high])
         groups = [np.flatnonzero(indices == index) for index in range(self.low, self.high)]
         most = max(map(len, groups))
         width, rows = like.shape[-1], most * columns
         self.padding = padded_rows(rows, width) - rows
         self.longest = min(prefix_positions(int(lengths.max()), width, rows + self.padding), capacity)
-        self.mask = mask_after(lengths[:, None], self.longest, like)                            # (prefixes, 1, longest)
+        self.mask = mask_after(lengths[:, None], self.longest, like)  # (prefixes, 1, longest)
         self.gather = self.scatter = None
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
         # groups with fewer lanes are padded with lane 0; its results there are not used
-        order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])           # (prefixes, most)
+        order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:
             row[lanes] = np.arange(len(lanes))
         # indices into (n, heads, T, w) and into (prefixes, heads, rows, T, w)
         self.gather, self.scatter = (
             tuple(torch.from_numpy(index).to(like.device) for index in found)
-            for found in ((order[:, None], np.arange(self.heads)[:, None]),
-                          ((indices - self.low)[:, None], np.arange(self.heads), row[:, None])))
+            for found in (
+                (order[:, None], np.arange(self.heads)[:, None]),
+                ((indices - self.low)[:, None], np.arange(self.heads), row[:, None]),
+            )
+        )
 
     def read(self, cache: Tensor) -> Tensor:
         """What the call reads of a layer's cache (prefixes, heads, capacity, w): (prefixes·heads, longest, w)."""
-        return cache[self.low:self.high, :, :self.longest].flatten(0, 1)
+        return cache[self.low : self.high, :, : self.longest].flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:
         """(n, heads, T, w) → (prefixes·heads, rows, w): lanes of the same prefix side by side."""
         n, heads, T, width = x.shape
-        x = (x.transpose(0, 1).reshape(heads, n * T, width) if self.gather is None
-             else x[self.gather].flatten(0, 1).flatten(1, 2))
+        x = (
+            x.transpose(0, 1).reshape(heads, n * T, width)
+            if self.gather is None
+            else x[self.gather].flatten(0, 1).flatten(1, 2)
+        )
         return F.pad(x, (0, 0, 0, self.padding)) if self.padding else x
 
     def lanes(self, x: Tensor) -> Tensor:
         """(prefixes·heads, rows, w) → (n, heads, T, w): the inverse of ``rows``."""
-        x = x[:, :x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
+        x = x[:, : x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
         return x.transpose(0, 1) if self.scatter is None else x.unflatten(0, (-1, self.heads))[self.scatter]
 
 
@@ -313,26 +343,26 @@ class OwnPositions:
         same_length = self.start + columns == self.stop
         position = (lengths[:1] if same_length else lengths)[:, None] + np.arange(columns)
         self.position = None if same_length else torch.from_numpy(position).to(like.device)
-        self.mask = mask_after(position + 1, self.end, like)                                    # (1 or n, T, end)
+        self.mask = mask_after(position + 1, self.end, like)  # (1 or n, T, end)
         if not same_length:
             self.mask = self.mask.repeat_interleave(like.shape[1], dim=0)
         self.mask = self.mask.transpose(1, 2)
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (n, heads, T, w) into cache (n, heads, capacity, w); return what the call reads (n·heads, end, w).
-        """
+        """Write new (n, heads, T, w) into cache (n, heads, capacity, w); return the rows to read (n·heads, end, w)."""
         if self.position is None:
-            cache[:, :, self.start:self.stop] = new
+            cache[:, :, self.start : self.stop] = new
         else:
             rows = torch.arange(len(cache), device=cache.device)[:, None]
             cache[rows, :, self.position] = new.transpose(1, 2)
-        return cache[:, :, :self.end].flatten(0, 1)
+        return cache[:, :, : self.end].flatten(0, 1)
 
 
-def aligned_pass(network: Any, columns: Tensor, memory: Tensor,
-                 heads: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+def aligned_pass(
+    network: Any, columns: Tensor, memory: Tensor, heads: Sequence[tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
     """Columns (T, D) and a memory (N, D), float32 → logits (T, V) and scores (heads, T, N), float32."""
-    cached = network.memory(memory[None])               # keys and values (1, heads, N, w) of each layer
+    cached = network.memory(memory[None])  # keys and values (1, heads, N, w) of each layer
     scores: dict[tuple[int, int], Tensor] = {}
 
     def attend(layer: int, q: Tensor) -> Tensor:

@@ -25,16 +25,16 @@ LOGGER = logging.getLogger(__name__)
 # part of torch's message when CUDA does not start → cause, and what to do
 CUDA_PROBLEMS = {
     "not compiled with CUDA": "this torch was built without CUDA: install one built with it "
-                              "(https://pytorch.org/get-started/locally)",
+    "(https://pytorch.org/get-started/locally)",
     "driver on your system is too old": "the NVIDIA driver is too old for this torch, which is built for CUDA "
-                                        "{built}: update the driver, or install a torch built for an older CUDA "
-                                        "(https://pytorch.org/get-started/previous-versions)",
+    "{built}: update the driver, or install a torch built for an older CUDA "
+    "(https://pytorch.org/get-started/previous-versions)",
     "no NVIDIA driver": "this machine has no NVIDIA driver: if it has an NVIDIA GPU, install the driver",
     "no kernel image": "this torch has no kernels for this GPU: install a torch built for GPUs of its generation "
-                       "(https://pytorch.org/get-started/previous-versions)",
+    "(https://pytorch.org/get-started/previous-versions)",
     "No CUDA GPUs": "torch finds no NVIDIA GPU{hidden}: `nvidia-smi` lists those that the driver finds",
 }
-EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")      # without an NVIDIA GPU
+EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")  # without an NVIDIA GPU
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class CudaProblem:
 def cuda_problem() -> CudaProblem | None:
     """Why torch cannot compute on CUDA here; None: it can."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")             # torch also warns of the problem
+        warnings.simplefilter("ignore")  # torch also warns of the problem
         try:
             torch.cuda.init()
-            torch.ones(1, device="cuda").neg_()     # a GPU can be listed and yet not supported
+            torch.ones(1, device="cuda").neg_()  # a GPU can be listed and yet not supported
             return None
         except (AssertionError, RuntimeError, torch.cuda.DeferredCudaCallError) as error:
             text = str(error)
@@ -112,12 +112,13 @@ def native_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, "
-                 "or backend=torch:cpu")
+OUT_OF_MEMORY = (
+    "no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, or backend=torch:cpu"
+)
 # glibc: the size from which a block is mapped for itself, and the freed memory at the end of a heap that it keeps
 MAPPED_BLOCK, KEPT_MEMORY = 2**25, 2**28
-HEAPS = 2               # heaps of glibc that all threads of a server share
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8        # options of mallopt(3)
+HEAPS = 2  # heaps of glibc that all threads of a server share
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # options of mallopt(3)
 # parts of the messages of MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
 MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -143,8 +144,9 @@ def out_of_memory(error: BaseException | None) -> bool:
     An error while a CUDA graph is recorded causes another one, about the aborted recording.
     """
     while error is not None:
-        if (isinstance(error, torch.OutOfMemoryError | MemoryError)
-                or any(part in str(error) for part in MEMORY_MESSAGES)):
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+            part in str(error) for part in MEMORY_MESSAGES
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -174,7 +176,7 @@ def share_heaps() -> None:
 
 def _set_glibc(option: int, value: int) -> None:
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)       # absent in musl
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # absent in musl
         if mallopt is not None:
             mallopt(option, value)
 
@@ -188,7 +190,7 @@ def return_freed_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)      # absent in musl
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in musl
         if trim is not None:
             trim(0)
 
@@ -228,4 +230,4 @@ class ConvolutionPrecision:
         return before
 
 
-convolutions = ConvolutionPrecision()       # one for the process, as the setting is
+convolutions = ConvolutionPrecision()  # one for the process, as the setting is

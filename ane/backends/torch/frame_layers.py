@@ -38,20 +38,24 @@ class Int8FrameConv(nn.Module):
         product: makes the layer that multiplies the windows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor,
-                 product: Callable[[Tensor, Tensor], Int8Linear | Int8FewRowsLinear] = Int8Linear):
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        product: Callable[[Tensor, Tensor], Int8Linear | Int8FewRowsLinear] = Int8Linear,
+    ):
         super().__init__()
         self.taps = weight.shape[-1]
-        self.windows = product(weight.transpose(1, 2).flatten(1), bias)      # (O, taps · C)
+        self.windows = product(weight.transpose(1, 2).flatten(1), bias)  # (O, taps · C)
 
     def forward(self, x: Tensor) -> Tensor:
         R, L, C = x.shape
         padded = F.pad(x.float(), (0, 0, self.taps // 2, self.taps // 2))
         low, high = padded.amin(2).unfold(1, self.taps, 1).amin(2), padded.amax(2).unfold(1, self.taps, 1).amax(2)
-        low, span = low[..., None], high.sub_(low).clamp_(min=LEAST_SPAN)[..., None]            # (R, L, 1)
+        low, span = low[..., None], high.sub_(low).clamp_(min=LEAST_SPAN)[..., None]  # (R, L, 1)
         windows = x.new_empty(R, L, self.taps, C, dtype=self.windows.activations)
         for tap in range(self.taps):
-            windows[:, :, tap] = self.windows.values(padded[:, tap:tap + L], low, span)
+            windows[:, :, tap] = self.windows.values(padded[:, tap : tap + L], low, span)
         return self.windows.scaled_product(windows.view(R * L, -1), low.view(-1, 1), span.view(-1, 1)).view(R, L, -1)
 
 
@@ -103,8 +107,9 @@ def frame_packing(weights: str) -> FramePacking | None:
         return FramePacking(makers, makers, dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
         # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
-        return FramePacking(LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32,
-                            torch.bfloat16 if native else None)
+        return FramePacking(
+            LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32, torch.bfloat16 if native else None
+        )
     if weights == "int8" and has_fbgemm_int8():
         seven_bits = partial(Int8FewRowsLinear, levels=127)
         return FramePacking(LayerMakers(seven_bits, partial(Int8FrameConv, product=seven_bits)), None, torch.float32)
@@ -114,9 +119,14 @@ def frame_packing(weights: str) -> FramePacking | None:
 def by_kernels(kind: str) -> LayerMakers:
     """The package's own kernels. Layers outside blocks stay in bfloat16: they are few, or CLVP's, whose vectors reach
     43 dB to float32 in bfloat16 and 31 dB in int8, which would save only a tenth of the time (random weights)."""
-    return LayerMakers(partial(KernelLinear, kind="bf16"), partial(KernelFrameConv, kind="bf16"),
-                       {"residual_parts": partial(KernelResidual, kind=kind),
-                        "attention_parts": partial(KernelFrameAttention, kind=kind)})
+    return LayerMakers(
+        partial(KernelLinear, kind="bf16"),
+        partial(KernelFrameConv, kind="bf16"),
+        {
+            "residual_parts": partial(KernelResidual, kind=kind),
+            "attention_parts": partial(KernelFrameAttention, kind=kind),
+        },
+    )
 
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:

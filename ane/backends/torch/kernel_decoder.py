@@ -29,13 +29,17 @@ class KernelDecoder(TorchDecoder):
         if self._blocks is None:
             return super()._prefilled(columns, index)
         self._check_columns(columns)
-        prefix = self.prefix_keys[:, index:index + 1], self.prefix_values[:, index:index + 1]
+        prefix = self.prefix_keys[:, index : index + 1], self.prefix_values[:, index : index + 1]
         return self._through_blocks(AttentionCall(self, columns.shape[1], None, prefix, np.zeros(1, np.int64)), columns)
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
         self._check_columns(columns)
-        if not (len(columns) == len(lengths) == len(indices) and min(lengths) >= 0 and min(indices) >= 0
-                and max(indices) < self.prefixes):
+        if not (
+            len(columns) == len(lengths) == len(indices)
+            and min(lengths) >= 0
+            and min(indices) >= 0
+            and max(indices) < self.prefixes
+        ):
             raise ValueError(f"{len(columns)} lanes with lengths {lengths} and prefixes {indices}")
         lanes = slice(first_lane, first_lane + len(lengths))
         call = AttentionCall(self, columns.shape[1], indices, (self.keys[:, lanes], self.values[:, lanes]), lengths)
@@ -52,7 +56,7 @@ class KernelDecoder(TorchDecoder):
             raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
 
     def _through_blocks(self, call: "AttentionCall", columns: Tensor) -> Tensor:
-        x = columns.clone()         # blocks add to it, and it can be an array of the caller
+        x = columns.clone()  # blocks add to it, and it can be an array of the caller
         call.through(self._blocks, x)
         return self.network.finish(x)
 
@@ -65,21 +69,37 @@ class AttentionCall:
         own: keys and values of the lanes, (layers, n, heads, positions, w) each. lengths: (n,) of the lanes so far.
     """
 
-    def __init__(self, decoder: KernelDecoder, columns: int, indices: np.ndarray | None, own: Sequence[Tensor],
-                 lengths: np.ndarray):
+    def __init__(
+        self,
+        decoder: KernelDecoder,
+        columns: int,
+        indices: np.ndarray | None,
+        own: Sequence[Tensor],
+        lengths: np.ndarray,
+    ):
         self.recorder, self.layers = decoder._recorder, decoder.shape.layers
         lanes, width = len(lengths), decoder.shape.head_width
         used = np.zeros(lanes, np.int64) if indices is None else np.array(decoder.prefix_lengths)[indices]
-        arrays = [np.ascontiguousarray(each, dtype=np.int64)
-                  for each in (lengths, used, used if indices is None else indices)]
-        self.positions = columns if indices is None else int(used.max())        # whose scores are recorded
+        arrays = [
+            np.ascontiguousarray(each, dtype=np.int64) for each in (lengths, used, used if indices is None else indices)
+        ]
+        self.positions = columns if indices is None else int(used.max())  # whose scores are recorded
         self.caches = [*own] if indices is None else [*own, decoder.prefix_keys, decoder.prefix_values]
-        self.kept = arrays          # the library reads them at their addresses
+        self.kept = arrays  # the library reads them at their addresses
         self.arguments = kernels.AttentionArguments(
-            lanes=lanes, columns=columns, heads=decoder.shape.heads, width=width,
-            half=decoder.dtype == torch.float16, prefix_capacity=decoder.prefix_capacity, capacity=own[0].shape[3],
-            lengths=arrays[0].ctypes.data, prefix_lengths=arrays[1].ctypes.data, prefix_of=arrays[2].ctypes.data,
-            recorded_positions=self.positions, scale=width ** -0.5)
+            lanes=lanes,
+            columns=columns,
+            heads=decoder.shape.heads,
+            width=width,
+            half=decoder.dtype == torch.float16,
+            prefix_capacity=decoder.prefix_capacity,
+            capacity=own[0].shape[3],
+            lengths=arrays[0].ctypes.data,
+            prefix_lengths=arrays[1].ctypes.data,
+            prefix_of=arrays[2].ctypes.data,
+            recorded_positions=self.positions,
+            scale=width**-0.5,
+        )
         self.point(0)
 
     def point(self, layer: int) -> None:
@@ -91,8 +111,7 @@ class AttentionCall:
         """Room for the scores of a layer, (n, heads, 1, positions); None: they are not wanted."""
         if self.recorder is None or layer not in self.recorder.heads:
             return None
-        return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"),
-                          **HOST_FLOATS)
+        return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write k, v (n, heads, T, w) at the lanes' positions; attend to prefixes and lanes: (n, heads, T, w)."""
@@ -114,10 +133,18 @@ class AttentionCall:
         """All blocks on x (n, T, width), in place."""
         scores = [self.scores(layer) for layer in range(self.layers)]
         recorded = (ctypes.c_void_p * self.layers)(*(None if each is None else each.data_ptr() for each in scores))
-        kernels.check(kernels.library().ane_blocks(
-            ctypes.addressof(blocks.arguments), self.layers, ctypes.addressof(self.arguments),
-            bytes_of_layer(self.caches[-1]), bytes_of_layer(self.caches[0]), recorded, x.data_ptr(),
-            torch.get_num_threads()))
+        kernels.check(
+            kernels.library().ane_blocks(
+                ctypes.addressof(blocks.arguments),
+                self.layers,
+                ctypes.addressof(self.arguments),
+                bytes_of_layer(self.caches[-1]),
+                bytes_of_layer(self.caches[0]),
+                recorded,
+                x.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
         for layer, each in enumerate(scores):
             if each is not None:
                 self.recorder.add(layer, each)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library
 
-FRAME_KINDS = "int8", "bf16"      # of weights; with either, attention is in bfloat16
+FRAME_KINDS = "int8", "bf16"  # of weights; with either, attention is in bfloat16
 
 
 class FramesArguments(ctypes.Structure):
@@ -29,22 +29,35 @@ class FramesArguments(ctypes.Structure):
 class NormArguments(ctypes.Structure):
     """``GroupNorm`` in frames.h."""
 
-    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("groups", ctypes.c_long),
-                ("epsilon", ctypes.c_float)]
+    _fields_ = [
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("groups", ctypes.c_long),
+        ("epsilon", ctypes.c_float),
+    ]
 
 
 class ResidualArguments(ctypes.Structure):
     """``Residual`` in frames.h."""
 
-    _fields_ = [("first_norm", NormArguments), ("second_norm", NormArguments),
-                *((name, ctypes.c_void_p) for name in ("first", "time", "second"))]
+    _fields_ = [
+        ("first_norm", NormArguments),
+        ("second_norm", NormArguments),
+        *((name, ctypes.c_void_p) for name in ("first", "time", "second")),
+    ]
 
 
 class FrameAttentionArguments(ctypes.Structure):
     """``FrameAttention`` in frames.h."""
 
-    _fields_ = [("norm", NormArguments), ("qkv", ctypes.c_void_p), ("projection", ctypes.c_void_p),
-                ("heads", ctypes.c_long), ("biases", ctypes.c_void_p), ("longest", ctypes.c_long)]
+    _fields_ = [
+        ("norm", NormArguments),
+        ("qkv", ctypes.c_void_p),
+        ("projection", ctypes.c_void_p),
+        ("heads", ctypes.c_long),
+        ("biases", ctypes.c_void_p),
+        ("longest", ctypes.c_long),
+    ]
 
 
 def has_frame_kernels(kind: str) -> bool:
@@ -71,8 +84,10 @@ class FrameRows:
     def frames(self, x: Tensor, channels: int) -> Tensor:
         """x as the library reads it: float32, contiguous."""
         if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
-            raise ValueError(f"x must have rows of {self.lengths.tolist()} frames, none of them empty, and {channels} "
-                             f"channels, got {tuple(x.shape)}")
+            raise ValueError(
+                f"x must have rows of {self.lengths.tolist()} frames, none of them empty, and {channels} "
+                f"channels, got {tuple(x.shape)}"
+            )
         return x.float().contiguous()
 
 
@@ -88,8 +103,11 @@ class KernelFrameConv(KernelLinear):
         rows = FrameRows([x.shape[1]] * x.shape[0])
         frames = rows.frames(x.flatten(0, 1), self.inputs)
         out = torch.empty(len(frames), self.outputs, **HOST_FLOATS)
-        check(library().ane_frame_layer(self._address, rows.address, frames.data_ptr(), out.data_ptr(),
-                                        torch.get_num_threads()))
+        check(
+            library().ane_frame_layer(
+                self._address, rows.address, frames.data_ptr(), out.data_ptr(), torch.get_num_threads()
+            )
+        )
         return out.view(*x.shape[:2], -1)
 
 
@@ -129,10 +147,13 @@ class KernelResidual(KernelFrameBlock):
         self.channels = C = layers[0].inputs
         sizes = [(layer.inputs, layer.outputs, layer.arguments.taps) for layer in layers]
         if sizes != [(C, C, 1), (C, 2 * C, 1), (C, C, 3)]:
-            raise ValueError("a residual block must have layers of (C, C, 1), (C, 2C, 1) and (C, C, 3) inputs, outputs "
-                             f"and taps, got {sizes}")
-        self.arguments = ResidualArguments(self._norm(norm), self._norm(second_norm),
-                                           *(layer._address for layer in layers))
+            raise ValueError(
+                "a residual block must have layers of (C, C, 1), (C, 2C, 1) and (C, C, 3) inputs, outputs "
+                f"and taps, got {sizes}"
+            )
+        self.arguments = ResidualArguments(
+            self._norm(norm), self._norm(second_norm), *(layer._address for layer in layers)
+        )
 
     def forward(self, x: Tensor, time: Tensor, packing: Any) -> Tensor:
         """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
@@ -141,8 +162,17 @@ class KernelResidual(KernelFrameBlock):
             raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
         frames = rows.frames(x, self.channels)
         out = torch.empty_like(frames)
-        check(library().ane_residual(ctypes.addressof(self.arguments), rows.address, time.data_ptr(), len(time),
-                                     frames.data_ptr(), out.data_ptr(), torch.get_num_threads()))
+        check(
+            library().ane_residual(
+                ctypes.addressof(self.arguments),
+                rows.address,
+                time.data_ptr(),
+                len(time),
+                frames.data_ptr(),
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
         return out
 
 
@@ -165,9 +195,12 @@ class KernelFrameAttention(KernelFrameBlock):
         frames = rows.frames(x, self.channels)
         longest = max(packing.lengths)
         biases = self.bias.by_distance(longest, torch.float32).contiguous() * math.log2(math.e)
-        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)       # another thread may use it, too
+        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)  # another thread may use it, too
         arguments.biases, arguments.longest = biases.data_ptr(), longest
         out = torch.empty_like(frames)
-        check(library().ane_frame_attention(ctypes.addressof(arguments), rows.address, frames.data_ptr(),
-                                            out.data_ptr(), torch.get_num_threads()))
+        check(
+            library().ane_frame_attention(
+                ctypes.addressof(arguments), rows.address, frames.data_ptr(), out.data_ptr(), torch.get_num_threads()
+            )
+        )
         return out

@@ -30,34 +30,40 @@ SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
 KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
 WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
-OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
-OUTPUTS_AT_ONCE = 64                    # that are packed together
+GROUPS = 4, 2, 1, 1  # weights of an output that lie side by side, by kind
+OUTPUTS, BLOCK = 32, 16  # outputs that are computed together; outputs of a block of weights
+OUTPUTS_AT_ONCE = 64  # that are packed together
 WIDEST_HEAD = 128
-HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}      # whatever a program's defaults are
-NO_MEMORY = 1                           # what a call returns; 0: done
+HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever a program's defaults are
+NO_MEMORY = 1  # what a call returns; 0: done
 
 
 class LayerArguments(ctypes.Structure):
     """``Layer`` in linear.h."""
 
-    _fields_ = [*((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "taps",
-                                                     "amx", "gelu")),
-                *((name, ctypes.c_void_p) for name in ("weights", "bias", "scale", "sums", "norm_weight", "norm_bias")),
-                ("epsilon", ctypes.c_float)]
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "taps", "amx", "gelu")),
+        *((name, ctypes.c_void_p) for name in ("weights", "bias", "scale", "sums", "norm_weight", "norm_bias")),
+        ("epsilon", ctypes.c_float),
+    ]
 
 
 class AttentionArguments(ctypes.Structure):
     """``Attention`` in attention.h."""
 
-    _fields_ = [*((name, ctypes.c_long) for name in ("lanes", "columns", "heads", "width", "half")),
-                *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
-                *((name, ctypes.c_long) for name in ("lane_stride", "column_stride", "head_stride")),
-                *((name, ctypes.c_void_p) for name in ("out", "prefix_keys", "prefix_values")),
-                ("prefix_capacity", ctypes.c_long),
-                *((name, ctypes.c_void_p) for name in ("prefix_of", "prefix_lengths", "keys", "values")),
-                ("capacity", ctypes.c_long), ("lengths", ctypes.c_void_p), ("recorded", ctypes.c_void_p),
-                ("recorded_positions", ctypes.c_long), ("scale", ctypes.c_float)]
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("lanes", "columns", "heads", "width", "half")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+        *((name, ctypes.c_long) for name in ("lane_stride", "column_stride", "head_stride")),
+        *((name, ctypes.c_void_p) for name in ("out", "prefix_keys", "prefix_values")),
+        ("prefix_capacity", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("prefix_of", "prefix_lengths", "keys", "values")),
+        ("capacity", ctypes.c_long),
+        ("lengths", ctypes.c_void_p),
+        ("recorded", ctypes.c_void_p),
+        ("recorded_positions", ctypes.c_long),
+        ("scale", ctypes.c_float),
+    ]
 
 
 class BlockArguments(ctypes.Structure):
@@ -77,8 +83,11 @@ def library_problem() -> str:
 
 def made_for_cpu() -> bool:
     """Whether this CPU has the instructions, and the system's wheels the library."""
-    return (sys.platform == "linux" and platform.machine() == "x86_64"
-            and torch.backends.cpu.get_cpu_capability() == "AVX512")
+    return (
+        sys.platform == "linux"
+        and platform.machine() == "x86_64"
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    )
 
 
 def checksum() -> int:
@@ -100,8 +109,16 @@ def library() -> ctypes.CDLL | None:
         return None
     found.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
     found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
-    found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_long,
-                                 ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    found.ane_blocks.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_long,
+        ctypes.c_void_p,
+        ctypes.c_long,
+        ctypes.c_long,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int,
+    )
     found.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
     found.ane_frame_attention.argtypes = found.ane_frame_layer.argtypes
     found.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
@@ -148,15 +165,17 @@ class KernelLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__()
-        taps = weight.reshape(*weight.shape[:2], -1).transpose(1, 2)          # (out, taps, in)
+        taps = weight.reshape(*weight.shape[:2], -1).transpose(1, 2)  # (out, taps, in)
         self.outputs, count, self.inputs = taps.shape
         index = KINDS.index(kind)
         group = GROUPS[index]
-        inputs, outputs = (size + -size % multiple for size, multiple in ((self.inputs, BLOCK * group),
-                                                                          (self.outputs, OUTPUTS)))
+        inputs, outputs = (
+            size + -size % multiple for size, multiple in ((self.inputs, BLOCK * group), (self.outputs, OUTPUTS))
+        )
         self.arguments = LayerArguments(index, self.inputs, inputs, self.outputs, count, uses_amx())
-        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind],
-                             device="cpu")
+        packed = torch.zeros(
+            outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu"
+        )
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
         # temporary copies of whole weights would fragment the heap: up to 3 GB more at the official size
         for begin in range(0, self.outputs, OUTPUTS_AT_ONCE):
@@ -168,7 +187,7 @@ class KernelLinear(nn.Module):
                 sums[:, part] = (rows.sum(2, dtype=torch.int32) * scale[part, None]).T
             rows = F.pad(rows, (0, inputs - self.inputs, 0, 0, 0, -len(rows) % BLOCK))
             blocks = rows.flatten(1).unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group)).transpose(1, 2)
-            packed[begin // BLOCK:begin // BLOCK + len(blocks)] = blocks
+            packed[begin // BLOCK : begin // BLOCK + len(blocks)] = blocks
         self._keep(weights=packed, bias=bias.to(torch.float32, copy=True).contiguous())
         if kind == "int8":
             self._keep(sums=sums, scale=scale / 255)
@@ -181,8 +200,10 @@ class KernelLinear(nn.Module):
 
     def join(self, norm: nn.LayerNorm, gelu: bool) -> None:
         """Norm the inputs first, and with ``gelu`` apply GELU by tanh to the outputs."""
-        self._keep(norm_weight=norm.weight.detach().to(torch.float32, copy=True),
-                   norm_bias=norm.bias.detach().to(torch.float32, copy=True))
+        self._keep(
+            norm_weight=norm.weight.detach().to(torch.float32, copy=True),
+            norm_bias=norm.bias.detach().to(torch.float32, copy=True),
+        )
         self.arguments.epsilon, self.arguments.gelu = norm.eps, gelu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -191,8 +212,15 @@ class KernelLinear(nn.Module):
         rows = x.float().contiguous()
         out = torch.empty((*x.shape[:-1], self.outputs), **HOST_FLOATS)
         if out.numel():
-            check(self._linear(self._address, rows.data_ptr(), out.data_ptr(), rows.numel() // rows.shape[-1],
-                               torch.get_num_threads()))
+            check(
+                self._linear(
+                    self._address,
+                    rows.data_ptr(),
+                    out.data_ptr(),
+                    rows.numel() // rows.shape[-1],
+                    torch.get_num_threads(),
+                )
+            )
         return out
 
 
@@ -241,6 +269,9 @@ class KernelBlocks:
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
         """Those that a network names as its ``blocks``; None: it has none, or not all layers are kernels."""
         blocks = getattr(network, "blocks", ())
-        kernels = [isinstance(block.get_submodule(name), KernelLinear)
-                   for block in blocks for _, name, _ in getattr(block, "joins", ())]
+        kernels = [
+            isinstance(block.get_submodule(name), KernelLinear)
+            for block in blocks
+            for _, name, _ in getattr(block, "joins", ())
+        ]
         return cls(blocks) if kernels and all(kernels) else None

@@ -21,11 +21,11 @@ from ane.backends.torch.kernels import join_layers, kernel_packing, library, qua
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
-RADIX = 128             # of two digits of 7 bits each
-LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
-UNSPLIT_CHANNELS = 1024      # channels that oneDNN adds up in one order for any number of rows
-FEWEST_FRAMES = 8       # a convolution over fewer adds up another way if it has few channels (seen with up to 4)
-USUAL_LENGTH = 400      # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
+RADIX = 128  # of two digits of 7 bits each
+LEAST_SPAN = 1e-18  # of a row's numbers, so that a constant row can be divided by it
+UNSPLIT_CHANNELS = 1024  # channels that oneDNN adds up in one order for any number of rows
+FEWEST_FRAMES = 8  # a convolution over fewer adds up another way if it has few channels (seen with up to 4)
+USUAL_LENGTH = 400  # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
 
 
 def prepacking(weights: str) -> Prepacking | None:
@@ -146,10 +146,11 @@ class PackedConvolution(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
-        self.settings = [0, weight.shape[-1] // 2], [1, 1], [1, 1], 1       # padding, stride, dilation, groups
+        self.settings = [0, weight.shape[-1] // 2], [1, 1], [1, 1], 1  # padding, stride, dilation, groups
         kernel = weight.to(dtype)[:, :, None].contiguous()
-        self.weight = torch.ops.mkldnn._reorder_convolution_weight(kernel, *self.settings,
-                                                                   [1, kernel.shape[1], 1, USUAL_LENGTH])
+        self.weight = torch.ops.mkldnn._reorder_convolution_weight(
+            kernel, *self.settings, [1, kernel.shape[1], 1, USUAL_LENGTH]
+        )
         self.bias = bias.to(dtype, copy=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -225,7 +226,7 @@ class Int8Linear(nn.Module):
     is nearly all positive, so a range symmetric about zero would waste half of the integers.
     """
 
-    activations = torch.uint8       # type of ``values``
+    activations = torch.uint8  # type of ``values``
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
@@ -247,8 +248,9 @@ class Int8Linear(nn.Module):
 
     def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:
         """Integers (N, in) uint8 of rows with these minima and ranges, (N, 1) each → the layer's output (N, out)."""
-        y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0,
-                                               torch.float32, "none", [], "")
+        y = torch.ops.onednn.qlinear_pointwise(
+            integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
         return torch.addcmul(self.bias, low, self.sums).addcmul_(y, span)
 
 
@@ -262,7 +264,7 @@ class Int8FewRowsLinear(nn.Module):
             integer, which overflows unless activations have 7 bits: 127.
     """
 
-    activations = torch.float32     # type of ``values``
+    activations = torch.float32  # type of ``values``
 
     def __init__(self, weight: Tensor, bias: Tensor, levels: int = 255):
         super().__init__()
@@ -270,10 +272,11 @@ class Int8FewRowsLinear(nn.Module):
         self.levels = levels
         self.sums = values.sum(1, dtype=torch.int32) * scale
         self.bias = bias.to(torch.float32, copy=True)
-        with warnings.catch_warnings():         # torch warns that a later release will have no quantised tensors
+        with warnings.catch_warnings():  # torch warns that a later release will have no quantised tensors
             warnings.simplefilter("ignore")
-            tensor = torch._make_per_channel_quantized_tensor(values, scale.double(),
-                                                              torch.zeros(len(scale), dtype=torch.int64), 0)
+            tensor = torch._make_per_channel_quantized_tensor(
+                values, scale.double(), torch.zeros(len(scale), dtype=torch.int64), 0
+            )
             self.packed = torch.ops.quantized.linear_prepack(tensor, torch.zeros_like(self.bias))
         self.product = getattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
@@ -313,7 +316,7 @@ class Int8WeightLinear(nn.Module):
         super().__init__()
         self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # instead of scales, which it rounds to bfloat16
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # instead of scales, which it rounds to bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).bfloat16()

@@ -58,9 +58,10 @@ class CudaGraphRunner:
 
     def _record(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self.device), torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream,
-                capture_error_mode="thread_local"):         # other threads may use the GPU meanwhile
+        with (
+            torch.cuda.device(self.device),
+            torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
+        ):  # other threads may use the GPU meanwhile
             function()
         return graph
 
@@ -84,7 +85,7 @@ class HostDeviceTensor:
         self.host.copy_(self.device, non_blocking=True)
 
 
-SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
+SMALLEST_BUCKET = 64  # own positions; each next bucket is twice as long, the last one is the capacity
 
 
 class StaticDecoder(TorchDecoder):
@@ -99,13 +100,22 @@ class StaticDecoder(TorchDecoder):
         smallest: positions of the first bucket.
     """
 
-    def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
-                 prefixes: int = 1, max_prefix_length: int | None = None, run: StepRunner = run_eagerly,
-                 smallest: int = SMALLEST_BUCKET):
+    def __init__(
+        self,
+        network: Any,
+        lanes: int,
+        capacity: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        prefixes: int = 1,
+        max_prefix_length: int | None = None,
+        run: StepRunner = run_eagerly,
+        smallest: int = SMALLEST_BUCKET,
+    ):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
         self.capacity, self.run, self.smallest = capacity, run, smallest
         self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
-        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)     # lanes' lengths, then prefix indices
+        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)  # lanes' lengths, then prefix indices
         self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
@@ -121,8 +131,9 @@ class StaticDecoder(TorchDecoder):
         return predicted
 
     @torch.inference_mode()
-    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
-             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         if columns.shape[1] > 1:
             return super().step(columns, lengths, first_lane, prefix_indices)
         with torch_memory_errors():
@@ -133,8 +144,9 @@ class StaticDecoder(TorchDecoder):
                 torch.cuda.current_stream(self.device).synchronize()
             return self.hidden.host.numpy()[requested].copy(), self.logits.host.numpy()[requested].copy()
 
-    def _launch(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
-                prefix_indices: np.ndarray | None) -> slice:
+    def _launch(
+        self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefix_indices: np.ndarray | None
+    ) -> slice:
         """Start a step of one column for each lane; returns the lanes that were requested."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
@@ -165,8 +177,8 @@ class StaticDecoder(TorchDecoder):
         """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
-        prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))     # (lanes, heads, 1, prefix)
-        own_scores = q @ keys.transpose(2, 3)                                               # (lanes, heads, 1, bucket)
+        prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))  # (lanes, heads, 1, prefix)
+        own_scores = q @ keys.transpose(2, 3)  # (lanes, heads, 1, bucket)
         scores = torch.cat((prefix_scores, own_scores), dim=-1) + static.mask
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefix_scores.shape[-1], own_scores.shape[-1]), dim=-1)
@@ -203,14 +215,19 @@ class StaticStep:
     def __post_init__(self):
         device = self.lengths.device
         prefix_lengths = self.prefix_length[self.prefix_indices]
-        masked = torch.cat((torch.arange(self.prefix_capacity, device=device) >= prefix_lengths[:, None],
-                            torch.arange(self.bucket, device=device) > self.lengths[:, None]), dim=1)
+        masked = torch.cat(
+            (
+                torch.arange(self.prefix_capacity, device=device) >= prefix_lengths[:, None],
+                torch.arange(self.bucket, device=device) > self.lengths[:, None],
+            ),
+            dim=1,
+        )
         self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
         """Write new (lanes, heads, 1, w) to cache (lanes, heads, capacity + 1, w); return the positions to read."""
         cache[self.rows, :, self.lengths] = new[:, :, 0]
-        return cache[:, :, :self.bucket]
+        return cache[:, :, : self.bucket]
 
     def times_prefix(self, x: Tensor, prefixes: Tensor) -> Tensor:
         """x (lanes, heads, 1, n) times its lane's matrix in prefixes (prefixes, heads, n, m): (lanes, heads, 1, m).
@@ -218,7 +235,7 @@ class StaticStep:
         Every lane is multiplied with all prefixes, and the product with its own is selected. So each prefix is read
         once, where fused attention would need a copy per lane.
         """
-        product = x.transpose(0, 2) @ prefixes                      # (prefixes, heads, lanes, m)
+        product = x.transpose(0, 2) @ prefixes  # (prefixes, heads, lanes, m)
         if len(prefixes) == 1:
             return product.transpose(0, 2)
         return product[self.prefix_indices, :, self.rows][:, :, None]

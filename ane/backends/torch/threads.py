@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import torch
 
-WINDOW = 0.03               # seconds of calls that are judged together
-MOST_WAITING = 0.35         # seconds that threads may wait for a core, in a second
-SHORT_WAIT = 0.02           # seconds of waiting that are not judged yet: another program may need no more
-IDLE = 0.75                 # cores without work that let another thread in
-PATIENCE = 0.5, 8.0         # seconds before more threads are tried again: at first, and after many failures
+WINDOW = 0.03  # seconds of calls that are judged together
+MOST_WAITING = 0.35  # seconds that threads may wait for a core, in a second
+SHORT_WAIT = 0.02  # seconds of waiting that are not judged yet: another program may need no more
+IDLE = 0.75  # cores without work that let another thread in
+PATIENCE = 0.5, 8.0  # seconds before more threads are tried again: at first, and after many failures
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 TASKS = Path("/proc/self/task")
@@ -38,7 +38,7 @@ def seconds_waiting() -> float:
         try:
             with open(f"{task.path}/schedstat", "rb") as file:
                 waiting += int(file.read().split()[1])
-        except (FileNotFoundError, ProcessLookupError):     # it has ended before the file was opened, or since
+        except (FileNotFoundError, ProcessLookupError):  # it has ended before the file was opened, or since
             continue
     return waiting / 1e9
 
@@ -59,13 +59,13 @@ class ThreadNumbers:
 
     def __init__(self) -> None:
         self._thread, self._lock = threading.local(), threading.Lock()
-        self._lowered = 0                   # calls that run with a lowered number
-        self._last = self._before = 0       # set last for such a call; the number in its place without it
+        self._lowered = 0  # calls that run with a lowered number
+        self._last = self._before = 0  # set last for such a call; the number in its place without it
 
     def lower(self, limit: int | None) -> int:
         """Set at most ``limit`` for a call on this thread (``None``: no limit). Returns the number to ``restore``."""
         with self._lock:
-            most = now = torch.get_num_threads()        # the first call in a thread sets its number
+            most = now = torch.get_num_threads()  # the first call in a thread sets its number
             if not hasattr(self._thread, "met") and self._lowered and now == self._last:
                 most = self._before
             self._thread.met = True
@@ -87,12 +87,12 @@ class ThreadNumbers:
     def choose(self, count: int) -> None:
         """Choose the number for this thread, and for threads that torch meets from now on."""
         with self._lock:
-            torch.get_num_threads()         # without it, the first call in a thread would replace the number
+            torch.get_num_threads()  # without it, the first call in a thread would replace the number
             torch.set_num_threads(count)
             self._thread.met, self._last, self._before = True, count, count
 
 
-numbers = ThreadNumbers()           # one for the process, as torch has one
+numbers = ThreadNumbers()  # one for the process, as torch has one
 choose_threads = numbers.choose
 
 
@@ -106,12 +106,16 @@ class ThreadGovernor:
         waiting, idle, clock: where the seconds come from.
     """
 
-    def __init__(self, waiting: Callable[[], float] = seconds_waiting, idle: Callable[[], float] = seconds_idle,
-                 clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        waiting: Callable[[], float] = seconds_waiting,
+        idle: Callable[[], float] = seconds_idle,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock = threading.Lock()
-        self.limit: int | None = None       # threads that are used at most; None: as many as torch was told
-        self._patience, self._raised = PATIENCE[0], -math.inf       # seconds; when the limit was last raised
+        self.limit: int | None = None  # threads that are used at most; None: as many as torch was told
+        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds; when the limit was last raised
         try:
             self._begin_window(clock())
             self._watch_idle(clock())
@@ -126,8 +130,7 @@ class ThreadGovernor:
         self._watched, self._idled = now, self._idle()
 
     def begin(self, keeps_threads: bool = False) -> tuple[float, int]:
-        """Set the number of threads for a call on this thread, which may keep its number. Returns what ``end`` needs.
-        """
+        """Set the number of threads for a call on this thread. Returns the arguments of ``end``."""
         most = numbers.lower(None if keeps_threads else self.limit)
         return self._clock(), most
 
@@ -162,6 +165,7 @@ class ThreadGovernor:
 
 def governed(method: Method) -> Method:
     """Let the ``governor`` of the object choose the threads of a method, if it has one, unless it ``keeps_threads``."""
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         governor = self.governor
@@ -172,4 +176,5 @@ def governed(method: Method) -> Method:
             return method(self, *args, **kwargs)
         finally:
             governor.end(call_here)
-    return call     # type: ignore[return-value]
+
+    return call  # type: ignore[return-value]

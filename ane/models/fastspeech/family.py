@@ -27,9 +27,12 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
         function = smallest_fitting(functions, "the speech", frames=length, symbols=states.shape[1])
         frames, symbols = function.bucket["frames"], function.bucket["symbols"]
         matrix = np.zeros((1, 1, symbols, frames), np.float32)
-        matrix[0, 0, :states.shape[1], :length] = alignment[row, :, :length]
-        mel = function(states=pad_last_axis(states[row].T[None, :, None], symbols), alignment=matrix,
-                       inside=sequence_masks(length, frames)["inside"])["mel"]
+        matrix[0, 0, : states.shape[1], :length] = alignment[row, :, :length]
+        mel = function(
+            states=pad_last_axis(states[row].T[None, :, None], symbols),
+            alignment=matrix,
+            inside=sequence_masks(length, frames)["inside"],
+        )["mel"]
         rows.append(pad_last_axis(mel[0, :, 0, :length], alignment.shape[2]))
     return np.stack(rows)
 
@@ -37,14 +40,31 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
 # masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
 STAGES = {
     # the output's last channel is the log durations, the others are the encoder's states
-    "text": Stage("fastspeech", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
-                  TensorSpec(("B", "T", "C+1")), "text",
-                  Rows("symbols", ("states", "log_durations"), ("word_emb.weight",))),
+    "text": Stage(
+        "fastspeech",
+        {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
+        TensorSpec(("B", "T", "C+1")),
+        "text",
+        Rows("symbols", ("states", "log_durations"), ("word_emb.weight",)),
+    ),
     # the alignment repeats the states (ane.models.durations)
-    "mel": Stage("fastspeech", {"states": TensorSpec(("B", "T", "C")), "alignment": TensorSpec(("B", "T", "L")),
-                                "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "mel", run_mel),
-    "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
-                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"])),
+    "mel": Stage(
+        "fastspeech",
+        {
+            "states": TensorSpec(("B", "T", "C")),
+            "alignment": TensorSpec(("B", "T", "L")),
+            "mask": TensorSpec(("B", "L")),
+        },
+        TensorSpec(("B", "M", "L")),
+        "mel",
+        run_mel,
+    ),
+    "vocoder": Stage(
+        "vocoder",
+        {"mel": TensorSpec(("B", "M", "L"))},
+        TensorSpec(("B", 1, "256L")),
+        packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"]),
+    ),
 }
 
 
@@ -55,9 +75,15 @@ class FastSpeechFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)
 
-    def import_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                           vocoder: Path | None = None, precision: str | None = None,
-                           ignore_unknown: bool = False) -> Contents:
+    def import_checkpoints(
+        self,
+        path: Path,
+        config: Mapping[str, Any] | None = None,
+        where: str = "",
+        vocoder: Path | None = None,
+        precision: str | None = None,
+        ignore_unknown: bool = False,
+    ) -> Contents:
         return import_fastspeech(path, config, where, vocoder, precision, ignore_unknown)
 
     def source_files(self, path: Path, vocoder: Path | None = None) -> Mapping[str, Path]:

@@ -18,7 +18,7 @@ from ane.models.fastspeech.text import SYMBOLS
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from ane.system.errors import UserError
 
-HEAD_WIDTH = 64         # of queries, keys and values, whatever the width of the model
+HEAD_WIDTH = 64  # of queries, keys and values, whatever the width of the model
 
 
 class WideNorm(nn.LayerNorm):
@@ -53,7 +53,7 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)      # its rows: for each head q, then k, then v
+        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)  # its rows: for each head q, then k, then v
         self.attention = HeadAttention()
         self.fc = nn.Linear(heads * HEAD_WIDTH, width)
         self.residual = Residual()
@@ -61,8 +61,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         B, T, _ = x.shape
-        q, k, v = self.linear(x).view(B, T, self.heads, 3, HEAD_WIDTH).permute(3, 0, 2, 1, 4)       # each (B, h, T, 64)
-        bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]                                      # (B, 1, 1, T)
+        q, k, v = self.linear(x).view(B, T, self.heads, 3, HEAD_WIDTH).permute(3, 0, 2, 1, 4)  # each (B, h, T, 64)
+        bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]  # (B, 1, 1, T)
         return self.layer_norm(self.residual(self.fc(self.attention(q, k, v, bias)), x)) * mask
 
 
@@ -81,7 +81,7 @@ class ConvFeedForward(nn.Module):
         self.layer_norm = WideNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        inner = F.relu(self.w_1(x.transpose(1, 2)))                     # (B, inner, T)
+        inner = F.relu(self.w_1(x.transpose(1, 2)))  # (B, inner, T)
         if self.exact:
             inner = inner * mask.transpose(1, 2)
         return self.layer_norm(self.residual(self.w_2(inner).transpose(1, 2), x)) * mask
@@ -135,14 +135,14 @@ def position_table(length: int, width: int) -> Tensor:
 
 
 PADDINGS = ("exact", "published")
-DURATION_KERNEL = 3     # fixed in NVIDIA's class, as its padding of 1 is
+DURATION_KERNEL = 3  # fixed in NVIDIA's class, as its padding of 1 is
 
 
 @dataclass(frozen=True)
 class FastSpeechConfig(Config):
     """Sizes, named as the arguments of NVIDIA's class; its defaults (hparams/base.yaml) are the defaults."""
 
-    max_seq_len: int = 2048         # positions: the most symbols, and the most mel frames, of one pass
+    max_seq_len: int = 2048  # positions: the most symbols, and the most mel frames, of one pass
     d_model: int = 384
     phoneme_side_n_layer: int = 6
     phoneme_side_head: int = 2
@@ -153,7 +153,7 @@ class FastSpeechConfig(Config):
     fft_conv1d_kernel: int = 3
     duration_predictor_filter_size: int = 256
     n_mels: int = 80
-    embeddings: int = 149           # rows of the symbol table
+    embeddings: int = 149  # rows of the symbol table
     # "exact": masks between the convolutions, so a result does not depend on its padding; "published": none there, as
     # in NVIDIA's class, whose results change near the end of a padded text
     padding: str = "exact"
@@ -165,8 +165,10 @@ class FastSpeechConfig(Config):
         if self.fft_conv1d_kernel % 2 == 0:
             raise UserError(f"{where}: fft_conv1d_kernel must be odd, not {self.fft_conv1d_kernel}")
         if self.embeddings < len(SYMBOLS):
-            raise UserError(f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs "
-                            f"{len(SYMBOLS)}: it was trained on other symbols, which this version does not know")
+            raise UserError(
+                f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs "
+                f"{len(SYMBOLS)}: it was trained on other symbols, which this version does not know"
+            )
 
 
 class DurationPredictor(nn.Module):
@@ -209,11 +211,23 @@ class FastSpeech(nn.Module):
         self.config = config
         exact = config.padding == "exact"
         self.word_emb = nn.Embedding(config.embeddings, config.d_model)
-        self.phoneme_side = FFTStack(config.phoneme_side_n_layer, config.d_model, config.phoneme_side_head,
-                                     config.phoneme_side_conv1d_filter_size, config.fft_conv1d_kernel, exact)
+        self.phoneme_side = FFTStack(
+            config.phoneme_side_n_layer,
+            config.d_model,
+            config.phoneme_side_head,
+            config.phoneme_side_conv1d_filter_size,
+            config.fft_conv1d_kernel,
+            exact,
+        )
         self.length_regulator = LengthRegulator(config.d_model, config.duration_predictor_filter_size, exact)
-        self.mel_side = FFTStack(config.mel_side_n_layer, config.d_model, config.mel_side_head,
-                                 config.mel_side_conv1d_filter_size, config.fft_conv1d_kernel, exact)
+        self.mel_side = FFTStack(
+            config.mel_side_n_layer,
+            config.d_model,
+            config.mel_side_head,
+            config.mel_side_conv1d_filter_size,
+            config.fft_conv1d_kernel,
+            exact,
+        )
         self.mel_linear = nn.Linear(config.d_model, config.n_mels)
 
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -232,8 +246,17 @@ class FastSpeech(nn.Module):
         return self.mel_linear(self.mel_side(regulated, mask[..., None])).transpose(1, 2)
 
 
-NETWORKS = {network.name: network for network in (
-    Network("fastspeech", FastSpeech, FastSpeechConfig, "the FastSpeech checkpoint", half_precision=True,
-            for_speech=True),
-    Network("vocoder", MelHifigan, MelHifiganConfig, "the HiFi-GAN checkpoint", for_speech=True),
-)}
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network(
+            "fastspeech",
+            FastSpeech,
+            FastSpeechConfig,
+            "the FastSpeech checkpoint",
+            half_precision=True,
+            for_speech=True,
+        ),
+        Network("vocoder", MelHifigan, MelHifiganConfig, "the HiFi-GAN checkpoint", for_speech=True),
+    )
+}

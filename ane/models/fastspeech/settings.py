@@ -7,8 +7,8 @@ from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import checked
 
 SAMPLE_RATE = 22050
-HOP = 256               # samples of a mel frame
-HIGHEST = 8000.0        # Hz: upper end of the mel bands
+HOP = 256  # samples of a mel frame
+HIGHEST = 8000.0  # Hz: upper end of the mel bands
 
 
 @checked

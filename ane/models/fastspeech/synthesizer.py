@@ -11,13 +11,7 @@ from ane.backends.base import Backend
 from ane.bundles import Bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import HIGHEST, HOP, SAMPLE_RATE, FastSpeechSettings
-from ane.models.fastspeech.text import (
-    SymbolChunk,
-    halve,
-    split_into_symbols,
-    symbol_words,
-    unknown_phonemes,
-)
+from ane.models.fastspeech.text import SymbolChunk, halve, split_into_symbols, symbol_words, unknown_phonemes
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
 from ane.speech.chunks import RenderedChunk
 from ane.speech.request import SpeechContext, SpeechRequest
@@ -26,8 +20,10 @@ from ane.speech.words import timed_words
 from ane.system.errors import UserError
 from ane.text import normalise_upstream, shorten
 
-NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
-              "--vocoder and a HiFi-GAN checkpoint")
+NO_VOCODER = (
+    "this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
+    "--vocoder and a HiFi-GAN checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,13 @@ class FastSpeechSynthesizer(Speaker):
         return normalise_upstream
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[SymbolChunk]:
-        return split_into_symbols(context.passages(request, arpabet=True), request.settings.split, self.most_symbols,
-                                  request.settings.pause)
+        return split_into_symbols(
+            context.passages(request, arpabet=True), request.settings.split, self.most_symbols, request.settings.pause
+        )
 
-    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest,
-               context: SpeechContext) -> Iterator[RenderedChunk]:
+    def render(
+        self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext
+    ) -> Iterator[RenderedChunk]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
         so that it comes soon."""
         settings = request.settings if context.batched else replace(request.settings, batch=1)
@@ -83,13 +81,19 @@ class FastSpeechSynthesizer(Speaker):
         finally:
             self.backend.release()
 
-    def rendered(self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext,
-                 first: Sequence[int]) -> RenderedChunk:
+    def rendered(
+        self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext, first: Sequence[int]
+    ) -> RenderedChunk:
         """A chunk with its sound, whose facts are known."""
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
-        rendered.state(timed_words(part.chunk.text, symbol_words(part.chunk.ids), times), {"frames": part.frames},
-                       self.notes(part), mels=mel, durations=part.repeats)
+        rendered.state(
+            timed_words(part.chunk.text, symbol_words(part.chunk.ids), times),
+            {"frames": part.frames},
+            self.notes(part),
+            mels=mel,
+            durations=part.repeats,
+        )
         return rendered
 
     def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
@@ -99,23 +103,24 @@ class FastSpeechSynthesizer(Speaker):
             return
         if "vocoder" not in self.model.networks:
             yield griffin_lim(mel, SAMPLE_RATE, HIGHEST)
-        elif not first and self.backend.longest("vocoder", "frames") is not None:   # packages have their own windows
+        elif not first and self.backend.longest("vocoder", "frames") is not None:  # packages have their own windows
             yield self.mel_sound(mel)
         else:
             yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
 
-    def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float,
-               context: SpeechContext) -> list[EncodedChunk]:
+    def encode(
+        self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
+    ) -> list[EncodedChunk]:
         """Run the text side on chunks. A chunk that takes too many frames is split and encoded again. Raises UserError:
         a single word takes more frames than one pass can have."""
         waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
-            batch, waiting = waiting[:settings.batch], waiting[settings.batch:]
+            batch, waiting = waiting[: settings.batch], waiting[settings.batch :]
             with context.timeline.record("text"):
                 found = self.encode_batch(batch, settings, speed)
             for place, part in enumerate(found):
-                if part.frames > self.most_frames:        # those after it are encoded again, so order is kept
-                    waiting = [*self.shorter(part, settings, speed), *batch[place + 1:], *waiting]
+                if part.frames > self.most_frames:  # those after it are encoded again, so order is kept
+                    waiting = [*self.shorter(part, settings, speed), *batch[place + 1 :], *waiting]
                     break
                 done.append(part)
             context.progress("text", len(done), len(done) + len(waiting), "")
@@ -123,39 +128,44 @@ class FastSpeechSynthesizer(Speaker):
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings, speed: float) -> list[SymbolChunk]:
         """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
-        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols,
-                                                                         settings.pause)
+        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols, settings.pause)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
-            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {speed:g}, "
-                            f"and one pass takes at most {self.most_frames}: {advice}")
+            raise UserError(
+                f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {speed:g}, "
+                f"and one pass takes at most {self.most_frames}: {advice}"
+            )
         return pieces
 
-    def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings,
-                     speed: float) -> list[EncodedChunk]:
+    def encode_batch(
+        self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float
+    ) -> list[EncodedChunk]:
         """Run the text side once, on chunks padded to the longest of them."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
-            row[:len(chunk.ids)] = chunk.ids
+            row[: len(chunk.ids)] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(lengths, ids.shape[1]))
         speeds = np.array([[chunk.speed] for chunk in chunks], np.float32)
         frames = repeats(durations(encoded[..., -1]) / speeds, 1 / speed, settings.rounding)
-        return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
-                for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
+        return [
+            EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
+            for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))
+        ]
 
-    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings,
-             context: SpeechContext) -> Iterator[np.ndarray]:
+    def mels(
+        self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, context: SpeechContext
+    ) -> Iterator[np.ndarray]:
         """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
-            batch = parts[start:start + settings.batch]
+            batch = parts[start : start + settings.batch]
             with context.timeline.record("mel"):
                 silent = all(part.frames == 0 for part in batch)
                 mels = np.zeros((len(batch), bands, 0), np.float32) if silent else self.decode_batch(batch)
             context.progress("mel", start + len(batch), len(parts), "")
             for part, mel in zip(batch, mels, strict=True):
-                yield mel[:, :part.frames]
+                yield mel[:, : part.frames]
 
     def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
         """Run the mel side once: (B, M, L), L the most frames of a chunk."""
@@ -163,13 +173,17 @@ class FastSpeechSynthesizer(Speaker):
         states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)
         counts = np.zeros((len(parts), symbols), np.int64)
         for row, part in enumerate(parts):
-            states[row, :len(part.repeats)], counts[row, :len(part.repeats)] = part.states, part.repeats
-        return self.backend.run("mel", states=states, alignment=alignment_matrix(counts, frames.max()),
-                                mask=length_mask(frames, frames.max()))
+            states[row, : len(part.repeats)], counts[row, : len(part.repeats)] = part.states, part.repeats
+        return self.backend.run(
+            "mel",
+            states=states,
+            alignment=alignment_matrix(counts, frames.max()),
+            mask=length_mask(frames, frames.max()),
+        )
 
     def mel_sound(self, mel: np.ndarray) -> np.ndarray:
         """Mel (M, L) → sound (256·L,), by one call of HiFi-GAN."""
-        return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
+        return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][: mel.shape[1] * HOP]
 
     def notes(self, part: EncodedChunk) -> list[str]:
         """Warnings for the user."""
@@ -177,8 +191,9 @@ class FastSpeechSynthesizer(Speaker):
         if unknown := unknown_phonemes(part.chunk.text):
             notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
         if not part.frames:
-            notes.append(f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it "
-                         "rounds to 0")
+            notes.append(
+                f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it rounds to 0"
+            )
         return notes
 
 

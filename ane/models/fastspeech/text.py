@@ -16,8 +16,32 @@ from ane.text.passages import Passage
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
-CONSONANTS = ("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH",
-              "V", "W", "Y", "Z", "ZH")
+CONSONANTS = (
+    "B",
+    "CH",
+    "D",
+    "DH",
+    "F",
+    "G",
+    "HH",
+    "JH",
+    "K",
+    "L",
+    "M",
+    "N",
+    "NG",
+    "P",
+    "R",
+    "S",
+    "SH",
+    "T",
+    "TH",
+    "V",
+    "W",
+    "Y",
+    "Z",
+    "ZH",
+)
 PHONEMES = tuple(sorted([*CONSONANTS, *(vowel + stress for vowel in VOWELS for stress in ("", "0", "1", "2"))]))
 SYMBOLS = ("_", "-", *"!'(),.:;? ", *LETTERS, *(f"@{phoneme}" for phoneme in PHONEMES))
 IDS = {symbol: index for index, symbol in enumerate(SYMBOLS)}
@@ -40,8 +64,12 @@ def is_speakable(ids: list[int]) -> bool:
 
 def unknown_phonemes(text: str) -> list[str]:
     """What stands in braces in ``text`` and is no ARPAbet phoneme; it is not spoken."""
-    return [phoneme for inside in re.findall(r"\{(.+?)\}", text, re.DOTALL) for phoneme in inside.split()
-            if f"@{phoneme}" not in IDS]
+    return [
+        phoneme
+        for inside in re.findall(r"\{(.+?)\}", text, re.DOTALL)
+        for phoneme in inside.split()
+        if f"@{phoneme}" not in IDS
+    ]
 
 
 def _letter_ids(text: str) -> list[int]:
@@ -52,16 +80,18 @@ def _letter_ids(text: str) -> list[int]:
 class SymbolChunk(Chunk):
     """A piece of text spoken in one pass."""
 
-    ids: np.ndarray         # (T,) int64, at least one
+    ids: np.ndarray  # (T,) int64, at least one
 
     @property
     def length(self) -> int:
         return len(self.ids)
 
 
-def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None, most: int,
-                       pause: float = 0.0) -> list[SymbolChunk]:
+def split_into_symbols(
+    text: str | Sequence[Passage], lengths: tuple[int, int] | None, most: int, pause: float = 0.0
+) -> list[SymbolChunk]:
     """The chunks of a text, or of its passages, of at most ``most`` symbols. Arguments, errors: ``split_to_fit``."""
+
     def make(piece: str, passage: Passage) -> SymbolChunk | None:
         ids = text_to_ids(piece)
         return SymbolChunk(piece, np.array(ids, np.int64)) if is_speakable(ids) else None

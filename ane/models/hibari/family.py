@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ane.bundles.hub import Snapshot
 
 REPOSITORY = "maureesewilliams/hibari"
-TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
+TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # of the phonemes: for the prosody, and for the sound
 
 
 def two_frames(found: np.ndarray) -> np.ndarray:
@@ -36,13 +36,28 @@ def two_frames(found: np.ndarray) -> np.ndarray:
 
 STAGES = {
     # channels: the states for the prosody, those for the sound, and the log durations
-    "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
-                  TensorSpec(("B", "T", "P+C+1")), "text", Rows("symbols", tables=TABLES)),
+    "text": Stage(
+        "hibari",
+        {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
+        TensorSpec(("B", "T", "P+C+1")),
+        "text",
+        Rows("symbols", tables=TABLES),
+    ),
     # states repeated for their durations → f0 in Hz, and energy
-    "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
-                     TensorSpec(("B", "2S", 2)), "prosody", Rows("frames", finish=two_frames)),
-    "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
-                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra", Rows("frames")),
+    "prosody": Stage(
+        "hibari",
+        {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
+        TensorSpec(("B", "2S", 2)),
+        "prosody",
+        Rows("frames", finish=two_frames),
+    ),
+    "spectra": Stage(
+        "hibari",
+        {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
+        TensorSpec(("B", "L", SPECTRA * BINS)),
+        "spectra",
+        Rows("frames"),
+    ),
 }
 
 
@@ -57,7 +72,7 @@ class HibariFamily(ModelFamily):
         content = read_regular(path, MAX_GRAPH)
         return all(key in content for key in (b"pn.dur.0.weight", b"m.dec_in.weight"))
 
-    def import_checkpoints(self, path: Path) -> "Contents":      # type: ignore[override]
+    def import_checkpoints(self, path: Path) -> "Contents":  # type: ignore[override]
         try:
             from ane.models.hibari.published import import_published
         except ModuleNotFoundError as error:
@@ -65,7 +80,7 @@ class HibariFamily(ModelFamily):
 
         return import_published(path)
 
-    def source_files(self, path: Path) -> dict[str, Path]:      # type: ignore[override]
+    def source_files(self, path: Path) -> dict[str, Path]:  # type: ignore[override]
         return {path.name: path}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> "Snapshot":
@@ -73,8 +88,9 @@ class HibariFamily(ModelFamily):
 
         file = repository.removeprefix(REPOSITORY).strip("/")
         if not file:
-            raise UserError(f"{repository} has a file for each voice: name one, such as {REPOSITORY}/voices/"
-                            "am_fenrir_v2.int8.onnx")
+            raise UserError(
+                f"{repository} has a file for each voice: name one, such as {REPOSITORY}/voices/am_fenrir_v2.int8.onnx"
+            )
         found = download_files(REPOSITORY, (file,), revision=revision, kind="hibari", progress=progress)
         return Snapshot(found.revision, found.directory / file, found.files, found.licence)
 

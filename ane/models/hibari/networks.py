@@ -33,9 +33,11 @@ class PackedAttention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(B, T, C), bias (B, 1, 1, T) added to the scores → (B, T, C)."""
-        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2)      # each (B, h, T, C / h)
-                   for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1))
-        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias       # (B, h, T, T)
+        q, k, v = (
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2)  # each (B, h, T, C / h)
+            for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
+        )
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias  # (B, h, T, T)
         return self.out_proj((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
 
 
@@ -67,10 +69,10 @@ class PhonemeEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        x = self.emb(ids) * mask                                            # (B, T, C)
+        x = self.emb(ids) * mask  # (B, T, C)
         for block in self.convs:
             x = block(x, mask)
-        bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]              # (B, 1, 1, T)
+        bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]  # (B, 1, 1, T)
         for _ in range(self.repeats):
             x = self.attn(x, bias)
         return self.norm(x) * mask
@@ -93,8 +95,8 @@ class ProsodyNet(nn.Module):
         x = self.pro_in(states.transpose(1, 2)).transpose(1, 2) * mask
         for block in self.pro:
             x = block(x, mask)
-        found = self.pro_out(x.transpose(1, 2)).transpose(1, 2)             # (B, S, 4): f0, f0, energy, energy
-        found = found.unflatten(2, (2, 2)).transpose(2, 3).flatten(1, 2)    # (B, 2S, 2)
+        found = self.pro_out(x.transpose(1, 2)).transpose(1, 2)  # (B, S, 4): f0, f0, energy, energy
+        found = found.unflatten(2, (2, 2)).transpose(2, 3).flatten(1, 2)  # (B, 2S, 2)
         return torch.cat([found[..., :1] * PITCH_SCALE, found[..., 1:]], dim=2)
 
 
@@ -102,8 +104,9 @@ class SpectrumDecoder(FrameDecoder):
     """The sound's own phoneme encoder, and the decoder from its repeated states, log f0 and energy to spectra."""
 
     def __init__(self, config: HibariConfig):
-        super().__init__(config.width + 2, config.decoder_width, config.decoder_inner, config.decoder_layers,
-                         SPECTRA * BINS)
+        super().__init__(
+            config.width + 2, config.decoder_width, config.decoder_inner, config.decoder_layers, SPECTRA * BINS
+        )
         self.text = PhonemeEncoder(config.symbols, config.width, config.inner, config.heads, config.repeats)
 
 
@@ -118,7 +121,7 @@ class Hibari(nn.Module):
         """Phonemes (B, T) int64, mask (B, T) → (B, T, C' + C + 1): states for prosody and sound, log durations."""
         mask = mask[..., None]
         states = self.pn.text(ids, mask)
-        log_durations = self.pn.dur(states.transpose(1, 2)).transpose(1, 2)             # (B, T, 1)
+        log_durations = self.pn.dur(states.transpose(1, 2)).transpose(1, 2)  # (B, T, 1)
         return torch.cat([states, self.m.text(ids, mask), log_durations * mask], dim=-1)
 
     def prosody(self, states: Tensor, mask: Tensor) -> Tensor:

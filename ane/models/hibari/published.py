@@ -26,7 +26,7 @@ from ane.system.errors import UserError
 from ane.system.file_gate import read_regular
 
 PACKAGE = "packages/hibari-int8.onnx"
-PARTS = "m.", "pn."                     # how the names of parameters begin
+PARTS = "m.", "pn."  # how the names of parameters begin
 RELEASE = "hibari-tts 0.2.1"
 
 
@@ -44,13 +44,21 @@ class PublishedVoice:
         return self.teacher.startswith("b")
 
 
-VOICES = tuple(PublishedVoice(*row) for row in (
-    ("heart", "hibari.onnx", "5f70741d4e900f4e85d0037498736cc1b3e1b9a63a13546a5da1e63abf4fccd8", "af_heart"),
-    ("emma", "bf_emma.int8.onnx", "f709f0488ee63b583a22189a955aaf4257b9806dd330be3490661e53af0a89c1", "bf_emma"),
-    ("fenrir", "am_fenrir_v2.int8.onnx", "f59fbd87908c91f827bc21b1b89443757b9a8580db9eee20aa948deb731321f4",
-     "am_fenrir"),
-    ("fable", "bm_fable.int8.onnx", "c28529302f2d27cd12f62625c24425888c4e3c2675583100ec530259136b8bc6", "bm_fable"),
-    ("kore", "af_kore.int8.onnx", "346885752673e45d42f9864c9e2432094bc4b6385df060d4b83273da764d2fa9", "af_kore")))
+VOICES = tuple(
+    PublishedVoice(*row)
+    for row in (
+        ("heart", "hibari.onnx", "5f70741d4e900f4e85d0037498736cc1b3e1b9a63a13546a5da1e63abf4fccd8", "af_heart"),
+        ("emma", "bf_emma.int8.onnx", "f709f0488ee63b583a22189a955aaf4257b9806dd330be3490661e53af0a89c1", "bf_emma"),
+        (
+            "fenrir",
+            "am_fenrir_v2.int8.onnx",
+            "f59fbd87908c91f827bc21b1b89443757b9a8580db9eee20aa948deb731321f4",
+            "am_fenrir",
+        ),
+        ("fable", "bm_fable.int8.onnx", "c28529302f2d27cd12f62625c24425888c4e3c2675583100ec530259136b8bc6", "bm_fable"),
+        ("kore", "af_kore.int8.onnx", "346885752673e45d42f9864c9e2432094bc4b6385df060d4b83273da764d2fa9", "af_kore"),
+    )
+)
 
 
 def import_published(path: Path) -> Contents:
@@ -64,8 +72,10 @@ def import_published(path: Path) -> Contents:
     """
     known = next((voice for voice in VOICES if voice.file == path.name), None)
     if known and sha256_of(path) != known.sha256:
-        raise UserError(f"{path} has another SHA-256 than the voice {known.name} of {RELEASE}: download it again, or "
-                        "rename the file if it is another version")
+        raise UserError(
+            f"{path} has another SHA-256 than the voice {known.name} of {RELEASE}: download it again, or "
+            "rename the file if it is another version"
+        )
     model = read_model(path)
     weights = checked_weights(model, path)
     british = known.british if known else path.name.startswith(("bf_", "bm_"))
@@ -75,12 +85,18 @@ def import_published(path: Path) -> Contents:
         return [write_voice(model, weights, folder, path)]
 
     return Contents(
-        "hibari", path, configs={"hibari": config_of(model.graph, weights)}, packages=write_package,
+        "hibari",
+        path,
+        configs={"hibari": config_of(model.graph, weights)},
+        packages=write_package,
         tensors=lambda network: {key: torch.from_numpy(value.copy()) for key, value in weights.items()},
         default_voice=known.name if known else path.name.partition(".")[0],
-        settings={"british": True} if british else {}, clones=False, licence="Apache-2.0" if known else "",
+        settings={"british": True} if british else {},
+        clones=False,
+        licence="Apache-2.0" if known else "",
         source={"package": RELEASE, "file": path.name} if known else {"file": path.name},
-        description=f"A synthetic voice in the form of {RELEASE} (Maureese Williams).{learned}")
+        description=f"A synthetic voice in the form of {RELEASE} (Maureese Williams).{learned}",
+    )
 
 
 def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Path, path: Path) -> PackageRecord:
@@ -98,8 +114,14 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
     except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
         raise form_error(path, str(error)) from error
     return PackageRecord(
-        "hibari", "int8", PACKAGE, [record(folder, f"{PACKAGE}/{each.name}") for each in (file, *graphs)],
-        {each.stem: FunctionRecord(each.stem, {}) for each in graphs}, format="onnx", source={PUBLISHED: path.name})
+        "hibari",
+        "int8",
+        PACKAGE,
+        [record(folder, f"{PACKAGE}/{each.name}") for each in (file, *graphs)],
+        {each.stem: FunctionRecord(each.stem, {}) for each in graphs},
+        format="onnx",
+        source={PUBLISHED: path.name},
+    )
 
 
 def read_model(path: Path) -> ModelProto:
@@ -129,8 +151,11 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
     found = {key: value.shape for key, value in weights.items() if not key.endswith(SCALE)}
     for key in sorted(shapes.keys() | found.keys()):
         if shapes.get(key) != found.get(key):
-            raise form_error(path, f"its parameter {key} has the shape {found.get(key, 'of none')}, the network has "
-                                   f"{shapes.get(key, 'none of that name')}")
+            raise form_error(
+                path,
+                f"its parameter {key} has the shape {found.get(key, 'of none')}, the network has "
+                f"{shapes.get(key, 'none of that name')}",
+            )
     for key, value in weights.items():
         if not np.isfinite(value).all():
             raise UserError(f"{path} is damaged: {key} has NaN or infinite values; download it again")
@@ -170,8 +195,14 @@ def config_of(graph: GraphProto, weights: Mapping[str, np.ndarray]) -> HibariCon
     norms = Counter(node.input[1] for node in graph.node if node.op_type == "LayerNormalization")
     symbols, width = weights["m.text.emb.weight"].shape
     return HibariConfig(
-        symbols=symbols, width=width, inner=len(weights["m.text.attn.linear1.bias"]),
-        repeats=norms["m.text.attn.norm1.weight"], prosody_width=weights["pn.text.emb.weight"].shape[1],
-        prosody_inner=len(weights["pn.text.attn.linear1.bias"]), prosody_repeats=norms["pn.text.attn.norm1.weight"],
-        decoder_width=len(weights["m.dec_in.bias"]), decoder_inner=len(weights["m.dec.0.pw1.bias"]),
-        decoder_layers=len({key.split(".")[2] for key in weights if key.startswith("m.dec.")}))
+        symbols=symbols,
+        width=width,
+        inner=len(weights["m.text.attn.linear1.bias"]),
+        repeats=norms["m.text.attn.norm1.weight"],
+        prosody_width=weights["pn.text.emb.weight"].shape[1],
+        prosody_inner=len(weights["pn.text.attn.linear1.bias"]),
+        prosody_repeats=norms["pn.text.attn.norm1.weight"],
+        decoder_width=len(weights["m.dec_in.bias"]),
+        decoder_inner=len(weights["m.dec.0.pw1.bias"]),
+        decoder_layers=len({key.split(".")[2] for key in weights if key.startswith("m.dec.")}),
+    )

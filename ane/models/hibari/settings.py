@@ -12,8 +12,8 @@ from ane.system.checked import checked
 @checked
 class HibariSettings(SpeechSettings):
     split: tuple[int, int] | None = split_setting(100, 250)
-    pause: float = Field(0.0, ge=0, le=10)      # seconds between two chunks, beside the half second of the model
-    british: bool = False       # whether the voice speaks as in Britain; bundle.json says so
+    pause: float = Field(0.0, ge=0, le=10)  # seconds between two chunks, beside the half second of the model
+    british: bool = False  # whether the voice speaks as in Britain; bundle.json says so
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:

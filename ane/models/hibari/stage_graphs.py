@@ -21,11 +21,11 @@ from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
 
 IR_VERSION, OPSET = 10, 17
-INLINE = 128            # bytes; smaller tensors stay in the graph
+INLINE = 128  # bytes; smaller tensors stay in the graph
 BATCH, LENGTH = "batch", "length"
 SPECTRA_OUTPUTS = "lh", "theta", "ln", "lr", "phi"
-LEAST_DB = 35.0         # between a stage and its part of the graph: a rounding may differ, and move an int8 step
-PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])     # phonemes
+LEAST_DB = 35.0  # between a stage and its part of the graph: a rounding may differ, and move an int8 step
+PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # phonemes
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,17 @@ def cuts_of(graph: GraphProto) -> list[Cut]:
         frames = convs["m.dec_in.weight"].input[0]
         # the spectra before they are turned and split into five
         [spectra] = [node.output[0] for node in graph.node if node.op_type == "Add" and "m.head.bias" in node.input]
-        [repeated] = [node for node in graph.node if slow in node.output]       # states, for their durations
-        [sound] = [node.input[0] for node in graph.node if node.op_type == "Gather"
-                   and node.input[1] == repeated.input[1] and node.input[0] != states]
-        return [Cut("text", "ids", "ids", (states, sound, log_durations), "encoded"),
-                Cut("prosody", "states", slow, (prosody,), "prosody", sizes["pn.pro_in.weight"][1], 2),
-                Cut("spectra", "frames", frames, (spectra,), "spectra", sizes["m.dec_in.weight"][1], rows=True)]
+        [repeated] = [node for node in graph.node if slow in node.output]  # states, for their durations
+        [sound] = [
+            node.input[0]
+            for node in graph.node
+            if node.op_type == "Gather" and node.input[1] == repeated.input[1] and node.input[0] != states
+        ]
+        return [
+            Cut("text", "ids", "ids", (states, sound, log_durations), "encoded"),
+            Cut("prosody", "states", slow, (prosody,), "prosody", sizes["pn.pro_in.weight"][1], 2),
+            Cut("spectra", "frames", frames, (spectra,), "spectra", sizes["m.dec_in.weight"][1], rows=True),
+        ]
     except KeyError as error:
         raise ValueError(f"it has no {error.args[0]}") from error
 
@@ -96,8 +101,9 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
         graph = stage_graph(cut, part.graph)
         widen_convolutions(graph)
         share_weights(graph, places, weights.name)
-        written = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
-                                    producer_name="tortoise-ane")
+        written = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="tortoise-ane"
+        )
         check_shapes(written)
         file = folder / f"{cut.name}.onnx"
         file.write_bytes(written.SerializeToString(deterministic=True))
@@ -129,11 +135,11 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
 def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Run a graph, and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4          # fatal faults alone: the others are raised
+    options.log_severity_level = 4  # fatal faults alone: the others are raised
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         return dict(zip((one.name for one in session.get_outputs()), session.run(None, inputs), strict=True))
-    except Exception as error:              # the errors of ONNX Runtime have no other class in common
+    except Exception as error:  # the errors of ONNX Runtime have no other class in common
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         raise ValueError(f"ONNX Runtime cannot run it: {str(error).strip().splitlines()[0][:300]}") from error
@@ -152,11 +158,16 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
         return output
 
     made: list[NodeProto] = []
-    zero, one, two = (constant(name, np.array([value], np.int64))
-                      for name, value in (("zero", 0), ("one", 1), ("two", 2)))
+    zero, one, two = (
+        constant(name, np.array([value], np.int64)) for name, value in (("zero", 0), ("one", 1), ("two", 2))
+    )
     # number of positions: (1,) int64
-    count = add("Cast", add("ReduceSum", "mask", constant("axes", np.array([0, 1], np.int64)), output="stage/sum",
-                            keepdims=0), output="stage/count", to=TensorProto.INT64)
+    count = add(
+        "Cast",
+        add("ReduceSum", "mask", constant("axes", np.array([0, 1], np.int64)), output="stage/sum", keepdims=0),
+        output="stage/count",
+        to=TensorProto.INT64,
+    )
     count = add("Reshape", count, one, output="stage/n")
     total = add("Slice", add("Shape", "mask", output="stage/shape"), one, two, output="stage/total")
     inner = f"{cut.inner}/cut" if cut.inner == cut.value else cut.inner
@@ -169,20 +180,26 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
     channels = cut.outputs[0]
     if len(cut.outputs) > 1:
         channels = add("Concat", *cut.outputs, output="stage/channels", axis=1)
-    if cut.name == "prosody":       # f0, f0, energy, energy of two frames → frames in order, f0 in Hz
+    if cut.name == "prosody":  # f0, f0, energy, energy of two frames → frames in order, f0 in Hz
         split = add("Reshape", channels, constant("parts", np.array([1, 2, 2, -1], np.int64)), output="stage/parts4")
         turned = add("Transpose", split, output="stage/turned", perm=[0, 3, 2, 1])
         rows = add("Reshape", turned, constant("rows", np.array([1, -1, 2], np.int64)), output="stage/pairs")
         rows = add("Mul", rows, constant("scale", np.array([PITCH_SCALE, 1], np.float32)), output="stage/scaled")
     else:
         rows = channels if cut.rows else add("Transpose", channels, output="stage/rows_of_channels", perm=[0, 2, 1])
-    missing = add("Mul", add("Sub", total, count, output="stage/missing"),
-                  constant("rate", np.array([cut.rate], np.int64)), output="stage/padding")
+    missing = add(
+        "Mul",
+        add("Sub", total, count, output="stage/missing"),
+        constant("rate", np.array([cut.rate], np.int64)),
+        output="stage/padding",
+    )
     pads = add("Concat", constant("before", np.zeros(4, np.int64)), missing, zero, output="stage/pads", axis=0)
     add("Pad", rows, pads, output=cut.output)
     shape = [BATCH, LENGTH] + ([cut.channels] if cut.channels else [])
-    inputs = [helper.make_tensor_value_info(cut.value, TensorProto.FLOAT if cut.channels else TensorProto.INT64, shape),
-              helper.make_tensor_value_info("mask", TensorProto.FLOAT, [BATCH, LENGTH])]
+    inputs = [
+        helper.make_tensor_value_info(cut.value, TensorProto.FLOAT if cut.channels else TensorProto.INT64, shape),
+        helper.make_tensor_value_info("mask", TensorProto.FLOAT, [BATCH, LENGTH]),
+    ]
     output = helper.make_tensor_value_info(cut.output, TensorProto.FLOAT, [BATCH, None, None])
     return helper.make_graph([*before, *nodes, *made], cut.name, inputs, [output], constants)
 
@@ -200,11 +217,16 @@ def widen_convolutions(graph: GraphProto) -> None:
             [x, *parameters], [output] = node.input, node.output
             own = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
             before, after = own["pads"]
-            wide = {"group": own["group"], "pads": [0, before, 0, after],
-                    **{name: [1, *own[name]] for name in ("kernel_shape", "dilations", "strides")}}
-            nodes += [helper.make_node("Unsqueeze", [x, "stage/axis"], [f"{output}/wide_input"]),
-                      helper.make_node("Conv", [f"{output}/wide_input", *parameters], [f"{output}/wide"], **wide),
-                      helper.make_node("Squeeze", [f"{output}/wide", "stage/axis"], [output])]
+            wide = {
+                "group": own["group"],
+                "pads": [0, before, 0, after],
+                **{name: [1, *own[name]] for name in ("kernel_shape", "dilations", "strides")},
+            }
+            nodes += [
+                helper.make_node("Unsqueeze", [x, "stage/axis"], [f"{output}/wide_input"]),
+                helper.make_node("Conv", [f"{output}/wide_input", *parameters], [f"{output}/wide"], **wide),
+                helper.make_node("Squeeze", [f"{output}/wide", "stage/axis"], [output]),
+            ]
         else:
             nodes.append(node)
     del graph.node[:]
@@ -218,7 +240,7 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
     """
     content = weights.read_bytes()
     [length] = struct.unpack("<Q", content[:8])
-    header: Mapping[str, dict] = json.loads(content[8:8 + length])
+    header: Mapping[str, dict] = json.loads(content[8 : 8 + length])
     places = {}
     for name, entry in header.items():
         if name != "__metadata__":
@@ -227,8 +249,9 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
     return places
 
 
-def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]],
-                  file: str) -> None:
+def share_weights(
+    graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]], file: str
+) -> None:
     """Replace the graph's weights by references to the file. An int8 weight is stored transposed there.
 
     Raises:
@@ -237,10 +260,10 @@ def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...
     kept, transposes = [], []
     for tensor in graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.nbytes < INLINE or not array.any():        # such as zero points
+        if array.nbytes < INLINE or not array.any():  # such as zero points
             kept.append(tensor)
             continue
-        shape = tuple(size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2)     # not widened
+        shape = tuple(size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2)  # not widened
         place = places.get((array.tobytes(), shape))
         stored, name = array.shape, tensor.name
         if place is None and array.ndim == 2:
@@ -248,8 +271,7 @@ def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...
             transposes.append(helper.make_node("Transpose", [name], [tensor.name], perm=[1, 0]))
         if place is None:
             raise ValueError(f"its tensor {tensor.name} is not known")
-        outside = TensorProto(name=name, data_type=tensor.data_type, dims=stored,
-                              data_location=TensorProto.EXTERNAL)
+        outside = TensorProto(name=name, data_type=tensor.data_type, dims=stored, data_location=TensorProto.EXTERNAL)
         for key, value in zip(("location", "offset", "length"), (file, *place), strict=True):
             outside.external_data.add(key=key, value=str(value))
         kept.append(outside)

@@ -17,14 +17,14 @@ from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
 
-MOST_IDS = 402                  # of one pass: as the published program
-SLOW_FRAME = 2                  # frames of a slow one, in which durations count
-MOST_SILENCE = 4                # slow frames before a chunk: the model would wait for a third of a second
+MOST_IDS = 402  # of one pass: as the published program
+SLOW_FRAME = 2  # frames of a slow one, in which durations count
+MOST_SILENCE = 4  # slow frames before a chunk: the model would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
-GAIN = 1.7                      # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
-WHOLE_FRAMES = 256              # a chunk of at most so many is one call: its first sound waits 6 ms longer
-FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a longer chunk, and of any other, without margins
-STEP = 32       # calls have multiples of it: libraries keep compiled code for every length that they met
+GAIN = 1.7  # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
+WHOLE_FRAMES = 256  # a chunk of at most so many is one call: its first sound waits 6 ms longer
+FIRST_FRAMES, MOST_FRAMES = 24, 960  # of the first call of a longer chunk, and of any other, without margins
+STEP = 32  # calls have multiples of it: libraries keep compiled code for every length that they met
 
 
 class HibariSynthesizer(Speaker):
@@ -44,14 +44,21 @@ class HibariSynthesizer(Speaker):
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[PhonemeChunk]:
         most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
-        return split_into_phonemes(context.passages(request), request.settings.split, most,
-                                   lambda text: request.settings.pause, request.settings.british)
+        return split_into_phonemes(
+            context.passages(request),
+            request.settings.split,
+            most,
+            lambda text: request.settings.pause,
+            request.settings.british,
+        )
 
-    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest,
-               context: SpeechContext) -> Iterator[RenderedChunk]:
+    def render(
+        self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, context: SpeechContext
+    ) -> Iterator[RenderedChunk]:
         try:
-            yield from rendered_in_order(chunks, lambda rendered, own: self.sound(rendered, request, own), context,
-                                         self.backend.calls_at_once)
+            yield from rendered_in_order(
+                chunks, lambda rendered, own: self.sound(rendered, request, own), context, self.backend.calls_at_once
+            )
         finally:
             self.backend.release()
 
@@ -64,7 +71,7 @@ class HibariSynthesizer(Speaker):
         """
         chunk: Any = rendered.chunk
         speed = request.speed * chunk.speed
-        skip = max(speed, 1.0)          # frames for one that is spoken
+        skip = max(speed, 1.0)  # frames for one that is spoken
         with context.timeline.record("text"):
             states, counts = self.text(chunk, min(speed, 1.0))
             counts[0] = min(counts[0], int(MOST_SILENCE * skip))
@@ -72,12 +79,16 @@ class HibariSynthesizer(Speaker):
             f0, frames = self.prosody(states, counts)
         spoken = (np.arange(int(len(f0) / skip) or 1) * skip).astype(int)
         times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / skip
-        rendered.state(timed_words(chunk.text, chunk.spans, times), {"frames": len(spoken)}, durations=counts,
-                       pitch=f0[spoken])
+        rendered.state(
+            timed_words(chunk.text, chunk.spans, times), {"frames": len(spoken)}, durations=counts, pitch=f0[spoken]
+        )
         vocoder = HarmonicNoise(f0[spoken], request.seed or 0)
-        sounds = (vocoder.feed(piece) for spectra in self.spectra(frames, spoken)
-                  for piece in ([spectra] if context.batched or vocoder.done else np.split(spectra, [FIRST_FRAMES]))
-                  if len(piece))
+        sounds = (
+            vocoder.feed(piece)
+            for spectra in self.spectra(frames, spoken)
+            for piece in ([spectra] if context.batched or vocoder.done else np.split(spectra, [FIRST_FRAMES]))
+            if len(piece)
+        )
         for samples in context.timeline.record_each("vocode", sounds):
             samples *= np.float32(GAIN)
             yield np.clip(samples, -1, 1, out=samples)
@@ -85,7 +96,7 @@ class HibariSynthesizer(Speaker):
     def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""
         for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
-        slow = for_prosody.repeat(counts, axis=0)                                           # (S, P)
+        slow = for_prosody.repeat(counts, axis=0)  # (S, P)
         prosody = np.concatenate(list(self.in_windows("prosody", "states", slow, SLOW_FRAME)))
         f0 = np.ascontiguousarray(prosody[:, 0])
         pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
@@ -108,8 +119,9 @@ class HibariSynthesizer(Speaker):
         encoded = self.backend.run("text", ids=ids, mask=length_mask(np.array([length]), ids.shape[1]))[0, :length]
         return encoded[:, :-1], np.maximum(repeats(durations(encoded[:, -1]), 1 / speed), 1)
 
-    def in_windows(self, stage: str, name: str, x: np.ndarray, rate: int = 1,
-                   first: int = MOST_FRAMES) -> Iterator[np.ndarray]:
+    def in_windows(
+        self, stage: str, name: str, x: np.ndarray, rate: int = 1, first: int = MOST_FRAMES
+    ) -> Iterator[np.ndarray]:
         """The output of a stage for x (N, C), window after window, (rate · n, C') each: as for the whole at once.
 
         Args:
@@ -125,7 +137,7 @@ class HibariSynthesizer(Speaker):
             window = np.zeros((1, min(-(-length // STEP) * STEP, longest or 10**9), x.shape[1]), np.float32)
             window[0, :length] = x[begin:end]
             mask = length_mask(np.array([length]), window.shape[1])
-            yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin):rate * (stop - begin)]
+            yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin) : rate * (stop - begin)]
             done, size = stop, most
 
 

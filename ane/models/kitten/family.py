@@ -22,7 +22,7 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 TYPES = ("ONNX1", "ONNX2")
-OWNER = "KittenML"          # of the published repositories
+OWNER = "KittenML"  # of the published repositories
 
 
 def import_kitten(folder: Path) -> Contents:
@@ -52,8 +52,11 @@ def read_config(path: Path) -> dict[str, Any]:
 def files_named_by(path: Path) -> dict[str, Path]:
     """A config.json and the files it names, by role; they need not be there. Raises UserError: it is damaged."""
     config = read_config(path)
-    return {"config": path, "graph": path.parent / _file_name(path, config, "model_file"),
-            "voices": path.parent / _file_name(path, config, "voices")}
+    return {
+        "config": path,
+        "graph": path.parent / _file_name(path, config, "model_file"),
+        "voices": path.parent / _file_name(path, config, "voices"),
+    }
 
 
 def read_voices(path: Path, tables_path: Path) -> StyleVoices:
@@ -82,7 +85,8 @@ def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[ty
     """An optional object of config.json whose values are of one kind."""
     values = config.get(key) or {}
     if not isinstance(values, dict) or any(
-            not isinstance(value, kind) or isinstance(value, bool) for value in values.values()):
+        not isinstance(value, kind) or isinstance(value, bool) for value in values.values()
+    ):
         raise UserError(f"{path}: {key} must map voices to {'names' if kind is str else 'numbers'}")
     return values
 
@@ -103,10 +107,10 @@ class KittenFamily(StyleFamily):
     def recognises(self, path: Path) -> bool:
         return is_kitten_folder(path)
 
-    def import_checkpoints(self, path: Path) -> Contents:      # type: ignore[override]
+    def import_checkpoints(self, path: Path) -> Contents:  # type: ignore[override]
         return import_kitten(path)
 
-    def source_files(self, path: Path) -> dict[str, Path]:      # type: ignore[override]
+    def source_files(self, path: Path) -> dict[str, Path]:  # type: ignore[override]
         return {file.name: file for file in files_named_by(path / CONFIG_FILE).values()}
 
     def voices(self, model: Bundle) -> StyleVoices:
@@ -116,8 +120,10 @@ class KittenFamily(StyleFamily):
         """Of the three files, which config.json names."""
         get = partial(download_files, repository, kind=self.title, progress=progress)
         config = get((CONFIG_FILE,), revision=revision)
-        return get(tuple(file.name for file in files_named_by(config.directory / CONFIG_FILE).values()),
-                   revision=config.revision)
+        return get(
+            tuple(file.name for file in files_named_by(config.directory / CONFIG_FILE).values()),
+            revision=config.revision,
+        )
 
 
 FAMILY = KittenFamily()

@@ -16,28 +16,83 @@ from dataclasses import dataclass
 from ane.system.errors import UserError
 from ane.text import shorten
 
-SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+SMALL = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 GROUPS = ("", " thousand", " million", " billion", " trillion")
-IRREGULAR_ORDINALS = {"one": "first", "two": "second", "three": "third", "four": "fourth", "five": "fifth",
-                      "six": "sixth", "seven": "seventh", "eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
+IRREGULAR_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "four": "fourth",
+    "five": "fifth",
+    "six": "sixth",
+    "seven": "seventh",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "₩": "won", "₿": "bitcoin"}
 SCALES = {"K": "thousand", "M": "million", "B": "billion", "T": "trillion"}
 UNIT_NAMES = {
-    "km": "kilometers", "kg": "kilograms", "mg": "milligrams", "ml": "milliliters",
-    "gb": "gigabytes", "mb": "megabytes", "kb": "kilobytes", "tb": "terabytes",
-    "hz": "hertz", "khz": "kilohertz", "mhz": "megahertz", "ghz": "gigahertz",
-    "mph": "miles per hour", "kph": "kilometers per hour",
-    "ms": "milliseconds", "ns": "nanoseconds", "µs": "microseconds",
-    "°c": "degrees Celsius", "c°": "degrees Celsius", "°f": "degrees Fahrenheit", "f°": "degrees Fahrenheit",
+    "km": "kilometers",
+    "kg": "kilograms",
+    "mg": "milligrams",
+    "ml": "milliliters",
+    "gb": "gigabytes",
+    "mb": "megabytes",
+    "kb": "kilobytes",
+    "tb": "terabytes",
+    "hz": "hertz",
+    "khz": "kilohertz",
+    "mhz": "megahertz",
+    "ghz": "gigahertz",
+    "mph": "miles per hour",
+    "kph": "kilometers per hour",
+    "ms": "milliseconds",
+    "ns": "nanoseconds",
+    "µs": "microseconds",
+    "°c": "degrees Celsius",
+    "c°": "degrees Celsius",
+    "°f": "degrees Fahrenheit",
+    "f°": "degrees Fahrenheit",
 }
-DECADES = ("hundreds", "tens", "twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties",
-           "nineties")
+DECADES = (
+    "hundreds",
+    "tens",
+    "twenties",
+    "thirties",
+    "forties",
+    "fifties",
+    "sixties",
+    "seventies",
+    "eighties",
+    "nineties",
+)
 
 
 def currency_words(match: re.Match[str]) -> str:
-    """"$4.99" → "four dollars and ninety-nine cents"; "$2.5M" → "two point five million dollars"."""
+    """ "$4.99" → "four dollars and ninety-nine cents"; "$2.5M" → "two point five million dollars"."""
     unit, amount, scale = CURRENCIES[match[1]], match[2].replace(",", ""), match[3]
     if scale:
         return f"{number_words(amount)} {SCALES[scale]} {unit}s"
@@ -56,7 +111,7 @@ def measure_words(text: str) -> str:
 
 
 def time_words(match: re.Match[str]) -> str:
-    """"9:05 AM" → "nine oh five am"; "14:00" → "fourteen hundred". Seconds are left out."""
+    """ "9:05 AM" → "nine oh five am"; "14:00" → "fourteen hundred". Seconds are left out."""
     hour, minutes = cardinal_words(int(match[1])), int(match[2])
     half = f" {match[4].lower()}" if match[4] else ""
     if minutes == 0:
@@ -65,7 +120,7 @@ def time_words(match: re.Match[str]) -> str:
 
 
 def fraction_words(match: re.Match[str]) -> str:
-    """"3/4" → "three quarters"; "1/2" → "one half". A denominator of 0 stays as it is."""
+    """ "3/4" → "three quarters"; "1/2" → "one half". A denominator of 0 stays as it is."""
     count, parts = int(match[1]), int(match[2])
     if parts == 0:
         return match[0]
@@ -77,7 +132,7 @@ def fraction_words(match: re.Match[str]) -> str:
 
 
 def decade_words(match: re.Match[str]) -> str:
-    """"80s" → "eighties"; "1980s" → "nineteen eighties"."""
+    """ "80s" → "eighties"; "1980s" → "nineteen eighties"."""
     century, decade = divmod(int(match[1]), 10)
     if int(match[1]) < 10:
         return DECADES[decade]
@@ -85,7 +140,7 @@ def decade_words(match: re.Match[str]) -> str:
 
 
 def grouped_number_words(match: re.Match[str]) -> str:
-    """"1,234.50" → "one thousand two hundred thirty-four point five zero"; long integers are rounded to a float."""
+    """ "1,234.50" → "one thousand two hundred thirty-four point five zero"; long integers are rounded to a float."""
     number = match[0].replace(",", "")
     if "." in number:
         return decimal_words(number)
@@ -157,12 +212,12 @@ def ordinal_words(n: int) -> str:
     return before + found + IRREGULAR_ORDINALS.get(last, last)
 
 
-MAX_WORD = 1000             # characters: some patterns take quadratic time within a word
-MAXIMUM = 400               # characters of a chunk, before a comma is added
-MARKS = ".!?,;:"            # a chunk that ends in one of these gets no comma
+MAX_WORD = 1000  # characters: some patterns take quadratic time within a word
+MAXIMUM = 400  # characters of a chunk, before a comma is added
+MARKS = ".!?,;:"  # a chunk that ends in one of these gets no comma
 
 NUMBER = r"\d+(?:\.\d+)?"
-GROUPED = r"[\d,]+(?:\.\d+)?"                           # with thousands separators; also commas alone
+GROUPED = r"[\d,]+(?:\.\d+)?"  # with thousands separators; also commas alone
 NO_DIGIT_BEFORE = r"(?<!\d-)(?<!\d)\b"
 NO_DIGIT_AFTER = r"\b(?!-\d)"
 UNITS = r"km|kg|mg|ml|gb|mb|kb|tb|hz|khz|mhz|ghz|mph|kph|°[cf]|[cf]°|ms|ns|µs"
@@ -189,36 +244,69 @@ class SpokenRule:
             return match[0]
 
 
-CONTRACTIONS = tuple((re.compile(rf"\b{pattern}\b", re.IGNORECASE), words) for pattern, words in (
-    ("can't", "cannot"), ("won't", "will not"), ("shan't", "shall not"), ("ain't", "is not"), ("let's", "let us"),
-    (r"(\w+)n't", r"\1 not"), (r"(\w+)'re", r"\1 are"), (r"(\w+)'ve", r"\1 have"), (r"(\w+)'ll", r"\1 will"),
-    (r"(\w+)'d", r"\1 would"), (r"(\w+)'m", r"\1 am"), ("it's", "it is")))
+CONTRACTIONS = tuple(
+    (re.compile(rf"\b{pattern}\b", re.IGNORECASE), words)
+    for pattern, words in (
+        ("can't", "cannot"),
+        ("won't", "will not"),
+        ("shan't", "shall not"),
+        ("ain't", "is not"),
+        ("let's", "let us"),
+        (r"(\w+)n't", r"\1 not"),
+        (r"(\w+)'re", r"\1 are"),
+        (r"(\w+)'ve", r"\1 have"),
+        (r"(\w+)'ll", r"\1 will"),
+        (r"(\w+)'d", r"\1 would"),
+        (r"(\w+)'m", r"\1 am"),
+        ("it's", "it is"),
+    )
+)
 
 # In this order: a form must be replaced before the rule for a part of it sees it.
-NUMBER_RULES = tuple(SpokenRule(re.compile(pattern), words) for pattern, words in (
-    (r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b", lambda match: " dot ".join(map(digit_words, match.groups()))),
-    (r"(?<!\d)-\.(\d)", lambda match: f"-0.{match[1]}"),
-    (r"(?<!\d)\.(\d)", lambda match: f"0.{match[1]}"),
-    (rf"([$€£¥₹₩₿])\s*({GROUPED})\s*([KMBT])?(?![a-zA-Z\d])", currency_words),
-    (rf"(-?{GROUPED})\s*%", lambda match: f"{measure_words(match[1].replace(',', ''))} percent"),   # "-2.50%"
-    (rf"(?<![a-zA-Z\d])(-?{NUMBER})[eE]([+-]?\d+)(?![a-zA-Z\d])",        # "1e-4"
-     lambda match: f"{number_words(match[1])} times ten to the {cardinal_words(int(match[2]))}"),
-    (r"(?i)\b(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?\b", time_words),
-    (r"(?i)\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal_words(int(match[1]))),
-    (rf"(?i)({NUMBER})\s*({UNITS})\b",      # "25°C"
-     lambda match: f"{measure_words(match[1])} {UNIT_NAMES.get(match[2].lower(), match[2])}"),
-    (rf"(?<![a-zA-Z])({NUMBER})\s*([KMBT])(?![a-zA-Z\d])",
-     lambda match: f"{number_words(match[1])} {SCALES[match[2]]}"),
-    (r"\b(\d+)\s*/\s*(\d+)\b", fraction_words),
-    (r"\b(\d{1,3})0s\b", decade_words),
-    # telephone numbers, digit by digit
-    *((pattern, lambda match: " ".join(map(digit_words, match.groups()))) for pattern in (
-        rf"{NO_DIGIT_BEFORE}(\d{{1,2}})-(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
-        rf"{NO_DIGIT_BEFORE}(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
-        rf"(?<!\d-)\b(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}")),
-    (r"(?<!\w)(\d+)-(\d+)(?!\w)", lambda match: f"{cardinal_words(int(match[1]))} to {cardinal_words(int(match[2]))}"),
-    (r"\b([a-zA-Z][a-zA-Z0-9]*)-(\d[\d.]*)(?=[^\d.]|$)", lambda match: f"{match[1]} {match[2]}"),
-    (rf"(?<![a-zA-Z])-?{GROUPED}", grouped_number_words)))
+NUMBER_RULES = tuple(
+    SpokenRule(re.compile(pattern), words)
+    for pattern, words in (
+        (
+            r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b",
+            lambda match: " dot ".join(map(digit_words, match.groups())),
+        ),
+        (r"(?<!\d)-\.(\d)", lambda match: f"-0.{match[1]}"),
+        (r"(?<!\d)\.(\d)", lambda match: f"0.{match[1]}"),
+        (rf"([$€£¥₹₩₿])\s*({GROUPED})\s*([KMBT])?(?![a-zA-Z\d])", currency_words),
+        (rf"(-?{GROUPED})\s*%", lambda match: f"{measure_words(match[1].replace(',', ''))} percent"),  # "-2.50%"
+        (
+            rf"(?<![a-zA-Z\d])(-?{NUMBER})[eE]([+-]?\d+)(?![a-zA-Z\d])",  # "1e-4"
+            lambda match: f"{number_words(match[1])} times ten to the {cardinal_words(int(match[2]))}",
+        ),
+        (r"(?i)\b(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?\b", time_words),
+        (r"(?i)\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal_words(int(match[1]))),
+        (
+            rf"(?i)({NUMBER})\s*({UNITS})\b",  # "25°C"
+            lambda match: f"{measure_words(match[1])} {UNIT_NAMES.get(match[2].lower(), match[2])}",
+        ),
+        (
+            rf"(?<![a-zA-Z])({NUMBER})\s*([KMBT])(?![a-zA-Z\d])",
+            lambda match: f"{number_words(match[1])} {SCALES[match[2]]}",
+        ),
+        (r"\b(\d+)\s*/\s*(\d+)\b", fraction_words),
+        (r"\b(\d{1,3})0s\b", decade_words),
+        # telephone numbers, digit by digit
+        *(
+            (pattern, lambda match: " ".join(map(digit_words, match.groups())))
+            for pattern in (
+                rf"{NO_DIGIT_BEFORE}(\d{{1,2}})-(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
+                rf"{NO_DIGIT_BEFORE}(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
+                rf"(?<!\d-)\b(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
+            )
+        ),
+        (
+            r"(?<!\w)(\d+)-(\d+)(?!\w)",
+            lambda match: f"{cardinal_words(int(match[1]))} to {cardinal_words(int(match[2]))}",
+        ),
+        (r"\b([a-zA-Z][a-zA-Z0-9]*)-(\d[\d.]*)(?=[^\d.]|$)", lambda match: f"{match[1]} {match[2]}"),
+        (rf"(?<![a-zA-Z])-?{GROUPED}", grouped_number_words),
+    )
+)
 
 
 def preprocess(text: str) -> str:
@@ -229,9 +317,11 @@ def preprocess(text: str) -> str:
     """
     longest = max(text.split(), key=len, default="")
     if len(longest) > MAX_WORD:
-        raise UserError(f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
-                        "spoken: insert spaces")
-    before, end, after = unicodedata.normalize("NFC", text).rpartition(">")     # no tag can begin after the last ">"
+        raise UserError(
+            f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
+            "spoken: insert spaces"
+        )
+    before, end, after = unicodedata.normalize("NFC", text).rpartition(">")  # no tag can begin after the last ">"
     text = URL.sub("", TAG.sub(" ", before + end) + after)
     text = EMAIL.sub("", text) if "@" in text else text
     for pattern, words in CONTRACTIONS:
@@ -249,8 +339,11 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
     word; a word above ``maximum`` stays whole. A chunk without a mark at its end gets a comma.
     """
     sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
-    return [chunk if chunk.endswith(tuple(MARKS)) else f"{chunk}," for sentence in sentences
-            for chunk in _fill(sentence, maximum)]
+    return [
+        chunk if chunk.endswith(tuple(MARKS)) else f"{chunk},"
+        for sentence in sentences
+        for chunk in _fill(sentence, maximum)
+    ]
 
 
 def _fill(sentence: str, maximum: int) -> list[str]:

@@ -24,9 +24,9 @@ from ane.text import nothing_to_say_error
 from ane.text.english import normalise_cased
 from ane.text.passages import Passage
 
-Phonemizer = Callable[[str], str]       # English text → IPA with stress marks, punctuation kept
+Phonemizer = Callable[[str], str]  # English text → IPA with stress marks, punctuation kept
 
-END_ID = 10                             # "…", which ends every text
+END_ID = 10  # "…", which ends every text
 
 # espeak-ng has one state for the whole process: concurrent calls return wrong phonemes. Every call takes this lock.
 PHONEMIZER_LOCK = threading.RLock()
@@ -53,8 +53,10 @@ def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int,
             ids += [VOCABULARY[character] for character in piece if character in VOCABULARY]
             spans[index] = first, len(ids)
     aligned = len(words) == len(groups)
-    return (np.array([*ids, END_ID, 0], np.int64),
-            [(word, *spans[index]) for index, word in enumerate(words)] if aligned else [])
+    return (
+        np.array([*ids, END_ID, 0], np.int64),
+        [(word, *spans[index]) for index, word in enumerate(words)] if aligned else [],
+    )
 
 
 def load_espeak() -> Phonemizer:
@@ -70,22 +72,25 @@ def load_espeak() -> Phonemizer:
         from phonemizer.backend import EspeakBackend
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
-        raise UserError(f"KittenTTS needs {error.name} to convert text to phonemes: pip install '.[kitten]' "
-                        "(espeak-ng, GPL-3.0-or-later), or set phonemizer, a function from text to IPA") from error
+        raise UserError(
+            f"KittenTTS needs {error.name} to convert text to phonemes: pip install '.[kitten]' "
+            "(espeak-ng, GPL-3.0-or-later), or set phonemizer, a function from text to IPA"
+        ) from error
     try:
         EspeakWrapper.set_library(espeakng_loader.get_library_path())
         os.environ["ESPEAK_DATA_PATH"] = espeakng_loader.get_data_path()
         backend = EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
     except (RuntimeError, OSError) as error:
-        raise UserError(f"espeak-ng does not load: {error}; pip install --force-reinstall espeakng_loader "
-                        "phonemizer") from error
+        raise UserError(
+            f"espeak-ng does not load: {error}; pip install --force-reinstall espeakng_loader phonemizer"
+        ) from error
 
     return lambda text: backend.phonemize([text])[0]
 
 
-PUBLISHED_CUT = 5000        # samples that the published code cuts from the end of every chunk
-END_SILENCE = 0.1           # seconds of silence that may stay at the end of a chunk
-SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")      # in "U.S.A", which espeak-ng reads right as USA
+PUBLISHED_CUT = 5000  # samples that the published code cuts from the end of every chunk
+END_SILENCE = 0.1  # seconds of silence that may stay at the end of a chunk
+SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")  # in "U.S.A", which espeak-ng reads right as USA
 ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 
@@ -112,6 +117,7 @@ class KittenSynthesizer(StyleSpeaker):
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
         """The style of a chunk is the row with the number of its characters, as it is spoken."""
+
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             return self.chunk_of(piece, spoken_form(piece), passage, request, context)
 
@@ -121,19 +127,30 @@ class KittenSynthesizer(StyleSpeaker):
             texts = split_published(preprocess(request.text))
             if not texts:
                 raise nothing_to_say_error(request.text)
-            chunks = [chunk for text in texts
-                      if (chunk := self.chunk_of(text, text, Passage(text), request, context, empty=True))]
+            chunks = [
+                chunk
+                for text in texts
+                if (chunk := self.chunk_of(text, text, Passage(text), request, context, empty=True))
+            ]
             for chunk in chunks[:-1]:
                 chunk.final = False
             return chunks
 
-    def chunk_of(self, text: str, spoken: str, passage: Passage, request: SpeechRequest, context: SpeechContext,
-                 empty: bool = False) -> StyleChunk | None:
+    def chunk_of(
+        self,
+        text: str,
+        spoken: str,
+        passage: Passage,
+        request: SpeechRequest,
+        context: SpeechContext,
+        empty: bool = False,
+    ) -> StyleChunk | None:
         """The chunk of a text by what is ``spoken`` of it; None for one without a letter or digit, unless ``empty``."""
         if not (empty or any(map(str.isalnum, spoken))):
             return None
-        return self.chunk(text, *word_ids(phonemize(self.phonemizer, spoken), spoken), len(spoken), passage, request,
-                          context)
+        return self.chunk(
+            text, *word_ids(phonemize(self.phonemizer, spoken), spoken), len(spoken), passage, request, context
+        )
 
     def trimmed(self, wave: np.ndarray, settings: KittenSettings) -> tuple[np.ndarray, int]:
         return (cut_as_published if settings.published else trim_end)(wave), 0
@@ -147,7 +164,7 @@ def spoken_form(text: str) -> str:
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:
     """The waveform (S,) without its last 5000 samples; empty when it has no more."""
-    return wave[:max(0, len(wave) - PUBLISHED_CUT)]
+    return wave[: max(0, len(wave) - PUBLISHED_CUT)]
 
 
 def trim_end(wave: np.ndarray) -> np.ndarray:

@@ -28,13 +28,30 @@ from ane.system.files import read_json
 GRAPH_FILE, VOICES_FILE = "model.onnx", "voices.npz"
 VOCABULARY_FILES = CONFIG_FILE, "vocab.json", "tokenizer.json"
 DEFAULT_VOICE = "af_heart"
-METADATA = "kokoro_config"      # of the graph, with the vocabulary
+METADATA = "kokoro_config"  # of the graph, with the vocabulary
 
 # Kokoro 1.0's ids: those of KittenTTS but for 14, which that does not have there (kokoro_onnx/config.json of 0.6.1)
-VOCABULARY = {character: KITTEN_VOCABULARY[character] for character in (
-    ";:,.!?—… IOQSTWYabcdefhijklmnopqrstuvwxyzɑɐɒæβɔɕçɖðʤəɚɛɜɟɡɥɨɪʝɯɰŋɳɲɴøɸθœɹɾɻʁɽʂʃʈʧʊʋʌɣɤχʎʒʔˈˌːʰʲ↓→↗↘ᵻ")} | {
-    '"': 11, "(": 12, ")": 13, "“": 14, "”": 15, "\u0303": 17, "ʣ": 18, "ʥ": 19, "ʦ": 20, "ʨ": 21, "ᵝ": 22, "ꭧ": 23,
-    "A": 24, "ᵊ": 42}
+VOCABULARY = {
+    character: KITTEN_VOCABULARY[character]
+    for character in (
+        ";:,.!?—… IOQSTWYabcdefhijklmnopqrstuvwxyzɑɐɒæβɔɕçɖðʤəɚɛɜɟɡɥɨɪʝɯɰŋɳɲɴøɸθœɹɾɻʁɽʂʃʈʧʊʋʌɣɤχʎʒʔˈˌːʰʲ↓→↗↘ᵻ"
+    )
+} | {
+    '"': 11,
+    "(": 12,
+    ")": 13,
+    "“": 14,
+    "”": 15,
+    "\u0303": 17,
+    "ʣ": 18,
+    "ʥ": 19,
+    "ʦ": 20,
+    "ʨ": 21,
+    "ᵝ": 22,
+    "ꭧ": 23,
+    "A": 24,
+    "ᵊ": 42,
+}
 
 
 def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
@@ -43,19 +60,27 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
     folder, graph, tables = find_files(path, voices)
     content, archive = with_durations(graph), BytesIO()
     metadata = FAMILY.check_graph(content, graph)
-    np.savez(archive, **read_voices(tables).tables)     # type: ignore[arg-type]
+    np.savez(archive, **read_voices(tables).tables)  # type: ignore[arg-type]
     vocabulary = json.dumps({"vocab": find_vocabulary(folder, metadata)}, ensure_ascii=False) + "\n"
-    return Contents("kokoro", folder, files={
-        "config": (CONFIG_FILE, vocabulary.encode()), "graph": (GRAPH_FILE, content),
-        "voices": (VOICES_FILE, archive.getvalue())})
+    return Contents(
+        "kokoro",
+        folder,
+        files={
+            "config": (CONFIG_FILE, vocabulary.encode()),
+            "graph": (GRAPH_FILE, content),
+            "voices": (VOICES_FILE, archive.getvalue()),
+        },
+    )
 
 
 def read_voices(path: Path) -> StyleVoices:
     """The voices of a file or a folder. Raises UserError: they are missing, damaged, or those of KittenTTS."""
     tables = read_tables(path)
     if KITTEN_DEFAULT in tables:
-        raise UserError(f"{path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a model beside it: "
-                        "download the model again")
+        raise UserError(
+            f"{path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a model beside it: "
+            "download the model again"
+        )
     return StyleVoices(tables, DEFAULT_VOICE)
 
 
@@ -85,8 +110,10 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
         raise UserError(f"{folder} has the graphs {', '.join(file.name for file in graphs)}: name one of these files")
     found = voices or next(voices_in(folder), None)
     if found is None:
-        raise UserError(f"there are no voices beside {chosen}: a Kokoro model has voices*.bin, *.npz or the folder "
-                        "voices; name them with voices")
+        raise UserError(
+            f"there are no voices beside {chosen}: a Kokoro model has voices*.bin, *.npz or the folder "
+            "voices; name them with voices"
+        )
     return folder, chosen, found
 
 
@@ -109,15 +136,18 @@ def vocabulary_of(content: Any) -> dict[str, int] | None:
         return None
     inner = content.get("model")
     found = content.get("vocab") or (inner.get("vocab") if isinstance(inner, dict) else None)
-    known = isinstance(found, dict) and found and all(
-        len(character) == 1 and type(number) is int for character, number in found.items())
+    known = (
+        isinstance(found, dict)
+        and found
+        and all(len(character) == 1 and type(number) is int for character, number in found.items())
+    )
     return found if known else None
 
 
 VOICES = """alloy aoede bella heart jessica kore nicole nova river sarah sky
             adam echo eric fenrir liam michael onyx puck santa  alice emma isabella lily  daniel fable george lewis"""
-GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)     # American and British, female and male; how many of VOICES
-REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"         # of a repository
+GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)  # American and British, female and male; how many of VOICES
+REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"  # of a repository
 
 
 class KokoroFamily(StyleFamily):
@@ -130,15 +160,17 @@ class KokoroFamily(StyleFamily):
             return path.suffix == ".onnx"
         return bool(graphs_in(path)) and any(voices_in(path))
 
-    def import_checkpoints(self, path: Path, voices: Path | None = None) -> Contents:      # type: ignore[override]
+    def import_checkpoints(self, path: Path, voices: Path | None = None) -> Contents:  # type: ignore[override]
         return import_kokoro(path, voices)
 
-    def source_files(self, path: Path, voices: Path | None = None) -> dict[str, Path]:      # type: ignore[override]
+    def source_files(self, path: Path, voices: Path | None = None) -> dict[str, Path]:  # type: ignore[override]
         folder, graph, tables = find_files(path, voices)
         files = sorted(tables.glob("*.bin")) if tables.is_dir() else [tables]
         stated = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
-        return {file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name: file
-                for file in (*stated, graph, *files)}
+        return {
+            file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name: file
+            for file in (*stated, graph, *files)
+        }
 
     def voices(self, model: Bundle) -> StyleVoices:
         return read_voices(model.file("voices"))
@@ -146,8 +178,14 @@ class KokoroFamily(StyleFamily):
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         groups = [group for group, count in GROUPS for _ in range(count)]
         voices = [f"voices/{group}_{name}.bin" for group, name in zip(groups, VOICES.split(), strict=True)]
-        return download_files(repository, REQUIRED, (REQUIRED[0], "tokenizer.json", *voices), revision=revision,
-                              kind=self.title, progress=progress)
+        return download_files(
+            repository,
+            REQUIRED,
+            (REQUIRED[0], "tokenizer.json", *voices),
+            revision=revision,
+            kind=self.title,
+            progress=progress,
+        )
 
 
 FAMILY = KokoroFamily()

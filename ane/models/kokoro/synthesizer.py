@@ -15,10 +15,10 @@ from ane.text.english import normalise_cased
 from ane.text.passages import Passage
 from ane.text.phonemes import phonemise
 
-BRITISH = "bf_", "bm_"                      # how names of British voices begin
-PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
-FRAME, HOP = 2048, 512                      # samples of a frame, and between two, when silence is looked for
-SILENCE = 1e-6                              # of the loudest frame's power, −60 dB: a frame with no more is silent
+BRITISH = "bf_", "bm_"  # how names of British voices begin
+PAUSES = (".!?…", 0.25), (",;:", 0.1)  # seconds after a chunk that ends in one of these marks
+FRAME, HOP = 2048, 512  # samples of a frame, and between two, when silence is looked for
+SILENCE = 1e-6  # of the loudest frame's power, −60 dB: a frame with no more is silent
 
 
 class KokoroSynthesizer(StyleSpeaker):
@@ -39,22 +39,24 @@ class KokoroSynthesizer(StyleSpeaker):
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
         """The style of n phonemes is row n − 1."""
+
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
             ids, spans = symbol_ids(phonemise(piece, british), self.vocabulary)
             return self.chunk(piece, ids, spans, len(ids) - 3, passage, request, context) if spans else None
 
         with context.timeline.record("phonemes"):
-            return split_to_fit(context.passages(request), make, request.settings.split, MOST_IDS, "phonemes",
-                                self.pause)
+            return split_to_fit(
+                context.passages(request), make, request.settings.split, MOST_IDS, "phonemes", self.pause
+            )
 
     def pause(self, text: str) -> float:
         return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
 
     def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:
-        loud = np.flatnonzero(loud_frames(wave))        # at least the loudest
+        loud = np.flatnonzero(loud_frames(wave))  # at least the loudest
         begin = int(loud[0]) * HOP
-        return np.clip(wave[begin:(int(loud[-1]) + 1) * HOP], -1, 1), begin
+        return np.clip(wave[begin : (int(loud[-1]) + 1) * HOP], -1, 1), begin
 
 
 def loud_frames(wave: np.ndarray) -> np.ndarray:
@@ -64,7 +66,7 @@ def loud_frames(wave: np.ndarray) -> np.ndarray:
     """
     padded = np.pad(wave, FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]
-    power = np.maximum((frames ** 2).mean(axis=1), 1e-10)
+    power = np.maximum((frames**2).mean(axis=1), 1e-10)
     return power > SILENCE * power.max()
 
 

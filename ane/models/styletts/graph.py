@@ -19,18 +19,19 @@ from ane.bundles.family import ModelFamily
 from ane.models.styletts.voices import StyleVoices
 from ane.system.errors import UserError
 
-TOKENS = "tokens"                           # what older exports of Kokoro call the input_ids
-DURATION = "duration"                       # an output of newer exports
-CLIPPED = "/encoder/Clip_output_0"          # the same within older ones of Kokoro
-KINDS = {"int64": "tensor(int64)", "float32": "tensor(float)"}      # ONNX Runtime's names of types
+TOKENS = "tokens"  # what older exports of Kokoro call the input_ids
+DURATION = "duration"  # an output of newer exports
+CLIPPED = "/encoder/Clip_output_0"  # the same within older ones of Kokoro
+KINDS = {"int64": "tensor(int64)", "float32": "tensor(float)"}  # ONNX Runtime's names of types
 
 # the ids of phonemes of KittenTTS; Kokoro has most of them too (kittentts/onnx_model.py)
-PUNCTUATION = ';:,.!?¡¿—…"«»"" '        # the quotation mark three times; the last index of a character counts
+PUNCTUATION = ';:,.!?¡¿—…"«»"" '  # the quotation mark three times; the last index of a character counts
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-IPA = ("ɑɐɒæɓʙβɔɕçɗɖðʤəɘɚɛɜɝɞɟʄɡɠɢʛɦɧħɥʜɨɪʝɭɬɫɮʟɱɯɰŋɳɲɴøɵɸθœɶʘɹɺɾɻʀʁɽʂʃʈʧʉʊʋⱱʌɣɤʍχʎʏʑʐʒʔʡʕʢǀǁǂǃ"
-       "ˈˌːˑʼʴʰʱʲʷˠˤ˞↓↑→↗↘'\u0329'ᵻ")
-SYMBOLS = "$" + PUNCTUATION + LETTERS + IPA                                 # the pad first; 178, of which 175 differ
-VOCABULARY = {symbol: index for index, symbol in enumerate(SYMBOLS)}        # character → id
+IPA = (
+    "ɑɐɒæɓʙβɔɕçɗɖðʤəɘɚɛɜɝɞɟʄɡɠɢʛɦɧħɥʜɨɪʝɭɬɫɮʟɱɯɰŋɳɲɴøɵɸθœɶʘɹɺɾɻʀʁɽʂʃʈʧʉʊʋⱱʌɣɤʍχʎʏʑʐʒʔʡʕʢǀǁǂǃˈˌːˑʼʴʰʱʲʷˠˤ˞↓↑→↗↘'\u0329'ᵻ"
+)
+SYMBOLS = "$" + PUNCTUATION + LETTERS + IPA  # the pad first; 178, of which 175 differ
+VOCABULARY = {symbol: index for index, symbol in enumerate(SYMBOLS)}  # character → id
 
 
 def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -50,8 +51,12 @@ def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) 
 
 
 # the output: how long each phoneme is, zeros where the graph does not state it, and then the waveform
-SPEECH = Stage("graph", {"input_ids": TensorSpec((1, "T"), "int64"), "style": TensorSpec((1, 256)),
-                         "speed": TensorSpec((1,))}, TensorSpec(("T+S",)), packaged=run_speech)
+SPEECH = Stage(
+    "graph",
+    {"input_ids": TensorSpec((1, "T"), "int64"), "style": TensorSpec((1, 256)), "speed": TensorSpec((1,))},
+    TensorSpec(("T+S",)),
+    packaged=run_speech,
+)
 
 
 def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> str:
@@ -63,7 +68,8 @@ def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> st
         kind, shape = found[name]
         fits = len(shape) == len(spec.shape) and all(
             not isinstance(want, int) or got == want or not isinstance(got, int)
-            for want, got in zip(spec.shape, shape, strict=True))
+            for want, got in zip(spec.shape, shape, strict=True)
+        )
         if kind != KINDS[spec.dtype] or not fits:
             sizes = ", ".join(str(size) if isinstance(size, int) else "any" for size in shape)
             return f"its input {name} is {kind} ({sizes})"

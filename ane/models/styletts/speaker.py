@@ -20,20 +20,20 @@ from ane.text import shorten
 from ane.text.passages import Passage
 
 SAMPLE_RATE = 24000
-MOST_IDS = 510 + 2      # of one pass, with the pads
+MOST_IDS = 510 + 2  # of one pass, with the pads
 
-Spans = Sequence[tuple[str, int, int]]      # each word with its first id and the one after its last
+Spans = Sequence[tuple[str, int, int]]  # each word with its first id and the one after its last
 
 
 @dataclass(eq=False)
 class StyleChunk(Chunk):
     """A chunk with the graph's inputs."""
 
-    input_ids: np.ndarray       # (1, T) int64
+    input_ids: np.ndarray  # (1, T) int64
     style_row: int
-    style: np.ndarray           # (1, 256) float32, that row of the voice's table
-    graph_speed: np.ndarray     # (1,) float32: of the request, its passage and its voice
-    spans: Spans = ()           # none if they are not known
+    style: np.ndarray  # (1, 256) float32, that row of the voice's table
+    graph_speed: np.ndarray  # (1,) float32: of the request, its passage and its voice
+    spans: Spans = ()  # none if they are not known
 
     @property
     def length(self) -> int:
@@ -48,7 +48,7 @@ class StyleSpeaker(Speaker):
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        self.styles: StyleVoices = model.family.voices(model)       # type: ignore[attr-defined]
+        self.styles: StyleVoices = model.family.voices(model)  # type: ignore[attr-defined]
 
     @abstractmethod
     def trimmed(self, wave: np.ndarray, settings: Any) -> tuple[np.ndarray, int]:
@@ -64,24 +64,42 @@ class StyleSpeaker(Speaker):
 
     def voice_of_passage(self, passage: Passage, request: SpeechRequest, context: SpeechContext) -> str:
         """The own name of the voice of a passage."""
-        return (self.named_voice(passage.voice, request, context) if passage.voice
-                else self.voice_of(request, context))
+        return self.named_voice(passage.voice, request, context) if passage.voice else self.voice_of(request, context)
 
     def facts(self, request: SpeechRequest, voice: str) -> dict[str, Any]:
         return {"voice": voice, "speed": request.speed, "tokens": 0}
 
-    def chunk(self, text: str, ids: np.ndarray, spans: Spans, row: int, passage: Passage, request: SpeechRequest,
-              context: SpeechContext) -> StyleChunk:
+    def chunk(
+        self,
+        text: str,
+        ids: np.ndarray,
+        spans: Spans,
+        row: int,
+        passage: Passage,
+        request: SpeechRequest,
+        context: SpeechContext,
+    ) -> StyleChunk:
         """A chunk of ids (T,) int64, in its voice: the style is that of a row of the voice's table."""
         voice = self.voice_of_passage(passage, request, context)
-        return StyleChunk(text, ids[None], *self.styles.style(voice, row),
-                          self.styles.speed(voice, request.speed * passage.speed), spans)
+        return StyleChunk(
+            text,
+            ids[None],
+            *self.styles.style(voice, row),
+            self.styles.speed(voice, request.speed * passage.speed),
+            spans,
+        )
 
-    def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest,
-               context: SpeechContext) -> Iterator[RenderedChunk]:
+    def render(
+        self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext
+    ) -> Iterator[RenderedChunk]:
         """Each chunk as soon as it and those before it are computed, several at once."""
-        outputs = context.timeline.record_each("synthesis", self.backend.run_each("speech", [
-            {"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.graph_speed} for chunk in chunks]))
+        outputs = context.timeline.record_each(
+            "synthesis",
+            self.backend.run_each(
+                "speech",
+                [{"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.graph_speed} for chunk in chunks],
+            ),
+        )
         with closing_source(outputs):
             for done, chunk in enumerate(chunks, 1):
                 try:
@@ -92,8 +110,9 @@ class StyleSpeaker(Speaker):
                 wave, removed = self.trimmed(whole, request.settings)
                 context.progress("synthesis", done, len(chunks), "")
                 rendered = RenderedChunk(chunk, iter([wave]))
-                rendered.state(chunk_words(chunk, durations, len(whole), removed, len(wave)),
-                               {"tokens": chunk.input_ids.size})
+                rendered.state(
+                    chunk_words(chunk, durations, len(whole), removed, len(wave)), {"tokens": chunk.input_ids.size}
+                )
                 yield rendered
 
 

@@ -26,9 +26,13 @@ from ane.text.other_languages import LANGUAGES
 from ane.text.tokenizer import Tokenizer
 
 PATTERNS = (*(f"*{suffix}" for suffix in CHECKPOINTS), "pytorch_model.bin")
-WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model",
-            "ema")
-NESTED = 3                  # wrappers within each other, at most
+WRAPPERS = (
+    *dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper),
+    "state_dict",
+    "model",
+    "ema",
+)
+NESTED = 3  # wrappers within each other, at most
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
@@ -42,8 +46,10 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
-            raise UserError(f"{path} holds a tuple of tensors, such as a voice's latents, and no "
-                            "network: `ane voices add` or `-v` takes these")
+            raise UserError(
+                f"{path} holds a tuple of tensors, such as a voice's latents, and no "
+                "network: `ane voices add` or `-v` takes these"
+            )
         raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict; is it a renamed file?")
     beside: dict[str, Any] = {}
     for _ in range(NESTED):
@@ -61,8 +67,10 @@ def has_networks(path: Path) -> bool:
     if not (names := _names(entries)):
         for file in REQUIRED:
             if lacking := lacking_keys(entries, file, configs({}, "")):
-                raise UserError(f"{path} has most keys of Tortoise's {file}, but it lacks "
-                                f"{summarise_keys(lacking, SHOWN)}: get the file again, or save all of the network")
+                raise UserError(
+                    f"{path} has most keys of Tortoise's {file}, but it lacks "
+                    f"{summarise_keys(lacking, SHOWN)}: get the file again, or save all of the network"
+                )
     return bool(names)
 
 
@@ -82,17 +90,25 @@ def find_files(path: Path) -> dict[str, Path]:
     if not os.path.isdir(path):
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
-    found = next(filter(None, ({name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)}
-                               for folder in folders)), {})
-    if not set(REQUIRED) <= set(found):      # reading the keys of every file takes seconds
-        others = {file: _names(read_entries(file)[0]) for file in
-                  sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))
-                  if file not in found.values() and file.name != MEL_NORMS}
+    found = next(
+        filter(
+            None, ({name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)} for folder in folders)
+        ),
+        {},
+    )
+    if not set(REQUIRED) <= set(found):  # reading the keys of every file takes seconds
+        others = {
+            file: _names(read_entries(file)[0])
+            for file in sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))
+            if file not in found.values() and file.name != MEL_NORMS
+        }
         for name in (name for name in REQUIRED if name not in found):
             rivals = [str(file.relative_to(path)) for file in others if name in others[file]]
             if len(rivals) > 1:
-                raise UserError(f"{path} has {len(rivals)} checkpoints of what is officially {name}: "
-                                f"{', '.join(rivals)}; give one of them")
+                raise UserError(
+                    f"{path} has {len(rivals)} checkpoints of what is officially {name}: "
+                    f"{', '.join(rivals)}; give one of them"
+                )
         for file, names in others.items():
             found = dict.fromkeys(names, file) | found
     return {name: found[name] for name in OFFICIAL if name in found}
@@ -100,20 +116,25 @@ def find_files(path: Path) -> dict[str, Path]:
 
 def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -> None:
     """Raise UserError when a network that speech needs is neither in the files nor in ``base``."""
-    missing = [name for name in REQUIRED if name not in files
-               and not (base and set(networks_of(name)) <= set(base.networks))]
+    missing = [
+        name for name in REQUIRED if name not in files and not (base and set(networks_of(name)) <= set(base.networks))
+    ]
     if not missing:
         return
     if os.path.isfile(path / "bundle.json"):
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
     if os.path.isfile(path / "model_index.json"):
-        raise UserError(f"{path} is a pipeline of diffusers, of which no release has Tortoise: its layout is not read; "
-                        "get the official files that it was converted from")
+        raise UserError(
+            f"{path} is a pipeline of diffusers, of which no release has Tortoise: its layout is not read; "
+            "get the official files that it was converted from"
+        )
     found = f"; of the official files it has {', '.join(files)}" if files else ", nor any other checkpoint"
     if os.path.isfile(path):
         found = f": it is {' and '.join(files)}"
-    raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
-                    "a bundle that has them: base=NAME")
+    raise UserError(
+        f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
+        "a bundle that has them: base=NAME"
+    )
 
 
 def is_official_config(path: Path) -> bool:
@@ -124,9 +145,10 @@ def is_official_config(path: Path) -> bool:
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return True         # whoever reads it says what is wrong
-    return not isinstance(stated, dict) or not ({"model", "model_args"} <= set(stated) or "upsample_rates" in stated
-                                                or "model_type" in stated)
+        return True  # whoever reads it says what is wrong
+    return not isinstance(stated, dict) or not (
+        {"model", "model_args"} <= set(stated) or "upsample_rates" in stated or "model_type" in stated
+    )
 
 
 def check_vocoder(path: Path) -> None:
@@ -135,9 +157,11 @@ def check_vocoder(path: Path) -> None:
         raise UserError(f"vocoder {path}: {no_such_file(path)}", "vocoder")
     entries = read_entries(path)[0]
     if not is_bigvgan(entries):
-        raise UserError(f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose "
-                        "files have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
-                        "vocoder")
+        raise UserError(
+            f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose "
+            "files have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
+            "vocoder",
+        )
 
 
 def bigvgan_arguments(path: Path) -> dict[str, Any]:
@@ -163,8 +187,10 @@ def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
     ids = Tokenizer(tokenizer, source=source).ids
     token = max(ids, key=ids.__getitem__, default="")
     if token and ids[token] > text_tokens:
-        raise UserError(f"{source} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
-                        f"has ids up to {text_tokens}: add the tokenizer.json that the decoder was trained with")
+        raise UserError(
+            f"{source} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
+            f"has ids up to {text_tokens}: add the tokenizer.json that the decoder was trained with"
+        )
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:

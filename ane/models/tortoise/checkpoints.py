@@ -53,9 +53,15 @@ def packaged_file(name: str) -> Path:
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
 
 
-def import_tortoise(path: Path, config: Mapping[str, Any] | None = None, where: str = "the given config",
-                    base: Bundle | None = None, vocoder: Path | None = None, precision: str | None = None,
-                    ignore_unknown: bool = False) -> Contents:
+def import_tortoise(
+    path: Path,
+    config: Mapping[str, Any] | None = None,
+    where: str = "the given config",
+    base: Bundle | None = None,
+    vocoder: Path | None = None,
+    precision: str | None = None,
+    ignore_unknown: bool = False,
+) -> Contents:
     """Read the official .pth files of one directory, or one of them.
 
     A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package. Files of other names, and
@@ -89,10 +95,16 @@ def import_tortoise(path: Path, config: Mapping[str, Any] | None = None, where: 
         used = {name: match(name, sizes, entries, file) for official in held for name in networks_of(official)}
         parts = {part for found in used.values() for source in found.values() for part in source}
         check_surplus(entries, parts, file)
-        surplus.add(held[0], (key for key in entries if key not in parts),
-                    lambda key, names=tuple(used): is_unneeded(key, names, sizes), beside_it)
-        halves |= {PRECISION_NAMES.get(entries[part].dtype, "fp32") for part in next(
-            iter(used.get("autoregressive", {}).values()), ())}
+        surplus.add(
+            held[0],
+            (key for key in entries if key not in parts),
+            lambda key, names=tuple(used): is_unneeded(key, names, sizes),
+            beside_it,
+        )
+        halves |= {
+            PRECISION_NAMES.get(entries[part].dtype, "fp32")
+            for part in next(iter(used.get("autoregressive", {}).values()), ())
+        }
     if os.path.isdir(path):
         surplus.add_files(path, (*files.values(), folder / MEL_NORMS))
     if not ignore_unknown:
@@ -110,12 +122,21 @@ def import_tortoise(path: Path, config: Mapping[str, Any] | None = None, where: 
     md5 = _md5(files["autoregressive.pth"]) if "autoregressive" in own else base.decoder_md5
     voices, default_voice, notes = find_voices(folder, base, sizes, md5)
     return Contents(
-        "tortoise", path, configs={name: sizes[name] for name in networks}, tensors=tensors,
+        "tortoise",
+        path,
+        configs={name: sizes[name] for name in networks},
+        tensors=tensors,
         precision=precision or next(iter(halves), base.precision if base else "fp32"),
         trained=(config or {}).get("trained", True) is not False and (base is None or base.trained),
-        tokenizer=tokenizer, mel_norms=_mel_norms(folder, base), voices=voices, default_voice=default_voice,
+        tokenizer=tokenizer,
+        mel_norms=_mel_norms(folder, base),
+        voices=voices,
+        default_voice=default_voice,
         settings={**(base.settings if base else {}), **settings_of_tokenizer(tokenizer)},
-        source={"decoder_md5": md5} if md5 else {}, surplus=surplus, notes=notes)
+        source={"decoder_md5": md5} if md5 else {},
+        surplus=surplus,
+        notes=notes,
+    )
 
 
 def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tuple[dict[str, Path], Path]:
@@ -135,8 +156,9 @@ def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = 
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
 
-def sizes_of(files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str,
-             base: Bundle | None) -> dict[str, Any]:
+def sizes_of(
+    files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
+) -> dict[str, Any]:
     """The config of each network: the stated ones, those of ``base``, or the official ones; see ``import_tortoise``."""
     own = {name for file in files for name in networks_of(file)}
     stated = dict(config or {})
@@ -144,8 +166,11 @@ def sizes_of(files: Mapping[str, Path], config: Mapping[str, Any] | None, where:
         stated.setdefault(BIGVGAN, beside)
     sizes = configs(stated, where)
     if base:
-        sizes |= {name: base.config(name) for name in base.networks if name not in own
-                  or (config is None and NETWORKS[name].file not in stated)}
+        sizes |= {
+            name: base.config(name)
+            for name in base.networks
+            if name not in own or (config is None and NETWORKS[name].file not in stated)
+        }
     if "autoregressive" in own and not states_vocabulary(config or {}):
         entries, _ = _entries(files["autoregressive.pth"], sizes)
         sizes["autoregressive"] = with_vocabulary(sizes["autoregressive"], entries)
@@ -163,19 +188,29 @@ def _md5(file: Path) -> str:
         return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def find_voices(folder: Path, base: Bundle | None, sizes: Mapping[str, Any],
-            decoder_md5: str) -> tuple[dict[str, Path], str, list[str]]:
+def find_voices(
+    folder: Path, base: Bundle | None, sizes: Mapping[str, Any], decoder_md5: str
+) -> tuple[dict[str, Path], str, list[str]]:
     """The voices of the directory, else those of the base where their latents fit, which one speaks, and notes."""
     own = folder / "voices"
     if os.path.isdir(own):
         return {path.stem: path for path in own.glob("*.safetensors")}, "random", []
-    fits = base and base.voices and base.widths == tuple(
-        network.voice_width(sizes[name]) for name, network in NETWORKS.items() if network.voice_width)
+    fits = (
+        base
+        and base.voices
+        and base.widths
+        == tuple(network.voice_width(sizes[name]) for name, network in NETWORKS.items() if network.voice_width)
+    )
     if not fits:
         return {}, "random", []
-    notes = [] if base.decoder_md5 == decoder_md5 else [
-        f"The voices of {base.name} come with it. Its decoder made their latents: where they sound unlike their "
-        "speakers, make them again of clips with `ane voices add`"]
+    notes = (
+        []
+        if base.decoder_md5 == decoder_md5
+        else [
+            f"The voices of {base.name} come with it. Its decoder made their latents: where they sound unlike their "
+            "speakers, make them again of clips with `ane voices add`"
+        ]
+    )
     return {path.stem: path for path in base.voices.glob("*.safetensors")}, base.default_voice, notes
 
 

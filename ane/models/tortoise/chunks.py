@@ -19,9 +19,9 @@ WORD = re.compile(r"[\w']+")
 class TokenChunk(Chunk):
     """A piece of text spoken in one pass."""
 
-    tokens: list[int]       # the result of ``text_tokens``
-    index: int = 0          # position in its text; its random numbers depend on it
-    words: float = 1.0      # the result of ``spoken_words``
+    tokens: list[int]  # the result of ``text_tokens``
+    index: int = 0  # position in its text; its random numbers depend on it
+    words: float = 1.0  # the result of ``spoken_words``
 
     @property
     def length(self) -> int:
@@ -61,11 +61,15 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
     """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one). Raises
     UserError: more tokens than the decoder has text positions, or tokens that it does not know."""
     if len(ids) > max_text_tokens(config):
-        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
-                        "in one pass: allow it to be split, or shorten it")
+        raise UserError(
+            f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
+            "in one pass: allow it to be split, or shorten it"
+        )
     if max(ids, default=0) > config.number_text_tokens:
-        raise UserError(f"the tokenizer returns token {max(ids)} and the decoder knows {config.number_text_tokens}: "
-                        "tokenizer.json belongs to another model")
+        raise UserError(
+            f"the tokenizer returns token {max(ids)} and the decoder knows {config.number_text_tokens}: "
+            "tokenizer.json belongs to another model"
+        )
     return [*ids, config.stop_text_token]
 
 

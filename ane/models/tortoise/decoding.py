@@ -26,15 +26,15 @@ from ane.system.errors import UserError
 class Embeddings:
     """All tables are float32."""
 
-    text: np.ndarray                # (tokens, D)
-    text_position: np.ndarray       # (positions, D)
-    code: np.ndarray                # (V, D)
-    code_position: np.ndarray       # (positions, D)
+    text: np.ndarray  # (tokens, D)
+    text_position: np.ndarray  # (positions, D)
+    code: np.ndarray  # (V, D)
+    code_position: np.ndarray  # (positions, D)
 
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
         """The columns [conditioning][start, tokens, stop][start of codes]: (1, D), ids → (len(tokens) + 4, D)."""
         ids = [config.start_text_token, *tokens, config.stop_text_token]
-        text = self.text[ids] + self.text_position[:len(ids)]
+        text = self.text[ids] + self.text_position[: len(ids)]
         return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
 
     @staticmethod
@@ -57,10 +57,10 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
         (length,) int64; if there was no stop code (``len(codes) == length``), the codes unchanged.
     """
     out = np.full(length, config.calm_token, dtype=np.int64)
-    out[:len(codes)] = codes
+    out[: len(codes)] = codes
     if len(codes) < length:
         tail = np.asarray(config.tail_tokens)[-length:]
-        out[length - len(tail):] = tail
+        out[length - len(tail) :] = tail
     return out
 
 
@@ -92,35 +92,35 @@ def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
 class Candidate:
     """One code sequence sampled for a chunk."""
 
-    codes: list[int]                # without the stop code
-    stopped: bool                   # whether the stop code was sampled within ``max_codes`` codes
-    hidden: np.ndarray              # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
-    padded_codes: np.ndarray        # (max_codes,) int64, as upstream ranks them (``pad_codes``)
-    latents: np.ndarray             # (t, D) float32, the input of diffusion: those of ``padded_codes``, trimmed
-    log_probability: float = 0.0    # mean of the codes' and the stop code's, in nats, among those that could be sampled
+    codes: list[int]  # without the stop code
+    stopped: bool  # whether the stop code was sampled within ``max_codes`` codes
+    hidden: np.ndarray  # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
+    padded_codes: np.ndarray  # (max_codes,) int64, as upstream ranks them (``pad_codes``)
+    latents: np.ndarray  # (t, D) float32, the input of diffusion: those of ``padded_codes``, trimmed
+    log_probability: float = 0.0  # mean of the codes' and the stop code's, in nats, among those that could be sampled
     # what each code and the stop code attend to before the start code, if it was recorded:
     # (heads, len(codes) + stopped, prefix length − 1) float32
     prefix_scores: np.ndarray | None = None
 
 
-PREFIX_ID = 1       # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
-LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution
+PREFIX_ID = 1  # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
+LEAST_PROBABILITY = 1e-9  # that counts for a code, also of a sampler that ignores the distribution
 
 
 @dataclass
 class Prompt:
     """What the decoder continues for one chunk, as ``ane.speech.lanes`` takes it."""
 
-    conditioning: np.ndarray        # the voice's conditioning latent (1, D) float32
-    tokens: Sequence[int]           # the result of ``ane.models.tortoise.chunks.text_tokens``
-    samplers: Sequence[CodeSampler]     # one for each candidate
+    conditioning: np.ndarray  # the voice's conditioning latent (1, D) float32
+    tokens: Sequence[int]  # the result of ``ane.models.tortoise.chunks.text_tokens``
+    samplers: Sequence[CodeSampler]  # one for each candidate
     tables: Embeddings
     config: UnifiedVoiceConfig
     sampling: Sampling
     # compute the latents of the codes that upstream writes after the stop code, which takes another call per candidate;
     # otherwise ``Candidate.latents`` ends before them
     rewrite_tail: bool = True
-    codes: int = 0                  # sampled so far in all candidates
+    codes: int = 0  # sampled so far in all candidates
 
     @property
     def count(self) -> int:
@@ -128,7 +128,7 @@ class Prompt:
 
     def prefix(self) -> np.ndarray:
         prefix = self.tables.prefix(self.conditioning, self.tokens, self.config)
-        if not np.isfinite(prefix).all():       # it would stay in the cache, where others' masked products read it
+        if not np.isfinite(prefix).all():  # it would stay in the cache, where others' masked products read it
             raise UserError("the voice's latents hold NaN or infinite numbers: make the voice again")
         return prefix
 
@@ -145,19 +145,21 @@ class SampledCandidate:
         self._history = np.full(prompt.sampling.max_codes + 2, PREFIX_ID)
         self._history[1] = prompt.config.start_mel_token
         self.hidden: list[np.ndarray] = []
-        self.prefix_scores: list[np.ndarray] = []       # (heads, positions) for each row of ``hidden``, if recorded
+        self.prefix_scores: list[np.ndarray] = []  # (heads, positions) for each row of ``hidden``, if recorded
         self.stopped = False
-        self.log_probability = 0.0          # of all codes
+        self.log_probability = 0.0  # of all codes
 
     def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
         if not np.isfinite(logits).all():
-            raise UserError("the decoder returned NaN or infinite logits: the weights are damaged, or the precision is "
-                            "too low for them (use precision=fp32)")
+            raise UserError(
+                "the decoder returned NaN or infinite logits: the weights are damaged, or the precision is "
+                "too low for them (use precision=fp32)"
+            )
         prompt, count = self.prompt, len(self.codes)
         logits = logits.copy()
-        logits[prompt.config.start_mel_token] = -np.inf     # CLVP has no embedding for it: upstream would crash
+        logits[prompt.config.start_mel_token] = -np.inf  # CLVP has no embedding for it: upstream would crash
         # the repetition penalty applies to the ids of the prefix, and to all codes
-        ids, probabilities = distribution(logits, self._history[:count + 2], prompt.sampling)
+        ids, probabilities = distribution(logits, self._history[: count + 2], prompt.sampling)
         code = self.sampler(ids, probabilities)
         self.log_probability += float(np.log(max(probabilities[ids == code].sum(), LEAST_PROBABILITY)))
         if scores is not None:
@@ -183,19 +185,33 @@ class SampledCandidate:
         length = trimmed_length(codes, prompt.config)
         latents = hidden[:length]
         if length > len(hidden) and prompt.rewrite_tail:
-            known = len(hidden) - 1                         # the codes before the stop code are in the cache
+            known = len(hidden) - 1  # the codes before the stop code are in the cache
             rewritten = np.arange(known, length - 1)
             tail = extend(prompt.tables.codes(codes[rewritten], rewritten + 1), known)
             latents = np.concatenate((hidden, tail))
         before = Embeddings.prefix_length(prompt.tokens) - 1
         scores = [rows[:, :before] for rows in self.prefix_scores]
-        return Candidate(self.codes, self.stopped, hidden, codes, latents, self.log_probability / len(hidden),
-                         np.stack(scores, axis=1) if scores else None)
+        return Candidate(
+            self.codes,
+            self.stopped,
+            hidden,
+            codes,
+            latents,
+            self.log_probability / len(hidden),
+            np.stack(scores, axis=1) if scores else None,
+        )
 
 
-def make_lanes(backend: Backend, config: UnifiedVoiceConfig, lanes: int, max_codes: int, prefixes: int,
-               longest: int | None = None, recorded_heads: Sequence[tuple[int, int]] = (),
-               turns: Turns | None = None) -> Lanes:
+def make_lanes(
+    backend: Backend,
+    config: UnifiedVoiceConfig,
+    lanes: int,
+    max_codes: int,
+    prefixes: int,
+    longest: int | None = None,
+    recorded_heads: Sequence[tuple[int, int]] = (),
+    turns: Turns | None = None,
+) -> Lanes:
     """Lanes for candidates of at most ``max_codes`` codes.
 
     Args:
@@ -214,15 +230,17 @@ def make_lanes(backend: Backend, config: UnifiedVoiceConfig, lanes: int, max_cod
 def check_codes(max_codes: int, limit: int) -> None:
     """Raise UserError for a limit on codes that the positions of a lane do not hold."""
     if not 1 <= max_codes <= limit:
-        raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}",
-                        "max_codes")
+        raise UserError(
+            f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}", "max_codes"
+        )
 
 
-CANDIDATES_PER_CALL = 8     # enough to keep the hardware busy; more would only take more memory
+CANDIDATES_PER_CALL = 8  # enough to keep the hardware busy; more would only take more memory
 
 
-def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
-                     progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+def score_candidates(
+    backend: Backend, tokens: Sequence[int], codes: np.ndarray, progress: Callable[[int], None] = lambda done: None
+) -> np.ndarray:
     """Scores (n,) float32 of candidates, higher is better.
 
     Args:
@@ -236,13 +254,15 @@ def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
     text = backend.run("clvp_text", tokens=np.array([tokens], dtype=np.int64))
     scores = []
     for start in range(0, len(codes), CANDIDATES_PER_CALL):
-        speech = backend.run("clvp_speech", codes=codes[start:start + CANDIDATES_PER_CALL])
+        speech = backend.run("clvp_speech", codes=codes[start : start + CANDIDATES_PER_CALL])
         scores.append((speech @ text.T)[:, 0])
         progress(min(start + CANDIDATES_PER_CALL, len(codes)))
     total = np.concatenate(scores)
     if not np.isfinite(total).all():
-        raise UserError("the ranking network returned NaN or infinite scores: the weights are damaged, or the "
-                        "precision is too low for them (use precision=fp32)")
+        raise UserError(
+            "the ranking network returned NaN or infinite scores: the weights are damaged, or the "
+            "precision is too low for them (use precision=fp32)"
+        )
     return total
 
 

@@ -26,7 +26,7 @@ from ane.system.errors import UserError
 
 MELS = 100
 
-StepProgress = Callable[[int, int], None]       # steps done, steps in all
+StepProgress = Callable[[int, int], None]  # steps done, steps in all
 
 
 def frame_count(latents: int) -> int:
@@ -43,10 +43,15 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
     Raises:
         ValueError: no such prediction.
     """
-    return [DenoisingStep(timestep=int(schedule.timesteps[index]),
-                          **guidance_weights(schedule, index, diffusion),
-                          **x0_weights(schedule, index, prediction), **SAMPLERS[diffusion.sampler](schedule, index))
-            for index in reversed(range(len(schedule.betas)))]
+    return [
+        DenoisingStep(
+            timestep=int(schedule.timesteps[index]),
+            **guidance_weights(schedule, index, diffusion),
+            **x0_weights(schedule, index, prediction),
+            **SAMPLERS[diffusion.sampler](schedule, index),
+        )
+        for index in reversed(range(len(schedule.betas)))
+    ]
 
 
 def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> dict[str, float]:
@@ -60,8 +65,10 @@ def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, flo
     """Weights of x and of the network's prediction in the estimate of the clean sample x0."""
     alpha_bar = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
-        return {"x0_from_x": schedule.sqrt_recip_alphas_cumprod[index],
-                "x0_from_prediction": -schedule.sqrt_recipm1_alphas_cumprod[index]}
+        return {
+            "x0_from_x": schedule.sqrt_recip_alphas_cumprod[index],
+            "x0_from_prediction": -schedule.sqrt_recipm1_alphas_cumprod[index],
+        }
     if prediction == "v":
         return {"x0_from_x": np.sqrt(alpha_bar), "x0_from_prediction": -np.sqrt(1 - alpha_bar)}
     if prediction == "x0":
@@ -69,33 +76,54 @@ def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, flo
     raise ValueError(f"prediction must be epsilon, v or x0, got {prediction!r}")
 
 
-def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs: Sequence[np.random.Generator],
-           progress: StepProgress = lambda done, total: None, prediction: str = "epsilon") -> list[np.ndarray]:
+def sample(
+    denoiser: Denoiser,
+    frames: Sequence[int],
+    diffusion: Diffusion,
+    rngs: Sequence[np.random.Generator],
+    progress: StepProgress = lambda done, total: None,
+    prediction: str = "epsilon",
+) -> list[np.ndarray]:
     """Sample normalised mels (1, 100, L) float32 within ±1, one call per step; ``prediction``: see ``denoising_steps``.
 
     Each draws from its own ``rng`` float32 normals (1, 100, L): x_T, then for sampler ``p`` one per step, the last
     unused.
     """
-    xs = [rng.standard_normal((1, MELS, length), dtype=np.float32) * np.float32(diffusion.temperature)
-          for length, rng in zip(frames, rngs, strict=True)]
+    xs = [
+        rng.standard_normal((1, MELS, length), dtype=np.float32) * np.float32(diffusion.temperature)
+        for length, rng in zip(frames, rngs, strict=True)
+    ]
     previous_x0s = [np.zeros_like(x) for x in xs]
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     for done, step in enumerate(steps, 1):
-        noise = [rng.standard_normal(x.shape, dtype=np.float32) if diffusion.sampler == "p"
-                 else np.zeros(x.shape, np.float32) for x, rng in zip(xs, rngs, strict=True)]
+        noise = [
+            rng.standard_normal(x.shape, dtype=np.float32)
+            if diffusion.sampler == "p"
+            else np.zeros(x.shape, np.float32)
+            for x, rng in zip(xs, rngs, strict=True)
+        ]
         outputs = denoiser(xs, step.timestep, step.guided)
         taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
         xs, previous_x0s = map(list, zip(*taken, strict=True))
         if not all(np.isfinite(array).all() for array in (*outputs, *xs)):
-            raise UserError("the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
-                            "precision is too low for them (use precision=fp32)")
+            raise UserError(
+                "the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
+                "precision is too low for them (use precision=fp32)"
+            )
         progress(done, len(steps))
     return xs
 
 
-def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
-                 rngs: Sequence[np.random.Generator], progress: StepProgress = lambda done, total: None,
-                 prediction: str = "epsilon", lengths: Sequence[int] = ()) -> list[np.ndarray]:
+def spectrograms(
+    backend: Backend,
+    latents: Sequence[np.ndarray],
+    voice: np.ndarray,
+    diffusion: Diffusion,
+    rngs: Sequence[np.random.Generator],
+    progress: StepProgress = lambda done, total: None,
+    prediction: str = "epsilon",
+    lengths: Sequence[int] = (),
+) -> list[np.ndarray]:
     """Latents (N, D) of utterances and their voice's diffusion latent (1, C) → log-mels (1, 100, L) for the vocoder, in
     order.
 
@@ -106,6 +134,7 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
     total = diffusion.steps * len(lengths)
     mels: list[np.ndarray] = []
     for group in group_by_frames(lengths, backend.max_batched_frames):
+
         def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
             progress(before + done * each, total)
 
@@ -139,14 +168,17 @@ class Windows:
     The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
     """
 
-    first: int = 32         # length of the first window; shorter speech is diffused in one piece
-    size: int = 128         # length of the longest window
-    overlap: int = 12       # minimum overlap of consecutive windows
+    first: int = 32  # length of the first window; shorter speech is diffused in one piece
+    size: int = 128  # length of the longest window
+    overlap: int = 12  # minimum overlap of consecutive windows
 
     def __post_init__(self) -> None:
         if not 1 <= self.overlap < self.first <= self.size:
-            raise UserError(f"windows must satisfy 1 ≤ overlap < first ≤ size, got overlap {self.overlap}, first "
-                            f"{self.first}, size {self.size}", "windows")
+            raise UserError(
+                f"windows must satisfy 1 ≤ overlap < first ≤ size, got overlap {self.overlap}, first "
+                f"{self.first}, size {self.size}",
+                "windows",
+            )
 
 
 class WindowedDiffusion:
@@ -161,15 +193,22 @@ class WindowedDiffusion:
         progress: called with the steps done and all steps of the current window.
     """
 
-    def __init__(self, backend: Backend, voice: np.ndarray, diffusion: Diffusion, rng: np.random.Generator,
-                 windows: Windows | None = None, progress: StepProgress = lambda done, total: None,
-                 prediction: str = "epsilon"):
+    def __init__(
+        self,
+        backend: Backend,
+        voice: np.ndarray,
+        diffusion: Diffusion,
+        rng: np.random.Generator,
+        windows: Windows | None = None,
+        progress: StepProgress = lambda done, total: None,
+        prediction: str = "epsilon",
+    ):
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows or Windows()
         self.progress, self.prediction = progress, prediction
         self.noise: Any = OverlappingNoise(rng)
-        self.latents: Any = None                    # (n, D) or None, from the start of the previous window on
-        self.first = 0                              # index of the first latent in ``latents``
-        self.start, self.size = 0, self.windows.first       # of the next window
+        self.latents: Any = None  # (n, D) or None, from the start of the previous window on
+        self.first = 0  # index of the first latent in ``latents``
+        self.start, self.size = 0, self.windows.first  # of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
@@ -180,7 +219,7 @@ class WindowedDiffusion:
             mel = self._cross_faded(self.start, stop)
             common = frame_count(stop) - frame_count(stop - self.windows.overlap)
             self.overlapping = mel[:, -common:]
-            self.latents, self.first = self.latents[self.start - self.first:], self.start
+            self.latents, self.first = self.latents[self.start - self.first :], self.start
             self.start, self.size = stop - self.windows.overlap, min(2 * self.size, self.windows.size)
             yield mel[:, :-common]
 
@@ -194,12 +233,13 @@ class WindowedDiffusion:
         """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
-        latents = self.latents[start - self.first:stop - self.first]
-        [[mel]] = spectrograms(self.backend, [latents], self.voice, self.diffusion, [self.noise], self.progress,
-                               self.prediction, [frames])
+        latents = self.latents[start - self.first : stop - self.first]
+        [[mel]] = spectrograms(
+            self.backend, [latents], self.voice, self.diffusion, [self.noise], self.progress, self.prediction, [frames]
+        )
         if self.overlapping is None:
             return mel
-        mel = mel[:, frame_count(self.start) - frame_count(start):].copy()
+        mel = mel[:, frame_count(self.start) - frame_count(start) :].copy()
         common = self.overlapping.shape[1]
         share = ((np.arange(common) + 0.5) / common).astype(np.float32)
         mel[:, :common] = (1 - share) * self.overlapping + share * mel[:, :common]
@@ -212,12 +252,12 @@ class OverlappingNoise:
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
         self.start = 0
-        self.previous: list[np.ndarray] = []        # draws of the previous window, from this window's start on
+        self.previous: list[np.ndarray] = []  # draws of the previous window, from this window's start on
         self.draws: list[np.ndarray] = []
 
     def start_window(self, start: int) -> None:
         """Begin a window whose first frame is ``start``."""
-        self.previous = [draw[..., start - self.start:] for draw in self.draws]
+        self.previous = [draw[..., start - self.start :] for draw in self.draws]
         self.start, self.draws = start, []
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:

@@ -20,12 +20,7 @@ from ane.bundles.hub import CHECKPOINTS, Snapshot, download_files
 from ane.models.tortoise.checkpoint_files import REQUIRED, has_networks
 from ane.models.tortoise.checkpoints import FILES, import_tortoise, source_files
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.packaged import (
-    bind_denoiser,
-    denoiser_conditioning,
-    run_clvp,
-    univnet_sounds,
-)
+from ane.models.tortoise.packaged import bind_denoiser, denoiser_conditioning, run_clvp, univnet_sounds
 from ane.models.tortoise.settings import Settings
 from ane.models.vocoders.segments import hifigan_sounds
 from ane.models.vocoders.source_filter import PARAMETERS
@@ -35,41 +30,68 @@ SOURCE_FILTERS = "source_filter", "mel_source_filter"
 
 STAGES = {
     # reference audio to voice latents, one clip per row
-    "ar_conditioning": Stage("conditioning_encoder", {"mel": TensorSpec(("B", 80, "L"))}, TensorSpec(("B", "D")),
-                             packaged=Exact("latent", "frames")),
-    "diffusion_conditioning": Stage("contextual_embedder", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", "C")),
-                                    packaged=Exact("latent", "frames")),
-    "ar_random": Stage("rlg_auto", {"noise": TensorSpec(("B", "D"))}, TensorSpec(("B", "D")),
-                       packaged=Exact("latent")),
-    "diffusion_random": Stage("rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")),
-                              packaged=Exact("latent")),
+    "ar_conditioning": Stage(
+        "conditioning_encoder",
+        {"mel": TensorSpec(("B", 80, "L"))},
+        TensorSpec(("B", "D")),
+        packaged=Exact("latent", "frames"),
+    ),
+    "diffusion_conditioning": Stage(
+        "contextual_embedder",
+        {"mel": TensorSpec(("B", 100, "L"))},
+        TensorSpec(("B", "C")),
+        packaged=Exact("latent", "frames"),
+    ),
+    "ar_random": Stage("rlg_auto", {"noise": TensorSpec(("B", "D"))}, TensorSpec(("B", "D")), packaged=Exact("latent")),
+    "diffusion_random": Stage(
+        "rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")), packaged=Exact("latent")
+    ),
     # ranking: a score is the dot product of a text's row with the speech's
-    "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text",
-                       run_clvp),
-    "clvp_speech": Stage("clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech",
-                         run_clvp),
+    "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text", run_clvp),
+    "clvp_speech": Stage(
+        "clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech", run_clvp
+    ),
     # vocoders; "frames" are latents interpolated to the rate of mel frames (ane.models.tortoise.vocoding)
-    "univnet": Stage("univnet", {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
-                     TensorSpec(("B", 1, "256L")),
-                     packaged=lambda package, stage, given: univnet_sounds(package.functions(stage), **given)),
-    "bigvgan": Stage("bigvgan", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", 1, "256L")),
-                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"])),
-    "hifigan": Stage("hifigan", {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
-                     TensorSpec(("B", 1, "256L")),
-                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), **given)),
+    "univnet": Stage(
+        "univnet",
+        {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
+        TensorSpec(("B", 1, "256L")),
+        packaged=lambda package, stage, given: univnet_sounds(package.functions(stage), **given),
+    ),
+    "bigvgan": Stage(
+        "bigvgan",
+        {"mel": TensorSpec(("B", 100, "L"))},
+        TensorSpec(("B", 1, "256L")),
+        packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"]),
+    ),
+    "hifigan": Stage(
+        "hifigan",
+        {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
+        TensorSpec(("B", 1, "256L")),
+        packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), **given),
+    ),
     # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
-    **{name: Stage(name, {"frames": TensorSpec(("B", "L", "D")), "mask": TensorSpec(("B", "L"))},
-                   TensorSpec(("B", "L", PARAMETERS)),
-                   packaged=Rows("frames")) for name in SOURCE_FILTERS},
+    **{
+        name: Stage(
+            name,
+            {"frames": TensorSpec(("B", "L", "D")), "mask": TensorSpec(("B", "L"))},
+            TensorSpec(("B", "L", PARAMETERS)),
+            packaged=Rows("frames"),
+        )
+        for name in SOURCE_FILTERS
+    },
 }
 
 
-DECODER = DecoderStage("autoregressive", {
-    "text": "text_embedding.weight",
-    "text_position": "text_pos_embedding.emb.weight",
-    "code": "mel_embedding.weight",
-    "code_position": "mel_pos_embedding.emb.weight",
-})
+DECODER = DecoderStage(
+    "autoregressive",
+    {
+        "text": "text_embedding.weight",
+        "text_position": "text_pos_embedding.emb.weight",
+        "code": "mel_embedding.weight",
+        "code_position": "mel_pos_embedding.emb.weight",
+    },
+)
 
 DENOISER = DenoiserStage("diffusion", denoiser_conditioning, lambda config: config.out_channels, bind_denoiser)
 
@@ -84,9 +106,16 @@ class TortoiseFamily(ModelFamily):
             return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
         return path.suffix in CHECKPOINTS and has_networks(path)
 
-    def import_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                           base: str | None = None, vocoder: Path | None = None, precision: str | None = None,
-                           ignore_unknown: bool = False) -> Contents:
+    def import_checkpoints(
+        self,
+        path: Path,
+        config: Mapping[str, Any] | None = None,
+        where: str = "",
+        base: str | None = None,
+        vocoder: Path | None = None,
+        precision: str | None = None,
+        ignore_unknown: bool = False,
+    ) -> Contents:
         return import_tortoise(path, config, where, base_model(base), vocoder, precision, ignore_unknown)
 
     def source_files(self, path: Path, base: str | None = None, vocoder: Path | None = None) -> Mapping[str, Path]:

@@ -13,7 +13,7 @@ from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
-INPUT = "the text"      # what is too long when no bucket fits
+INPUT = "the text"  # what is too long when no bucket fits
 
 
 class PackagedDenoiser(Denoiser):
@@ -22,8 +22,15 @@ class PackagedDenoiser(Denoiser):
     Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
 
-    def __init__(self, condition: Sequence[FixedFunction], denoise: Sequence[FixedFunction], unconditioned: np.ndarray,
-                 latents: np.ndarray, conditioning: np.ndarray, length: int):
+    def __init__(
+        self,
+        condition: Sequence[FixedFunction],
+        denoise: Sequence[FixedFunction],
+        unconditioned: np.ndarray,
+        latents: np.ndarray,
+        conditioning: np.ndarray,
+        length: int,
+    ):
         """``condition``, ``denoise``: functions of these kinds; ``unconditioned``: (1, C, 1), ``latents``: (1, N, D),
         ``conditioning``: (1, 2C) float32; ``length``: frames. Raises UserError when no bucket is large enough."""
         self.length = length
@@ -32,28 +39,34 @@ class PackagedDenoiser(Denoiser):
         count = latents.shape[1]
         function = smallest_fitting(condition, INPUT, latents=count)
         bucket = function.bucket["latents"]
-        code = function(latents=pad_last_axis(latents.swapaxes(1, 2)[:, :, None], bucket),
-                        voice=conditioning[:, :, None, None], **sequence_masks(count, bucket))["code"]
-        conditional = upsample_nearest(code[..., :count], length)                          # (1, C, 1, L)
+        code = function(
+            latents=pad_last_axis(latents.swapaxes(1, 2)[:, :, None], bucket),
+            voice=conditioning[:, :, None, None],
+            **sequence_masks(count, bucket),
+        )["code"]
+        conditional = upsample_nearest(code[..., :count], length)  # (1, C, 1, L)
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
-        self._rows = np.concatenate((conditional, unconditional))                          # (2, C, 1, L)
+        self._rows = np.concatenate((conditional, unconditional))  # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-        smallest_fitting(denoise, INPUT, batch=1, frames=length)       # raises now, not after seconds of work
+        smallest_fitting(denoise, INPUT, batch=1, frames=length)  # raises now, not after seconds of work
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         [mel] = x
         function = smallest_fitting(self._denoise, INPUT, batch=1 + guided, frames=self.length)
-        time = timestep_embedding(torch.tensor([timestep]), self._width).numpy()[:, :, None, None]      # (1, C, 1, 1)
-        outputs = function(x=pad_last_axis(mel[:, :, None], function.bucket["frames"]), time=time,
-                           **self._constant_inputs(function))
-        return [outputs["prediction"][:1 + guided, :, 0, :self.length]]
+        time = timestep_embedding(torch.tensor([timestep]), self._width).numpy()[:, :, None, None]  # (1, C, 1, 1)
+        outputs = function(
+            x=pad_last_axis(mel[:, :, None], function.bucket["frames"]), time=time, **self._constant_inputs(function)
+        )
+        return [outputs["prediction"][: 1 + guided, :, 0, : self.length]]
 
     def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
         """The inputs that are the same for every step, padded once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
-            self._prepared[key] = {"code": pad_last_axis(self._rows[:batch], bucket),
-                                   **sequence_masks(self.length, bucket)}
+            self._prepared[key] = {
+                "code": pad_last_axis(self._rows[:batch], bucket),
+                **sequence_masks(self.length, bucket),
+            }
         return self._prepared[key]
 
 
@@ -63,8 +76,13 @@ def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.nd
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
 
-def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
-                   latents: np.ndarray, conditioning: np.ndarray, frames: int) -> np.ndarray:
+def denoiser_conditioning(
+    run: Callable[[str, dict[str, np.ndarray]], np.ndarray],
+    table: Callable[[str], np.ndarray],
+    latents: np.ndarray,
+    conditioning: np.ndarray,
+    frames: int,
+) -> np.ndarray:
     """``ane.backends.base.DenoiserStage.conditioning``."""
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
@@ -78,8 +96,9 @@ def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
     return code[..., np.minimum(source.astype(np.int64), count - 1)]
 
 
-def clvp_vectors(functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str,
-                 ids: np.ndarray) -> np.ndarray:
+def clvp_vectors(
+    functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str, ids: np.ndarray
+) -> np.ndarray:
     """Ids (B, T) int64 → vectors of CLVP's text or speech encoder (B, E) float32; rows are encoded one by one.
 
     Args:
@@ -91,8 +110,10 @@ def clvp_vectors(functions: Sequence[FixedFunction], table: np.ndarray, factor: 
         UserError: too long for every bucket, or an id that has no embedding.
     """
     if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
-        raise UserError(f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
-                        f"{len(table)} ids")
+        raise UserError(
+            f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
+            f"{len(table)} ids"
+        )
     vectors = []
     for row in ids:
         function = smallest_fitting(functions, what, positions=len(row))
@@ -111,7 +132,7 @@ def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) ->
     return clvp_vectors(package.functions(stage), package.table(f"{side}_emb.weight"), factor, f"the {side}", ids)
 
 
-MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
+MIRRORED = 3  # frames of noise that UnivNet's first convolution mirrors at either end
 
 
 def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -119,6 +140,17 @@ def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: n
     stop, length = mel.shape[2], mel.shape[2] + SILENT_FRAMES
     mel = np.pad(mel, ((0, 0), (0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
     noise = np.pad(noise[:, :, :length], ((0, 0), (0, 0), (MIRRORED, MIRRORED)), mode="reflect")
-    return np.stack([sound_of_windows(functions, stop, length, lambda begin, width, row=row: {
-        "mel": zero_padded(mel[row], begin, width), "noise": zero_padded(noise[row], begin + MIRRORED, width)})[None]
-        for row in range(len(mel))])
+    return np.stack(
+        [
+            sound_of_windows(
+                functions,
+                stop,
+                length,
+                lambda begin, width, row=row: {
+                    "mel": zero_padded(mel[row], begin, width),
+                    "noise": zero_padded(noise[row], begin + MIRRORED, width),
+                },
+            )[None]
+            for row in range(len(mel))
+        ]
+    )

@@ -48,12 +48,16 @@ from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
 NO_SOUND = np.zeros(0, np.float32)
-LARGEST_WINDOW = 126        # frames of a call to a vocoder, in the middle of a stream
-MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
-UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
-              "more candidates or shorter sentences")
-TOO_LONG = ("chunk {chunks} was ended, since it took far longer than its words do: the speech may be cut off; try "
-            "another seed or a longer sentence")
+LARGEST_WINDOW = 126  # frames of a call to a vocoder, in the middle of a stream
+MIN_GROUP = 16  # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
+UNFINISHED = (
+    "chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
+    "more candidates or shorter sentences"
+)
+TOO_LONG = (
+    "chunk {chunks} was ended, since it took far longer than its words do: the speech may be cut off; try "
+    "another seed or a longer sentence"
+)
 UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens, so the first candidates are spoken"
 
 
@@ -61,16 +65,20 @@ UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens,
 class DecodingSignals:
     """What the codes of a chunk tell about its speech."""
 
-    stopped: bool               # whether they ended with a stop code
-    loop: int                   # how many codes in a row repeat those just before them
-    log_probability: float      # mean in nats, among the codes that could be sampled
+    stopped: bool  # whether they ended with a stop code
+    loop: int  # how many codes in a row repeat those just before them
+    log_probability: float  # mean in nats, among the codes that could be sampled
 
 
 class DiffusedSound:
     """Latents that arrive incrementally to sound: windows of diffusion, then its vocoder."""
 
-    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound | StreamingVocoder | SourceFilterSound,
-                 timeline: Timeline):
+    def __init__(
+        self,
+        windows: WindowedDiffusion,
+        vocoder: UnivnetSound | StreamingVocoder | SourceFilterSound,
+        timeline: Timeline,
+    ):
         self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
@@ -92,8 +100,15 @@ class Rendering:
         timer: what times words; None: nothing does.
     """
 
-    def __init__(self, model: Bundle, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest,
-                 context: SpeechContext, timer: WordTimer | None = None):
+    def __init__(
+        self,
+        model: Bundle,
+        backend: Backend,
+        chunks: Sequence[TokenChunk],
+        request: SpeechRequest,
+        context: SpeechContext,
+        timer: WordTimer | None = None,
+    ):
         self.model, self.backend, self.chunks, self.context, self.timer = model, backend, chunks, context, timer
         self.settings, self.timeline = request.settings, context.timeline
         self.randomness, self.config = Randomness(request.seed), model.config("autoregressive")
@@ -101,10 +116,14 @@ class Rendering:
         self.vocoder = vocoder_of(model.networks, self.diffused)
         settings, count = self.settings, len(chunks)
         steps = settings.diffusion.steps if settings.diffusion else 0
-        self._totals = {"decode": count * settings.candidates, "rank": count * settings.candidates,
-                        "diffuse": count * settings.best * steps, "vocode": count}
+        self._totals = {
+            "decode": count * settings.candidates,
+            "rank": count * settings.candidates,
+            "diffuse": count * settings.best * steps,
+            "vocode": count,
+        }
         self._done = dict.fromkeys(self._totals, 0)
-        self._noted: set[int] = set()       # voices whose notes are stated
+        self._noted: set[int] = set()  # voices whose notes are stated
         self._decodings: list[Decoding] = []
 
     def rendered(self) -> Iterator[RenderedChunk]:
@@ -114,7 +133,7 @@ class Rendering:
             return
         group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
         for start in range(0, len(self.chunks), group):
-            yield from self._group(self.chunks[start:start + group])
+            yield from self._group(self.chunks[start : start + group])
             self.backend.release(self.vocoder)
 
     # Whole chunks, step by step
@@ -129,11 +148,11 @@ class Rendering:
                 with self.timeline.record("decode"):
                     candidates = decoding.all(self._report_decoding)
                 if chunk is chunks[-1]:
-                    lanes.close()               # before the next network is loaded
+                    lanes.close()  # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
                 made.append((rendered := RenderedChunk(chunk), self._ranked(rendered, candidates)))
-                del candidates                  # the best ones are enough
+                del candidates  # the best ones are enough
         finally:
             lanes.close()
         self._decodings.clear()
@@ -142,9 +161,12 @@ class Rendering:
         columns = iter(self._diffused(made))
         for rendered, best in made:
             trimmers = [self._trimmer() for _ in best]
-            first, *rendered.alternatives = [np.concatenate([NO_SOUND, *self._trimmed(
-                sound_of(self._vocoder(rendered.chunk, rank), next(columns)), trimmer)])
-                for rank, trimmer in enumerate(trimmers)]
+            first, *rendered.alternatives = [
+                np.concatenate(
+                    [NO_SOUND, *self._trimmed(sound_of(self._vocoder(rendered.chunk, rank), next(columns)), trimmer)]
+                )
+                for rank, trimmer in enumerate(trimmers)
+            ]
             self._count_trimmed(rendered, trimmers[0])
             rendered.sound = iter([first])
             self._add("vocode", 1)
@@ -165,10 +187,15 @@ class Rendering:
         """The mel (100, L) of every candidate; all are in one voice."""
         chunks = [(rendered.chunk, rank) for rendered, best in made for rank in range(len(best))]
         with self.timeline.record("diffuse"):
-            mels = spectrograms(self.backend, [candidate.latents for _, best in made for candidate in best],
-                                chunks[0][0].voice.diffusion, self.settings.diffusion,
-                                [self.randomness.diffusion(chunk.index, rank) for chunk, rank in chunks],
-                                lambda done, total: self._report("diffuse", done), self._prediction)
+            mels = spectrograms(
+                self.backend,
+                [candidate.latents for _, best in made for candidate in best],
+                chunks[0][0].voice.diffusion,
+                self.settings.diffusion,
+                [self.randomness.diffusion(chunk.index, rank) for chunk, rank in chunks],
+                lambda done, total: self._report("diffuse", done),
+                self._prediction,
+            )
         self._add("diffuse", len(chunks) * self.settings.diffusion.steps)
         return [mel[0] for mel in mels]
 
@@ -194,8 +221,9 @@ class Rendering:
     def _decode_ahead(self, lanes: Lanes, most: int) -> None:
         """Let chunks wait for lanes until so many are being decoded."""
         while len(self._decodings) < len(self.chunks) and sum(not each.done for each in self._decodings) < most:
-            self._decodings.append(lanes.submit(self._prompt(self.chunks[len(self._decodings)]),
-                                                self.context.priority, self.context.check))
+            self._decodings.append(
+                lanes.submit(self._prompt(self.chunks[len(self._decodings)]), self.context.priority, self.context.check)
+            )
 
     def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
         """The sound of a chunk while it is decoded, or after ranking."""
@@ -228,9 +256,13 @@ class Rendering:
         if self.settings.diffusion is None:
             return vocoder
         windows = WindowedDiffusion(
-            self.backend, chunk.voice.diffusion, self.settings.diffusion, self.randomness.diffusion(chunk.index, 0),
+            self.backend,
+            chunk.voice.diffusion,
+            self.settings.diffusion,
+            self.randomness.diffusion(chunk.index, 0),
             prediction=self._prediction,
-            progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
+            progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"),
+        )
         return DiffusedSound(windows, vocoder, self.timeline)
 
     # Shared
@@ -238,12 +270,21 @@ class Rendering:
     def _own_lanes(self, chunks: Sequence[TokenChunk]) -> Lanes:
         lanes = min(self.settings.lanes, len(chunks) * self.settings.candidates)
         longest = max(Embeddings.prefix_length(chunk.tokens) for chunk in chunks)
-        return make_lanes(self.backend, self.config, lanes, self.settings.sampling.max_codes, min(lanes, len(chunks)),
-                          longest, self.timer.recorded_heads if self.timer is not None else ())
+        return make_lanes(
+            self.backend,
+            self.config,
+            lanes,
+            self.settings.sampling.max_codes,
+            min(lanes, len(chunks)),
+            longest,
+            self.timer.recorded_heads if self.timer is not None else (),
+        )
 
     def _prompt(self, chunk: TokenChunk) -> Prompt:
-        samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
-                    for candidate in range(self.settings.candidates)]
+        samplers = [
+            InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
+            for candidate in range(self.settings.candidates)
+        ]
         sampling = replace(self.settings.sampling, max_codes=self._most_codes(chunk))
         return Prompt(chunk.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
 
@@ -264,14 +305,17 @@ class Rendering:
         """The best candidates of a chunk, best first; a single one is not scored. States the chunk's facts, its words
         before trimming."""
         chunk: Any = rendered.chunk
-        best, notes = candidates[:self.settings.best], []
+        best, notes = candidates[: self.settings.best], []
         if self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
             notes = [UNRANKED]
         elif self.settings.ranked:
             with self.timeline.record("rank"):
-                scores = score_candidates(self.backend, chunk.tokens,
-                                          np.stack([candidate.padded_codes for candidate in candidates]),
-                                          lambda done: self._report("rank", done))
+                scores = score_candidates(
+                    self.backend,
+                    chunk.tokens,
+                    np.stack([candidate.padded_codes for candidate in candidates]),
+                    lambda done: self._report("rank", done),
+                )
             self._add("rank", len(candidates))
             best = [candidates[index] for index in best_candidates(scores, self.settings.best)]
         signals = DecodingSignals(best[0].stopped, longest_loop(best[0].codes, self.config), best[0].log_probability)
@@ -285,7 +329,7 @@ class Rendering:
         if not best[0].stopped:
             notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
         rendered.state(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
-        for candidate in best:      # freed, to save memory
+        for candidate in best:  # freed, to save memory
             unused = "latents" if self.settings.diffusion is None else "hidden"
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
         return best
@@ -306,8 +350,9 @@ class Rendering:
     def _trimmer(self) -> Trimmer | None:
         return None if self.settings.silence is None else Trimmer(*self.settings.silence)
 
-    def _trimmed(self, sound: Iterator[np.ndarray], trimmer: Trimmer | None,
-                 ended: bool = True) -> Iterator[np.ndarray]:
+    def _trimmed(
+        self, sound: Iterator[np.ndarray], trimmer: Trimmer | None, ended: bool = True
+    ) -> Iterator[np.ndarray]:
         """Pieces of sound without the silence that is trimmed, none of them empty. ``ended``: no more follow."""
         for samples in self.timeline.record_each("vocode", sound):
             kept = samples if trimmer is None else trimmer.feed(samples)

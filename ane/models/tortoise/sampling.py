@@ -30,13 +30,13 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
     """Keep the ids with information nearest the entropy, up to ``mass`` in probability (Meister et al. 2022)."""
     logp = log_softmax(scores)
     p = np.exp(logp)
-    with np.errstate(invalid="ignore"):         # -inf · 0: an excluded id has no part in the sum
+    with np.errstate(invalid="ignore"):  # -inf · 0: an excluded id has no part in the sum
         entropy = -np.nansum(logp * p)
     order = np.argsort(np.abs(-logp - entropy), kind="stable")
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)
     last = min(int((cumulative < mass).sum()), len(scores) - 1)
     kept = np.full_like(scores, -np.inf)
-    keep = order[:last + 1]
+    keep = order[: last + 1]
     kept[keep] = scores[keep]
     return kept
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-TRAINED_STEPS = 4000        # of the diffusion
+TRAINED_STEPS = 4000  # of the diffusion
 
 
 def trained_alphas_cumprod() -> np.ndarray:
@@ -70,16 +70,22 @@ def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
     v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
-    return {"next_from_x": schedule.posterior_mean_coef2[index], "next_from_x0": schedule.posterior_mean_coef1[index],
-            "noise": np.exp((high + low) / 4) if index else 0.0, "variance_slope": (high - low) / 4}
+    return {
+        "next_from_x": schedule.posterior_mean_coef2[index],
+        "next_from_x0": schedule.posterior_mean_coef1[index],
+        "noise": np.exp((high + low) / 4) if index else 0.0,
+        "variance_slope": (high - low) / 4,
+    }
 
 
 def ddim(schedule: Schedule, index: int) -> dict[str, float]:
     """Deterministic, η = 0 (Song et al. 2021): x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1)."""
     next_alpha_bar = schedule.alphas_cumprod_prev[index]
     ratio = np.sqrt(1 - next_alpha_bar) / schedule.sqrt_recipm1_alphas_cumprod[index]
-    return {"next_from_x": ratio * schedule.sqrt_recip_alphas_cumprod[index],
-            "next_from_x0": np.sqrt(next_alpha_bar) - ratio}
+    return {
+        "next_from_x": ratio * schedule.sqrt_recip_alphas_cumprod[index],
+        "next_from_x0": np.sqrt(next_alpha_bar) - ratio,
+    }
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
@@ -89,13 +95,19 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
     snr = log_snr(schedule.alphas_cumprod)
     h = snr[index - 1] - snr[index]
     alpha_bar, next_alpha_bar = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0    # extrapolation along the last two x0
+    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0  # extrapolation along the last two x0
     if index + 1 < len(schedule.betas):
         extrapolation = h / (2 * (snr[index] - snr[index + 1]))
-    return {"next_from_x": np.sqrt((1 - next_alpha_bar) / (1 - alpha_bar)),
-            "next_from_x0": weight * (1 + extrapolation), "next_from_previous_x0": -weight * extrapolation}
+    return {
+        "next_from_x": np.sqrt((1 - next_alpha_bar) / (1 - alpha_bar)),
+        "next_from_x0": weight * (1 + extrapolation),
+        "next_from_previous_x0": -weight * extrapolation,
+    }
 
 
 SamplerName = Literal["p", "ddim", "dpm++2m"]
 SAMPLERS: dict[SamplerName, Callable[[Schedule, int], dict[str, float]]] = {
-    "p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
+    "p": ancestral,
+    "ddim": ddim,
+    "dpm++2m": dpmpp_2m,
+}

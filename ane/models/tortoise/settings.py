@@ -10,11 +10,11 @@ from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
-SAMPLE_RATE = 24000         # Hz
-CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"      # groups of options
-DEFAULT_PRESET = "ultra_fast"       # for a model whose settings name none
+SAMPLE_RATE = 24000  # Hz
+CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"  # groups of options
+DEFAULT_PRESET = "ultra_fast"  # for a model whose settings name none
 MAX_CANDIDATES = 10_000
-MIN_SILENCE = 0.01          # seconds; the audio is faded in and out there
+MIN_SILENCE = 0.01  # seconds; the audio is faded in and out there
 
 
 @checked
@@ -27,8 +27,9 @@ class Sampling:
     """
 
     temperature: float = setting(0.8, "sampling temperature of the codes", metavar="T", group=CODES, ge=0.01, le=100)
-    repetition_penalty: float = setting(2.0, "penalty for codes already sampled, 1 for none", metavar="R", group=CODES,
-                                        ge=0.01, le=100)
+    repetition_penalty: float = setting(
+        2.0, "penalty for codes already sampled, 1 for none", metavar="R", group=CODES, ge=0.01, le=100
+    )
     top_k: int = setting(50, "number of codes to sample from", metavar="K", group=CODES, ge=1)
     top_p: float = setting(0.8, "share of probability to sample codes from", metavar="P", group=CODES, gt=0, le=1)
     typical_mass: float | None = setting(None, "typical sampling with this mass", metavar="M", group=CODES, gt=0, lt=1)
@@ -51,18 +52,28 @@ class Diffusion:
 
     steps: int = setting(100, "number of denoising steps", metavar="N", group=DIFFUSION, ge=1, le=TRAINED_STEPS)
     sampler: SamplerName = setting("p", "sampler of the diffusion", group=DIFFUSION)
-    guidance: float | None = setting(2.0, "scale of classifier-free guidance, 0 for none", metavar="K",
-                                     group=DIFFUSION, ge=0, le=100)
-    temperature: float = setting(1.0, "diffusion temperature: scale of the initial noise", metavar="T", option="noise",
-                                 group=DIFFUSION, ge=0, le=100)
-    spacing: Literal["even", "logsnr"] = setting("even", "spacing of the steps; use logsnr with ddim and dpm++2m",
-                                                 group=DIFFUSION)
+    guidance: float | None = setting(
+        2.0, "scale of classifier-free guidance, 0 for none", metavar="K", group=DIFFUSION, ge=0, le=100
+    )
+    temperature: float = setting(
+        1.0,
+        "diffusion temperature: scale of the initial noise",
+        metavar="T",
+        option="noise",
+        group=DIFFUSION,
+        ge=0,
+        le=100,
+    )
+    spacing: Literal["even", "logsnr"] = setting(
+        "even", "spacing of the steps; use logsnr with ddim and dpm++2m", group=DIFFUSION
+    )
     guidance_steps: int | None = setting(None, "guide the last N steps only", metavar="N", group=DIFFUSION, ge=1)
 
     def __post_init__(self) -> None:
         if self.guidance_steps is not None and not self.guidance:
-            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out",
-                            "guidance_steps")
+            raise UserError(
+                "guidance_steps has no effect without guidance; add guidance=2, or leave it out", "guidance_steps"
+            )
 
 
 @dataclass(frozen=True)
@@ -121,16 +132,26 @@ class Settings(SpeechSettings):
 
     presets: ClassVar[Sequence[str]] = tuple(PRESETS)
 
-    candidates: int = setting(16, "candidates sampled for each chunk (default: the preset's)", metavar="N",
-                              group=CODES, ge=1, le=MAX_CANDIDATES)
+    candidates: int = setting(
+        16,
+        "candidates sampled for each chunk (default: the preset's)",
+        metavar="N",
+        group=CODES,
+        ge=1,
+        le=MAX_CANDIDATES,
+    )
     diffusion: Diffusion | None = field(default_factory=Diffusion)
     best: int = setting(1, "write the K best candidates, as OUT-1.wav, OUT-2.wav, …", metavar="K", group=CODES, ge=1)
     sampling: Sampling = field(default_factory=Sampling)
     normaliser: Literal["english", "upstream", "basic", "de", "es", "fr", "it", "nl", "pl", "pt"] = setting(
-        "english", "how numbers and abbreviations are spelt out; the default is the model's", group=TEXT)
+        "english", "how numbers and abbreviations are spelt out; the default is the model's", group=TEXT
+    )
     clip_mode: Literal["first", "slices", "whole"] = setting(
-        "first", "parts of the voice's clips that are encoded: the first seconds, all slices alike, or all of each "
-        "clip, clips alike", group=TEXT)
+        "first",
+        "parts of the voice's clips that are encoded: the first seconds, all slices alike, or all of each "
+        "clip, clips alike",
+        group=TEXT,
+    )
     split: tuple[int, int] | None = split_setting(200, 300)
     silence: tuple[float, float] | None = None
     codes_per_word: int | None = None
@@ -138,12 +159,16 @@ class Settings(SpeechSettings):
 
     def __post_init__(self) -> None:
         if self.best > self.candidates:
-            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}",
-                            "best")
+            raise UserError(
+                f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}", "best"
+            )
         super().__post_init__()
         if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
-            raise UserError(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
-                            f"got {self.silence[0]},{self.silence[1]}", "silence")
+            raise UserError(
+                f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
+                f"got {self.silence[0]},{self.silence[1]}",
+                "silence",
+            )
         if self.codes_per_word is not None and self.codes_per_word < 1:
             raise UserError(f"codes_per_word must be at least 1, got {self.codes_per_word}", "codes_per_word")
 
@@ -187,8 +212,10 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
         raise _model_error(f"{unknown} is unknown")
     if not isinstance(stated.get("sampling", {}), Mapping) or stated.get("split", ()) is None:
         raise _model_error("sampling must be an object, and split two numbers")
-    changes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value       # JSON has lists
-                               for name, value in stated.items()}
+    changes: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value  # JSON has lists
+        for name, value in stated.items()
+    }
     try:
         if "sampling" in changes:
             changes["sampling"] = Sampling(**changes["sampling"])
@@ -199,5 +226,7 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _model_error(fault: str) -> UserError:
-    return UserError(f"the model's settings (bundle.json) are of a later version or damaged: {fault}; "
-                     "update tortoise-ane, or import the model again")
+    return UserError(
+        f"the model's settings (bundle.json) are of a later version or damaged: {fault}; "
+        "update tortoise-ane, or import the model again"
+    )

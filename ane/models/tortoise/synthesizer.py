@@ -36,7 +36,7 @@ class Synthesizer(Speaker):
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
+        self._timers: dict[str, WordTimer] = {}  # by normaliser; they keep the decoder's tables
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes:
         config = self.model.config("autoregressive")
@@ -69,8 +69,11 @@ class Synthesizer(Speaker):
         with context.timeline.record("voice"):
             voice = self.voice(request.voice, Randomness(request.seed or 0), request.settings.clip_mode)
         if request.settings.diffusion is not None and not voice.has_diffusion:
-            raise UserError(f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
-                            "preset=fastest, or make the voice from its clips", "preset")
+            raise UserError(
+                f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
+                "preset=fastest, or make the voice from its clips",
+                "preset",
+            )
         return voice
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
@@ -80,8 +83,16 @@ class Synthesizer(Speaker):
             return voice
         folders = [folder for folder in (self.model.voices, paths.voices_dir()) if folder is not None]
         wanted = self.model.default_voice if voice is None else voice
-        return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
-                             model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice(), mode=mode)
+        return resolve_voice(
+            wanted,
+            folders=folders,
+            backend=self.backend,
+            mel_norms=self.model.mel_norms,
+            model_id=self.model.identity,
+            widths=self.model.widths,
+            rng=randomness.voice(),
+            mode=mode,
+        )
 
     def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
         several = [clips] if isinstance(clips, np.ndarray) and clips.ndim == 1 else clips
@@ -94,8 +105,9 @@ class Synthesizer(Speaker):
         self.backend.release(*VOICE_NETWORKS)
         return voice
 
-    def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest,
-               context: SpeechContext) -> Iterator[RenderedChunk]:
+    def render(
+        self, chunks: Sequence[TokenChunk], request: SpeechRequest, context: SpeechContext
+    ) -> Iterator[RenderedChunk]:
         timer = self.word_timer(request.settings.normaliser) if request.word_times else None
         try:
             yield from Rendering(self.model, self.backend, chunks, request, context, timer).rendered()

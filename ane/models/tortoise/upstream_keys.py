@@ -31,9 +31,14 @@ def networks_of(file: str) -> list[str]:
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
     """For every key of network ``name``, the entries of the file at ``path`` that it is computed from (``sources``).
     Raises UserError: a key is missing, is not a float tensor, or has another shape than in the network."""
-    return match_entries(layout(NETWORKS[name], configs[name]).shapes, entries, path,
-                         lambda key: _why_missing(key, entries, path, configs),
-                         lambda: _why_misshapen(entries, path, configs), NETWORKS[name].prefix)
+    return match_entries(
+        layout(NETWORKS[name], configs[name]).shapes,
+        entries,
+        path,
+        lambda key: _why_missing(key, entries, path, configs),
+        lambda: _why_misshapen(entries, path, configs),
+        NETWORKS[name].prefix,
+    )
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
@@ -41,20 +46,30 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
     the file has more layers than the config."""
     used_keys = {folded_key(key) for key in used}
     patterns = {pattern(key) for key in used_keys}
-    surplus = sorted(key for key in entries
-                     if folded_key(key) not in used_keys and pattern(folded_key(key)) in patterns)
+    surplus = sorted(
+        key for key in entries if folded_key(key) not in used_keys and pattern(folded_key(key)) in patterns
+    )
     if surplus:
-        raise UserError(f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
-                        f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}")
+        raise UserError(
+            f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
+            f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}"
+        )
 
 
 # Files hold more that speech does not need: buffers of old releases, and embeddings of GPT-2 that Tortoise replaces
 # by its own
 UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight")
 # upstream's generation refers to the decoder's layers under second names (GPT2InferenceModel in its autoregressive.py)
-COPY = {f"inference_model.{copied}.": f"{own}." for copied, own in (
-    ("transformer", "gpt"), ("text_pos_embedding", "mel_pos_embedding"), ("embeddings", "mel_embedding"),
-    ("lm_head.0", "final_norm"), ("lm_head.1", "mel_head"))}
+COPY = {
+    f"inference_model.{copied}.": f"{own}."
+    for copied, own in (
+        ("transformer", "gpt"),
+        ("text_pos_embedding", "mel_pos_embedding"),
+        ("embeddings", "mel_embedding"),
+        ("lm_head.0", "final_norm"),
+        ("lm_head.1", "mel_head"),
+    )
+}
 
 
 def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
@@ -62,10 +77,12 @@ def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -
     copied = next((start for start in COPY if key.startswith(start)), None)
     if copied and "autoregressive" in networks:
         own = COPY[copied] + key.removeprefix(copied)
-        return bool(UNNEEDED.fullmatch(own)) or own in layout(NETWORKS["autoregressive"],
-                                                              configs["autoregressive"]).shapes
+        return (
+            bool(UNNEEDED.fullmatch(own)) or own in layout(NETWORKS["autoregressive"], configs["autoregressive"]).shapes
+        )
     return bool(UNNEEDED.fullmatch(key)) or any(
-        NETWORKS[name].prefix + unused == key for name in networks for unused in NETWORKS[name].unused(configs[name]))
+        NETWORKS[name].prefix + unused == key for name in networks for unused in NETWORKS[name].unused(configs[name])
+    )
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
@@ -84,8 +101,11 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
 
 def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
     """The keys of an official file, without layer numbers."""
-    return {pattern(NETWORKS[name].prefix + key) for name in networks_of(file)
-            for key in layout(NETWORKS[name], configs[name]).shapes}
+    return {
+        pattern(NETWORKS[name].prefix + key)
+        for name in networks_of(file)
+        for key in layout(NETWORKS[name], configs[name]).shapes
+    }
 
 
 def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> list[str]:
@@ -116,23 +136,33 @@ def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> 
 
 def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
     """Whether entries have all shapes of an official file's networks."""
-    found = [(sources(NETWORKS[name].prefix + key, entries), shape) for name in networks_of(file)
-             for key, shape in layout(NETWORKS[name], configs[name]).shapes.items()]
+    found = [
+        (sources(NETWORKS[name].prefix + key, entries), shape)
+        for name in networks_of(file)
+        for key, shape in layout(NETWORKS[name], configs[name]).shapes.items()
+    ]
     return all(source and tuple(entries[source[-1]].shape) == shape for source, shape in found)
 
 
 def _size_hint(path: Path) -> str:
-    return (f"if it is another size of the model, state its constructor arguments in {path.parent / 'config.json'} "
-            "or with config=FILE")
+    return (
+        f"if it is another size of the model, state its constructor arguments in {path.parent / 'config.json'} "
+        "or with config=FILE"
+    )
 
 
 # Arguments of upstream's classes that affect only training, or parameters that inference never reads.
 TRAINING_ONLY = {
     "autoregressive.pth": {"checkpointing", "mel_length_compression"},
     "diffusion_decoder.pth": {"dropout", "layer_drop", "unconditioned_percentage", "use_fp16"},
-    "clvp2.pth": {"speech_seq_len", "text_mask_percentage", "text_seq_len", "voice_mask_percentage",
-                  "wav_token_compression"},
-    "hifidecoder.pth": {"inference_padding"},      # upstream stores it and does not use it
+    "clvp2.pth": {
+        "speech_seq_len",
+        "text_mask_percentage",
+        "text_seq_len",
+        "voice_mask_percentage",
+        "wav_token_compression",
+    },
+    "hifidecoder.pth": {"inference_padding"},  # upstream stores it and does not use it
 }
 
 # Other keys of a config, and networks of upstream's without which it speaks by default.
@@ -144,8 +174,12 @@ FIXED = {
     "clvp2.pth": {"use_xformers": True},
     "diffusion_decoder.pth": {"in_channels": 100, "out_channels": 200},
     "vocoder.pth": {"n_mel_channels": 100, "hop_length": 256},
-    "hifidecoder.pth": {"conv_post_bias": True, "conv_post_weight_norm": True, "conv_pre_weight_norm": True,
-                        "resblock_type": "1"},
+    "hifidecoder.pth": {
+        "conv_post_bias": True,
+        "conv_post_weight_norm": True,
+        "conv_pre_weight_norm": True,
+        "resblock_type": "1",
+    },
 }
 
 
@@ -186,8 +220,7 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
     for name, value in entry.items():
         if name in fixed:
             if value != fixed[name]:
-                raise UserError(f"{where}: {file}: {name}={value!r} is not supported, only "
-                                f"{fixed[name]!r}")
+                raise UserError(f"{where}: {file}: {name}={value!r} is not supported, only {fixed[name]!r}")
         elif name in official:
             official[name].check_value(name, value, f"{where}: {file}")
         elif name not in ignored:
@@ -203,39 +236,52 @@ def _suggestion(name: str, known: set[str]) -> str:
 
 
 # a key of the layout → the official files that have the same weights
-HELD = {"speech_decoder_model.final_norm.weight": ("autoregressive.pth", "clvp2.pth"),
-        "resblocks.0.kernel_predictor.input_conv.bias": ("vocoder.pth",)}
-RENAMED = [(re.compile(found), official) for found, official in (
-    (r"^speech_decoder_model\.model\.decoder\.layers\.", "gpt.h."),
-    (r"^speech_decoder_model\.model\.decoder\.layer_norm\.", "gpt.ln_f."),
-    (r"^speech_decoder_model\.model\.decoder\.input_embeds_layer\.", "mel_embedding."),
-    (r"^speech_decoder_model\.model\.decoder\.position_embeds_layer\.", "mel_pos_embedding.emb."),
-    (r"^speech_decoder_model\.lm_head\.", "mel_head."), (r"^speech_decoder_model\.final_norm\.", "final_norm."),
-    (r"^(gpt\.h\.\d+)\.input_layernorm\.", r"\1.ln_1."), (r"^(gpt\.h\.\d+)\.post_attention_layernorm\.", r"\1.ln_2."),
-    (r"^(gpt\.h\.\d+)\.attn\.out_proj\.", r"\1.attn.c_proj."),
-    (r"^conditioning_encoder\.text_token_embedding\.", "text_embedding."),
-    (r"^conditioning_encoder\.text_position_embedding\.", "text_pos_embedding.emb."),
-    (r"^conditioning_encoder\.mel_conv\.", "conditioning_encoder.init."),
-    (r"^conditioning_encoder\.group_norms\.(\d+)\.", r"conditioning_encoder.attn.\1.norm."),
-    (r"^conditioning_encoder\.mel_attn_blocks\.(\d+)\.out_proj\.", r"conditioning_encoder.attn.\1.proj_out."),
-    (r"^conditioning_encoder\.mel_attn_blocks\.", "conditioning_encoder.attn."),
-    (r"^(text|speech)_encoder_model\.token_embedding\.", r"\1_emb."),
-    (r"^(text|speech)_encoder_model\.projection\.", r"to_\1_latent."),
-    (r"^(text|speech)_encoder_model\.final_layer_norm\.", r"\1_transformer.transformer.norm."),
-    (r"^(text|speech)_encoder_model\.rotary_pos_emb\.", r"\1_transformer.transformer.attn_layers.rotary_pos_emb."),
-    (r"^logit_scale$", "temperature"),
-    (r"^resblocks\.(\d+)\.convt_pre\.", r"res_stack.\1.convt_pre.1."),
-    (r"^resblocks\.(\d+)\.resblocks\.(\d+)\.conv\.", r"res_stack.\1.conv_blocks.\2.1."),
-    (r"^resblocks\.(\d+)\.kernel_predictor\.", r"res_stack.\1.kernel_predictor."),
-    (r"\.kernel_predictor\.input_conv\.", ".kernel_predictor.input_conv.0."),
-    (r"\.kernel_predictor\.resblocks\.(\d+)\.conv1\.", r".kernel_predictor.residual_convs.\1.1."),
-    (r"\.kernel_predictor\.resblocks\.(\d+)\.conv2\.", r".kernel_predictor.residual_convs.\1.3."),
-    (r"^conv_post\.", "conv_post.1."))]
-ENCODER = {     # part of an encoder's layer → of upstream's two layers, the first for attention: which, and its part
-    "input_rmsnorm.weight": (0, "0.0.g"), "self_attn.q_proj": (0, "1.wrap.to_q"),
-    "self_attn.k_proj": (0, "1.wrap.to_k"), "self_attn.v_proj": (0, "1.wrap.to_v"),
+HELD = {
+    "speech_decoder_model.final_norm.weight": ("autoregressive.pth", "clvp2.pth"),
+    "resblocks.0.kernel_predictor.input_conv.bias": ("vocoder.pth",),
+}
+RENAMED = [
+    (re.compile(found), official)
+    for found, official in (
+        (r"^speech_decoder_model\.model\.decoder\.layers\.", "gpt.h."),
+        (r"^speech_decoder_model\.model\.decoder\.layer_norm\.", "gpt.ln_f."),
+        (r"^speech_decoder_model\.model\.decoder\.input_embeds_layer\.", "mel_embedding."),
+        (r"^speech_decoder_model\.model\.decoder\.position_embeds_layer\.", "mel_pos_embedding.emb."),
+        (r"^speech_decoder_model\.lm_head\.", "mel_head."),
+        (r"^speech_decoder_model\.final_norm\.", "final_norm."),
+        (r"^(gpt\.h\.\d+)\.input_layernorm\.", r"\1.ln_1."),
+        (r"^(gpt\.h\.\d+)\.post_attention_layernorm\.", r"\1.ln_2."),
+        (r"^(gpt\.h\.\d+)\.attn\.out_proj\.", r"\1.attn.c_proj."),
+        (r"^conditioning_encoder\.text_token_embedding\.", "text_embedding."),
+        (r"^conditioning_encoder\.text_position_embedding\.", "text_pos_embedding.emb."),
+        (r"^conditioning_encoder\.mel_conv\.", "conditioning_encoder.init."),
+        (r"^conditioning_encoder\.group_norms\.(\d+)\.", r"conditioning_encoder.attn.\1.norm."),
+        (r"^conditioning_encoder\.mel_attn_blocks\.(\d+)\.out_proj\.", r"conditioning_encoder.attn.\1.proj_out."),
+        (r"^conditioning_encoder\.mel_attn_blocks\.", "conditioning_encoder.attn."),
+        (r"^(text|speech)_encoder_model\.token_embedding\.", r"\1_emb."),
+        (r"^(text|speech)_encoder_model\.projection\.", r"to_\1_latent."),
+        (r"^(text|speech)_encoder_model\.final_layer_norm\.", r"\1_transformer.transformer.norm."),
+        (r"^(text|speech)_encoder_model\.rotary_pos_emb\.", r"\1_transformer.transformer.attn_layers.rotary_pos_emb."),
+        (r"^logit_scale$", "temperature"),
+        (r"^resblocks\.(\d+)\.convt_pre\.", r"res_stack.\1.convt_pre.1."),
+        (r"^resblocks\.(\d+)\.resblocks\.(\d+)\.conv\.", r"res_stack.\1.conv_blocks.\2.1."),
+        (r"^resblocks\.(\d+)\.kernel_predictor\.", r"res_stack.\1.kernel_predictor."),
+        (r"\.kernel_predictor\.input_conv\.", ".kernel_predictor.input_conv.0."),
+        (r"\.kernel_predictor\.resblocks\.(\d+)\.conv1\.", r".kernel_predictor.residual_convs.\1.1."),
+        (r"\.kernel_predictor\.resblocks\.(\d+)\.conv2\.", r".kernel_predictor.residual_convs.\1.3."),
+        (r"^conv_post\.", "conv_post.1."),
+    )
+]
+ENCODER = {  # part of an encoder's layer → of upstream's two layers, the first for attention: which, and its part
+    "input_rmsnorm.weight": (0, "0.0.g"),
+    "self_attn.q_proj": (0, "1.wrap.to_q"),
+    "self_attn.k_proj": (0, "1.wrap.to_k"),
+    "self_attn.v_proj": (0, "1.wrap.to_v"),
     "self_attn.out_proj": (0, "1.wrap.to_out"),
-    "post_attention_rmsnorm.weight": (1, "0.0.g"), "mlp.fc1": (1, "1.wrap.net.0"), "mlp.fc2": (1, "1.wrap.net.3")}
+    "post_attention_rmsnorm.weight": (1, "0.0.g"),
+    "mlp.fc1": (1, "1.wrap.net.0"),
+    "mlp.fc2": (1, "1.wrap.net.3"),
+}
 ENCODER_LAYER = re.compile(rf"^(text|speech)_encoder_model\.layers\.(\d+)\.({'|'.join(map(re.escape, ENCODER))})\b")
 QUERY = re.compile(r"^(gpt\.h\.\d+\.attn|conditioning_encoder\.attn\.\d+)\.q_proj\.(weight|bias)$")
 
@@ -281,7 +327,7 @@ def _official_key(key: str) -> str:
     if found := ENCODER_LAYER.match(key):
         second, part = ENCODER[found[3]]
         layer = 2 * int(found[2]) + second
-        return f"{found[1]}_transformer.transformer.attn_layers.layers.{layer}.{part}{key[found.end():]}"
+        return f"{found[1]}_transformer.transformer.attn_layers.layers.{layer}.{part}{key[found.end() :]}"
     for renamed, official in RENAMED:
         key = renamed.sub(official, key)
     return key

@@ -18,8 +18,8 @@ from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
-LARGEST = 254                           # frames of a call to a network of a source filter
-SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
+LARGEST = 254  # frames of a call to a network of a source filter
+SCALES = 1024 / 256, 24000 / 22050  # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
 class HifiganSound:
@@ -29,12 +29,16 @@ class HifiganSound:
     ``window``: of ``StreamingVocoder``.
     """
 
-    def __init__(self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray,
-                 window: VocodingWindow | None = None):
+    def __init__(
+        self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray, window: VocodingWindow | None = None
+    ):
         self.frames = LatentInterpolation()
-        self.vocoder = StreamingVocoder(config.margin, lambda columns: backend.run(
-            "hifigan", frames=columns[None], conditioning=conditioning)[0, 0], window,
-            backend.longest("hifigan", "frames") is not None)
+        self.vocoder = StreamingVocoder(
+            config.margin,
+            lambda columns: backend.run("hifigan", frames=columns[None], conditioning=conditioning)[0, 0],
+            window,
+            backend.longest("hifigan", "frames") is not None,
+        )
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         return self.vocoder.feed(self.frames.feed(latents))
@@ -50,8 +54,9 @@ class UnivnetSound:
     ``rng`` draws the noise of L + 10 frames; ``window``: of ``StreamingVocoder``.
     """
 
-    def __init__(self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator,
-                 window: VocodingWindow | None = None):
+    def __init__(
+        self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator, window: VocodingWindow | None = None
+    ):
         self.config, self.rng = config, rng
         self.ahead = draw_noise(rng, config, SILENT_FRAMES)
 
@@ -81,17 +86,31 @@ class SourceFilterSound:
     """The sound of what arrives incrementally, for the stage "source_filter" latents (n, D), for "mel_source_filter" a
     mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``StreamingVocoder``."""
 
-    def __init__(self, backend: Backend, stage: str, config: SourceFilterConfig, rng: np.random.Generator,
-                 window: VocodingWindow | None = None):
+    def __init__(
+        self,
+        backend: Backend,
+        stage: str,
+        config: SourceFilterConfig,
+        rng: np.random.Generator,
+        window: VocodingWindow | None = None,
+    ):
         self.frames = LatentInterpolation() if stage == "source_filter" else None
         self.sound = SourceFilter(rng)
-        if longest := backend.longest(stage, "frames"):         # of a package
-            window = replace(window, window=min(window.window, longest)) if window else VocodingWindow(
-                longest - config.margin, longest)
+        if longest := backend.longest(stage, "frames"):  # of a package
+            window = (
+                replace(window, window=min(window.window, longest))
+                if window
+                else VocodingWindow(longest - config.margin, longest)
+            )
         elif window:
-            window = replace(window, largest=LARGEST, growth=2)     # the network is small, its margins are wide
-        self.parameters = StreamingVocoder(config.margin, lambda columns: backend.run(
-            stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)).ravel(), window)
+            window = replace(window, largest=LARGEST, growth=2)  # the network is small, its margins are wide
+        self.parameters = StreamingVocoder(
+            config.margin,
+            lambda columns: backend.run(
+                stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)
+            ).ravel(),
+            window,
+        )
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         return self._filtered(self.parameters.feed(self.frames.feed(columns) if self.frames else columns))
@@ -160,8 +179,8 @@ class LinearInterpolation:
 
     def __init__(self, scale: float):
         self.scale = scale
-        self.columns: np.ndarray | None = None      # those that later outputs depend on
-        self.first = self.done = 0                  # index of the first of them, and outputs returned
+        self.columns: np.ndarray | None = None  # those that later outputs depend on
+        self.first = self.done = 0  # index of the first of them, and outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
         """Columns (C, n) → the new outputs (C, m) that are between received columns, or if ``ended`` all that remain.
@@ -174,7 +193,7 @@ class LinearInterpolation:
             return np.empty((0, 0), np.float32)
         received = self.first + self.columns.shape[1]
         count = int(received * self.scale)
-        if count == received:       # if no more columns follow, the output is a copy
+        if count == received:  # if no more columns follow, the output is a copy
             return self.columns if ended else self.columns[:, :0]
         source = self._sources(np.arange(self.done, count))
         if not ended:
@@ -185,7 +204,7 @@ class LinearInterpolation:
         out = self.columns[:, before - self.first] * (1 - weight) + self.columns[:, after - self.first] * weight
         self.done += len(source)
         kept = min(int(self._sources(self.done)), received)
-        self.columns, self.first = self.columns[:, kept - self.first:], kept
+        self.columns, self.first = self.columns[:, kept - self.first :], kept
         return out
 
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:

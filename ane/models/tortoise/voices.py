@@ -14,13 +14,21 @@ from ane.system.errors import UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
-CONDITIONING_SAMPLES = 132300       # 6 s at 22050 Hz: the part of a clip that the autoregressive model encodes
-DIFFUSION_SAMPLES = 102400          # 4.27 s at 24000 Hz: the part that the diffusion model encodes
+CONDITIONING_SAMPLES = 132300  # 6 s at 22050 Hz: the part of a clip that the autoregressive model encodes
+DIFFUSION_SAMPLES = 102400  # 4.27 s at 24000 Hz: the part that the diffusion model encodes
 VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
-def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_norms: np.ndarray,
-                 rng: np.random.Generator, *, name: str = "", source: str = "", mode: str = "first") -> Voice:
+def encode_clips(
+    clips: Sequence[tuple[np.ndarray, int]],
+    backend: Backend,
+    mel_norms: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    name: str = "",
+    source: str = "",
+    mode: str = "first",
+) -> Voice:
     """A voice from reference clips: the latents of both encoders, averaged over the clips.
 
     The autoregressive model encodes 6 s of each clip, from a random start when it is longer; the diffusion model its
@@ -40,13 +48,16 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
     if not clips:
         raise UserError(f"voice {name}: no clips; give at least one")
     ar, diffusion = [], []
-    for audio, rate in clips:       # one at a time, to bound memory
+    for audio, rate in clips:  # one at a time, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
         first = mode == "first"
         windows = [conditioning_window(at_22050, rng)] if first else _slices(at_22050, CONDITIONING_SAMPLES)
         ar_rows = [backend.run("ar_conditioning", mel=conditioning_mel(window, mel_norms)[None]) for window in windows]
-        windows = [diffusion_window(at_22050)] if first else _slices(
-            resample_windowed_sinc(at_22050, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
+        windows = (
+            [diffusion_window(at_22050)]
+            if first
+            else _slices(resample_windowed_sinc(at_22050, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
+        )
         rows = [backend.run("diffusion_conditioning", mel=diffusion_mel(window)[None]) for window in windows]
         ar += [_mean(ar_rows)] if mode == "whole" else ar_rows
         diffusion += [_mean(rows)] if mode == "whole" else rows
@@ -59,8 +70,12 @@ def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Gener
     ``rng`` draws ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32; ``widths`` is (D, C).
     """
     ar_noise, diffusion_noise = (rng.standard_normal((1, width), dtype=np.float32) for width in widths)
-    return Voice(backend.run("ar_random", noise=ar_noise), backend.run("diffusion_random", noise=diffusion_noise),
-                 "random", "drawn at random")
+    return Voice(
+        backend.run("ar_random", noise=ar_noise),
+        backend.run("diffusion_random", noise=diffusion_noise),
+        "random",
+        "drawn at random",
+    )
 
 
 def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -83,7 +98,7 @@ def diffusion_window(audio: np.ndarray) -> np.ndarray:
 def _slices(audio: np.ndarray, samples: int) -> list[np.ndarray]:
     """Audio (S,) in slices (samples,), one after the other; the last ends where the audio does, and overlaps."""
     starts = [*range(0, max(len(audio) - samples, 0), samples), max(len(audio) - samples, 0)]
-    return [_fit_length(audio[start:start + samples], samples) for start in starts]
+    return [_fit_length(audio[start : start + samples], samples) for start in starts]
 
 
 def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
@@ -95,9 +110,19 @@ def _mean(rows: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(rows).mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
 
 
-def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_norms: np.ndarray, model_id: str,
-                  widths: tuple[int, int], rng: np.random.Generator, seed: int = 0, cache: bool = True,
-                  mode: str = "first") -> Voice:
+def resolve_voice(
+    spec: str,
+    *,
+    folders: Iterable[Path],
+    backend: Backend,
+    mel_norms: np.ndarray,
+    model_id: str,
+    widths: tuple[int, int],
+    rng: np.random.Generator,
+    seed: int = 0,
+    cache: bool = True,
+    mode: str = "first",
+) -> Voice:
     """The voice that ``spec`` names: a name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
 
     A mix without weights whose voices are all clips is one voice encoded from all clips together, as in upstream; any
@@ -119,8 +144,9 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
     """
     names, weights = parse_mix(spec)
     folders = list(folders)
-    parts = [None if name == RANDOM else open_voice((found := find_voice(name, folders)).name, found.files)
-             for name in names]
+    parts = [
+        None if name == RANDOM else open_voice((found := find_voice(name, folders)).name, found.files) for name in names
+    ]
     if weights is None and all(isinstance(part, Clips) for part in parts):
         parts = [Clips(spec if len(parts) > 1 else parts[0].name, tuple(file for part in parts for file in part.files))]
     voices = []
@@ -134,8 +160,11 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
         else:
             voice = part
         if mode != "first" and not isinstance(part, Clips):
-            raise UserError(f"clip_mode has no effect on voice {voice.name}: it is stored as latents; leave it out, or "
-                            "name its clips", "clip_mode")
+            raise UserError(
+                f"clip_mode has no effect on voice {voice.name}: it is stored as latents; leave it out, or "
+                "name its clips",
+                "clip_mode",
+            )
         voice.check_widths(widths)
         voices.append(voice)
     backend.release(*VOICE_NETWORKS)
@@ -144,20 +173,25 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
 
 def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mode: str) -> Voice:
     source = ", ".join(file.name for file in clips.files)
-    return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source,
-                        mode=mode)
+    return encode_clips(
+        clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source, mode=mode
+    )
 
 
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
     """Warnings: a voice that another decoder made, or clips for a model that was trained on few speakers."""
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):
-        return [f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, the model's is {own[:8]}) "
-                "and may sound unlike its speaker: make it again from its clips with `ane voices add`"]
+        return [
+            f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, the model's is {own[:8]}) "
+            "and may sound unlike its speaker: make it again from its clips with `ane voices add`"
+        ]
     if model.clones or not voice.from_clips:
         return []
     known = list_voices([model.voices] if model.voices else [])
     near = min(known, key=lambda name: np.linalg.norm(load_voice(known[name].files[0]).ar - voice.ar), default="")
     only = f"{', '.join(known)}, of which {near} is nearest" if near else "it was trained on"
-    return [f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {only}; the official "
-            "model clones voices"]
+    return [
+        f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {only}; the official "
+        "model clones voices"
+    ]

@@ -19,13 +19,13 @@ from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
-WINDOW = 4                  # tokens beside the path that count
-CHOSEN = 4                  # heads that are chosen on a chunk at most, when the model states none
+WINDOW = 4  # tokens beside the path that count
+CHOSEN = 4  # heads that are chosen on a chunk at most, when the model states none
 # Such heads have this share of attention on their path, and there are two of them or more: in the embedded decoder the
 # best four have 0.8 and more, in one of random weights seldom one has 0.6.
 LEAST_SHARE, LEAST_HEADS = 0.6, 2
 
-TimedHead = tuple[int, int, int]        # layer, head, delay in codes
+TimedHead = tuple[int, int, int]  # layer, head, delay in codes
 
 
 class WordTimer:
@@ -70,8 +70,9 @@ class WordTimer:
             attention = attention[best]
         return expected_starts(attention.mean(axis=0))
 
-    def attention_of(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate,
-                     heads: Sequence[TimedHead]) -> np.ndarray:
+    def attention_of(
+        self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate, heads: Sequence[TimedHead]
+    ) -> np.ndarray:
         """What each code and the stop code attend to in the text, rows of sum 1.
 
         Returns (heads, len(codes) + 1, len(tokens) − 1) float32.
@@ -79,17 +80,18 @@ class WordTimer:
         distinct, scores = distinct_heads(heads), candidate.prefix_scores
         if scores is None or len(scores) != len(distinct) or not candidate.stopped:
             scores = self.scores_of(tokens, conditioning, candidate.codes, distinct)
-        text = slice(2, 1 + len(tokens))    # after the voice and the start token, up to the stop tokens
+        text = slice(2, 1 + len(tokens))  # after the voice and the start token, up to the stop tokens
         attention = dict(zip(distinct, softmax(scores[:, :, text]), strict=True))
         return np.stack([without_delay(attention[layer, head], delay) for layer, head, delay in heads])
 
-    def scores_of(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int],
-                  heads: Sequence[tuple[int, int]]) -> np.ndarray:
+    def scores_of(
+        self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int], heads: Sequence[tuple[int, int]]
+    ) -> np.ndarray:
         """``Candidate.prefix_scores`` by another pass: (heads, len(codes) + 1, prefix length − 1) float32."""
         prefix = self.tables.prefix(conditioning, tokens, self.config)
         own = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
         columns = np.concatenate((prefix, own)).astype(np.float32)
-        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)   # from the start code's column on
+        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # from the start code's column on
 
     @property
     def recorded_heads(self) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import BORDER, ImageConv, ImageConvTranspose, level_margins
 from ane.system.errors import UserError
 
-TAPS = 12           # of the low-pass filters, at twice the rate
-REACH = 6           # samples on either side that an activation reads
+TAPS = 12  # of the low-pass filters, at twice the rate
+REACH = 6  # samples on either side that an activation reads
 HOP, BANDS = 256, 100
 
 
@@ -38,29 +38,40 @@ class BigVGANConfig(Config):
     resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
     resblock: str = "1"
     activation: str = "snakebeta"
-    snake_logscale: bool = True             # α and β are stored as logarithms
-    use_tanh_at_final: bool = True          # version 2 clips instead
+    snake_logscale: bool = True  # α and β are stored as logarithms
+    use_tanh_at_final: bool = True  # version 2 clips instead
     use_bias_at_final: bool = True
 
     def check(self, where: str) -> None:
         levels = len(self.upsample_rates)
         if self.resblock != "1" or self.activation not in ("snake", "snakebeta"):
-            raise UserError(f"{where}: resblock must be '1' and activation snake or snakebeta, not {self.resblock!r} "
-                            f"and {self.activation!r}")
-        if len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1 or any(
+            raise UserError(
+                f"{where}: resblock must be '1' and activation snake or snakebeta, not {self.resblock!r} "
+                f"and {self.activation!r}"
+            )
+        if (
+            len(self.upsample_kernel_sizes) != levels
+            or self.upsample_initial_channel >> levels < 1
+            or any(
                 size < rate or (size - rate) % 2
-                for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=False)) or (
-                len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes)):
+                for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=False)
+            )
+            or (len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes))
+        ):
             raise UserError(f"{where}: the sizes of its levels and blocks do not fit together")
         if prod(self.upsample_rates) != HOP or self.num_mels != BANDS:
-            raise UserError(f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples a "
-                            f"frame; Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band")
+            raise UserError(
+                f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples a "
+                f"frame; Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band"
+            )
 
     @property
     def level_margins(self) -> list[int]:
         """Margin in frames that the input of each level needs."""
-        blocks = max(sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
-                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        blocks = max(
+            sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
+            for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
+        )
         return level_margins(self.upsample_rates, self.upsample_kernel_sizes, blocks + REACH)
 
     @property
@@ -114,7 +125,7 @@ class Activation(nn.Module):
         taps, half = self.taps.expand(channels, -1, -1, -1), TAPS // 2
         x = F.pad(x, (half - 1, half - 1, 0, 0), mode="replicate")
         x = F.conv_transpose2d(x, 2 * taps, stride=(1, 2), groups=channels)
-        crop = TAPS + half - 3                                  # the repeated ends, and half of the filter
+        crop = TAPS + half - 3  # the repeated ends, and half of the filter
         x = self.act(x[..., crop:-crop])
         x = F.pad(x, (half - 1, half, 0, 0), mode="replicate")
         return F.conv2d(x, taps, stride=(1, 2), groups=channels)
@@ -125,14 +136,17 @@ class PeriodicBlock(nn.Module):
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...], config: BigVGANConfig):
         super().__init__()
-        self.convs1 = nn.ModuleList(ImageConv(channels, channels, size, dilation=dilation,
-                                              padding=(size - 1) * dilation // 2) for dilation in dilations)
+        self.convs1 = nn.ModuleList(
+            ImageConv(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+            for dilation in dilations
+        )
         self.convs2 = nn.ModuleList(ImageConv(channels, channels, size, padding=size // 2) for _ in dilations)
         self.activations = nn.ModuleList(Activation(channels, config) for _ in range(2 * len(dilations)))
 
     def forward(self, x: Tensor) -> Tensor:
-        for dilated, plain, first, second in zip(self.convs1, self.convs2, self.activations[::2],
-                                                 self.activations[1::2], strict=True):
+        for dilated, plain, first, second in zip(
+            self.convs1, self.convs2, self.activations[::2], self.activations[1::2], strict=True
+        ):
             x = x + plain(second(dilated(first(x))))
         return x
 
@@ -145,11 +159,15 @@ class BigVGAN(nn.Module):
         self.conv_pre = ImageConv(config.num_mels, widths[0], 7, padding=3)
         self.ups = nn.ModuleList(
             nn.ModuleList([ImageConvTranspose(before, after, size, rate, padding=(size - rate) // 2)])
-            for before, after, size, rate
-            in zip(widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False))
+            for before, after, size, rate in zip(
+                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False
+            )
+        )
         self.resblocks = nn.ModuleList(
-            PeriodicBlock(width, size, dilations, config) for width in widths[1:]
-            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+            PeriodicBlock(width, size, dilations, config)
+            for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True)
+        )
         self.activation_post = Activation(widths[-1], config)
         self.conv_post = ImageConv(widths[-1], 1, 7, padding=3, bias=config.use_bias_at_final)
 
@@ -159,6 +177,6 @@ class BigVGAN(nn.Module):
         sizes = len(self.config.resblock_kernel_sizes)
         for level, [up] in enumerate(self.ups):
             x = up(x)
-            x = sum(block(x) for block in self.resblocks[level * sizes:(level + 1) * sizes]) / sizes
+            x = sum(block(x) for block in self.resblocks[level * sizes : (level + 1) * sizes]) / sizes
         x = self.conv_post(self.activation_post(x))[:, :, 0]
         return torch.tanh(x) if self.config.use_tanh_at_final else x.clamp(-1, 1)

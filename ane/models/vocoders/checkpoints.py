@@ -16,7 +16,7 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 CONFIG_FILE = "config.json"
-NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")        # NVIDIA's: level, block
+NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")  # NVIDIA's: level, block
 # dilations of the official versions: (kind of block, kernel size) → dilations
 DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
 
@@ -39,9 +39,12 @@ class HifiganCheckpoint:
         self._entries = generator_entries(loaded, path)
         self.config = read_config(loaded, self._entries, path)
         self._found = match_entries(
-            layout(network, self.config).shapes, self._entries, path,
+            layout(network, self.config).shapes,
+            self._entries,
+            path,
             lambda key: "this is not a HiFi-GAN generator, or its sizes are others than config.json beside it states",
-            lambda: "config.json beside it states other sizes, or the file is damaged")
+            lambda: "config.json beside it states other sizes, or the file is damaged",
+        )
         used = {part for source in self._found.values() for part in source}
         self.unused = [key for key in self._entries if key not in used]
         self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
@@ -55,8 +58,10 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     """The generator's state dict under jik876's names. Raises UserError when the file has none."""
     entries = loaded.get("generator", loaded)
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
-        raise UserError(f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
-                        "as g_02500000 or generator_v1")
+        raise UserError(
+            f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
+            "as g_02500000 or generator_v1"
+        )
     entries = plain_names(entries)
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)
@@ -67,8 +72,10 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
         return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
 
     # NVIDIA may store a kernel as that of an image one pixel wide
-    return {flat(key): value[..., 0] if isinstance(value, torch.Tensor) and value.shape[3:] == (1,) else value
-            for key, value in entries.items()}
+    return {
+        flat(key): value[..., 0] if isinstance(value, torch.Tensor) and value.shape[3:] == (1,) else value
+        for key, value in entries.items()
+    }
 
 
 def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelHifiganConfig:
@@ -82,8 +89,10 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
     else:
         for name, value in AUDIO.items():
             if stated.get(name, value) != value:
-                raise UserError(f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
-                                "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz")
+                raise UserError(
+                    f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
+                    "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz"
+                )
         values = {field.name: freeze(stated[field.name]) for field in fields(MelHifiganConfig) if field.name in stated}
         if "resblock" in values:
             values["resblock"] = str(values["resblock"])
@@ -96,6 +105,7 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
 
 def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
     """The sizes from the tensors, where they are those of an official version. Raises UserError for others."""
+
     def shape(key: str) -> tuple[int, ...]:
         source = sources(f"{key}.weight", entries)
         value = entries[source[-1]] if source else None
@@ -114,6 +124,8 @@ def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
     try:
         dilations = tuple(DILATIONS[kind, size] for size in sizes)
     except KeyError:
-        raise UserError(f"{path}: blocks with kernels of {', '.join(map(str, sizes))} are of no official version: "
-                        f"put its {CONFIG_FILE} beside it") from None
+        raise UserError(
+            f"{path}: blocks with kernels of {', '.join(map(str, sizes))} are of no official version: "
+            f"put its {CONFIG_FILE} beside it"
+        ) from None
     return MelHifiganConfig(bands, kind, tuple(kernel // 2 for kernel in kernels), kernels, channels, sizes, dilations)

@@ -26,8 +26,8 @@ class ConvNextBlock(nn.Module):
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))           # (B, T, C)
-        y = self.pw2(F.gelu(self.pw1(y)))                                   # (B, T, inner) → (B, T, C)
+        y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))  # (B, T, C)
+        y = self.pw2(F.gelu(self.pw1(y)))  # (B, T, inner) → (B, T, C)
         return x + self.gamma * y * mask
 
 
@@ -53,10 +53,10 @@ class FrameDecoder(nn.Module):
 class SourceFilterConfig(Config):
     """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``."""
 
-    channels: int = 1024        # of its frames: a decoder's latents, or bands of a mel
-    width: int = 192            # of the blocks
-    inner: int = 512            # within a block
-    layers: int = 6             # blocks
+    channels: int = 1024  # of its frames: a decoder's latents, or bands of a mel
+    width: int = 192  # of the blocks
+    inner: int = 512  # within a block
+    layers: int = 6  # blocks
 
     @property
     def margin(self) -> int:

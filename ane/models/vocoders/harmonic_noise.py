@@ -20,13 +20,13 @@ from numpy import fft  # SciPy's saves 5 ms for 10 s of sound, and its import ta
 SAMPLE_RATE, HOP, WINDOW = 24000, 300, 1200
 BINS, SPECTRA = WINDOW // 2 + 1, 5
 HALF = WINDOW // 2
-OVERLAP = WINDOW // HOP                 # frames that a sample is part of
-VOICED, HIGHEST = 40.0, 11000.0         # Hz: f0 from which a frame is voiced; upper limit of the harmonics
-NORMALS = 2 ** 13                       # complex numbers that noise is drawn from
-BLOCK = 64                              # frames that are filtered in one call: they fit the processor's cache
+OVERLAP = WINDOW // HOP  # frames that a sample is part of
+VOICED, HIGHEST = 40.0, 11000.0  # Hz: f0 from which a frame is voiced; upper limit of the harmonics
+NORMALS = 2**13  # complex numbers that noise is drawn from
+BLOCK = 64  # frames that are filtered in one call: they fit the processor's cache
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
-PULSE_HANN = HANN * 4                   # HANN / (WINDOW / 4), times WINDOW, which ``norm="forward"`` divides by
-LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(np.float32)     # of a frame's samples, in frames after its middle
+PULSE_HANN = HANN * 4  # HANN / (WINDOW / 4), times WINDOW, which ``norm="forward"`` divides by
+LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(np.float32)  # of a frame's samples, in frames after its middle
 
 
 class HarmonicNoise:
@@ -34,11 +34,11 @@ class HarmonicNoise:
 
     def __init__(self, f0: np.ndarray, seed: int):
         self.f0, self.random = f0, np.random.default_rng(seed)
-        self.done = 0                                           # frames of which the spectra have been added
-        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)    # what the next frames add to
-        self.source = np.zeros(0, np.float32)                   # pulses, as far as they were needed
-        self.first = 0                                          # sample at which they begin
-        self.pitches = 0.0                                      # sum of the pitch until their end: exact in float64
+        self.done = 0  # frames of which the spectra have been added
+        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)  # what the next frames add to
+        self.source = np.zeros(0, np.float32)  # pulses, as far as they were needed
+        self.first = 0  # sample at which they begin
+        self.pitches = 0.0  # sum of the pitch until their end: exact in float64
         # results are written into these: new arrays of this size would be new pages of memory each time
         self.indices = np.empty((BLOCK, BINS + 1), np.intp)
         self.bins, self.polar = np.empty((2, BLOCK, BINS), np.complex64)
@@ -51,14 +51,14 @@ class HarmonicNoise:
         A frame ends 600 samples before the last sample that depends on it.
         """
         count, begins = len(spectra), self.done
-        sums = np.zeros((count + OVERLAP - 1, HOP), np.float32)                         # rows of 300 samples
-        sums[:OVERLAP - 1] = self.sums
+        sums = np.zeros((count + OVERLAP - 1, HOP), np.float32)  # rows of 300 samples
+        sums[: OVERLAP - 1] = self.sums
         windows, heard = self.windows(count), self.with_pulses(count)
         for first in range(0, count, BLOCK):
             rows = slice(first, first + BLOCK)
             frames = self.frames(spectra[rows], windows[rows], np.flatnonzero(heard[rows]))
-            for part in reversed(range(OVERLAP)):       # the earliest frame of a row first, in this call or before
-                sums[first + part:first + part + len(frames)] += frames[:, part * HOP:(part + 1) * HOP]
+            for part in reversed(range(OVERLAP)):  # the earliest frame of a row first, in this call or before
+                sums[first + part : first + part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
         self.sums = sums[count:].copy()
         self.done += count
         # the sound begins at the centre of the first frame, and ends 300 samples after that of the last
@@ -76,18 +76,18 @@ class HarmonicNoise:
             heard: Indices of the frames with pulses.
         """
         count = len(spectra)
-        harmonic, phase, noise, free, angle = spectra.reshape(-1, SPECTRA, BINS).transpose(1, 0, 2)     # (l, 601)
+        harmonic, phase, noise, free, angle = spectra.reshape(-1, SPECTRA, BINS).transpose(1, 0, 2)  # (l, 601)
         indices, bins, size = self.indices[:count], self.bins[:count], self.size[:count]
         # an even number for each frame: two share a draw of the generator
         indices[:] = self.random.integers(NORMALS, size=indices.shape, dtype=np.uint16)
         normals().take(indices[:, :BINS], out=bins, mode="clip")
         magnitude(noise, size)
-        for component in (bins.real, bins.imag):        # NumPy makes factors complex otherwise
+        for component in (bins.real, bins.imag):  # NumPy makes factors complex otherwise
             component *= size
         bins += polar(free, angle, self.polar[:count], size, self.part[:count])
         if voiced := len(heard):
             pulses = np.multiply(windows[heard], PULSE_HANN, out=self.filtered[:voiced])
-            pulses = fft.rfft(pulses, axis=1, norm="forward")       # NumPy's other norms compute in float64
+            pulses = fft.rfft(pulses, axis=1, norm="forward")  # NumPy's other norms compute in float64
             turned = np.tanh(phase[heard], out=self.part[:voiced])
             turned *= np.float32(np.pi)
             pulses *= polar(harmonic[heard], turned, self.polar[:voiced], self.size[:voiced], turned)
@@ -101,7 +101,7 @@ class HarmonicNoise:
         found = np.repeat(weight(0, OVERLAP)[None], count, axis=0)
         stop, frames = first + count, len(self.f0)
         for row in {*range(first, min(stop, OVERLAP - 1)), *range(max(first, frames), stop)}:
-            found[row - first] = weight(max(row + 1 - frames, 0), min(row + 1, OVERLAP))    # parts of existing frames
+            found[row - first] = weight(max(row + 1 - frames, 0), min(row + 1, OVERLAP))  # parts of existing frames
         return found
 
     def with_pulses(self, count: int) -> np.ndarray:
@@ -119,7 +119,7 @@ class HarmonicNoise:
             kept = max(begin - self.first, 0)
             self.source, self.first = np.concatenate((self.source[kept:], made)), self.first + kept
         samples = np.arange(begin, end)
-        samples = (length - 1) - np.abs((length - 1) - np.abs(samples))         # of the sound, in 0 … length − 1
+        samples = (length - 1) - np.abs((length - 1) - np.abs(samples))  # of the sound, in 0 … length − 1
         return np.lib.stride_tricks.sliding_window_view(self.source[samples - self.first], WINDOW)[::HOP]
 
 
@@ -141,8 +141,13 @@ def magnitude(logarithm: np.ndarray, found: np.ndarray | None = None) -> np.ndar
     return np.exp(np.minimum(logarithm, np.float32(7), out=found), out=found)
 
 
-def polar(logarithm: np.ndarray, angle: np.ndarray, found: np.ndarray | None = None, size: np.ndarray | None = None,
-          part: np.ndarray | None = None) -> np.ndarray:
+def polar(
+    logarithm: np.ndarray,
+    angle: np.ndarray,
+    found: np.ndarray | None = None,
+    size: np.ndarray | None = None,
+    part: np.ndarray | None = None,
+) -> np.ndarray:
     """exp(logarithm) · e^{i angle}, complex64: in ``found``, with ``size`` and ``part`` for results between, if given.
     ``part`` may be the angle."""
     found = np.empty(logarithm.shape, np.complex64) if found is None else found

@@ -29,8 +29,9 @@ class ImageConv(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
             return super().forward(x[:, :, 0])[:, :, None]
-        return F.conv2d(x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding),
-                        (1, *self.dilation))
+        return F.conv2d(
+            x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding), (1, *self.dilation)
+        )
 
 
 class ImageConvTranspose(nn.ConvTranspose1d):
@@ -39,8 +40,9 @@ class ImageConvTranspose(nn.ConvTranspose1d):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
             return super().forward(x[:, :, 0])[:, :, None]
-        return F.conv_transpose2d(x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding),
-                                  dilation=(1, *self.dilation))
+        return F.conv_transpose2d(
+            x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding), dilation=(1, *self.dilation)
+        )
 
 
 def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
@@ -60,9 +62,16 @@ def affected_samples(size: int, stride: int, pad: int) -> int:
 
 
 # the sound that a vocoder here must have been trained for, with the names of jik876's config.json
-AUDIO = {"sampling_rate": 22050, "num_mels": 80, "hop_size": 256, "n_fft": 1024, "win_size": 1024, "fmin": 0,
-         "fmax": 8000}
-BORDER = 3              # positions on either side that conv_pre and conv_post (kernel size 7) read
+AUDIO = {
+    "sampling_rate": 22050,
+    "num_mels": 80,
+    "hop_size": 256,
+    "n_fft": 1024,
+    "win_size": 1024,
+    "fmin": 0,
+    "fmax": 8000,
+}
+BORDER = 3  # positions on either side that conv_pre and conv_post (kernel size 7) read
 
 
 @dataclass(frozen=True)
@@ -83,17 +92,22 @@ class MelHifiganConfig(Config):
         if self.resblock not in ("1", "2"):
             raise UserError(f"{where}: resblock must be one of 1, 2, not {self.resblock!r}")
         if not levels or len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1:
-            raise UserError(f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel "
-                            "do not fit together")
+            raise UserError(
+                f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel do not fit together"
+            )
         if len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes):
             raise UserError(f"{where}: resblock_kernel_sizes and resblock_dilation_sizes differ in length")
-        if any(size < rate or (size - rate) % 2
-               for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=True)):
+        if any(
+            size < rate or (size - rate) % 2
+            for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=True)
+        ):
             raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
         if self.hop != AUDIO["hop_size"] or self.num_mels != AUDIO["num_mels"]:
-            raise UserError(f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples a frame, and mels "
-                            f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, "
-                            "or put its config.json beside it")
+            raise UserError(
+                f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples a frame, and mels "
+                f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, "
+                "or put its config.json beside it"
+            )
 
     @property
     def hop(self) -> int:
@@ -103,9 +117,11 @@ class MelHifiganConfig(Config):
     @property
     def level_margins(self) -> list[int]:
         """Margin in frames that the input of each level needs."""
-        plain = self.resblock == "1"        # its blocks have an undilated convolution after each dilated one
-        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 * plain for dilation in dilations)
-                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        plain = self.resblock == "1"  # its blocks have an undilated convolution after each dilated one
+        blocks = max(
+            sum((size - 1) * dilation // 2 + (size - 1) // 2 * plain for dilation in dilations)
+            for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
+        )
         return level_margins(self.upsample_rates, self.upsample_kernel_sizes, blocks)
 
     @property
@@ -121,8 +137,10 @@ def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: i
         factors, kernel_sizes: of each level's transposed convolution.
         blocks: samples on either side that a level's residual blocks read.
     """
-    reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
-               for size, factor in zip(kernel_sizes, factors, strict=False)]
+    reaches = [
+        blocks + affected_samples(size, factor, (size - factor) // 2)
+        for size, factor in zip(kernel_sizes, factors, strict=False)
+    ]
     reaches[-1] += BORDER
     return margins(list(accumulate(factors, mul)), reaches)
 
@@ -151,8 +169,10 @@ class SmallResBlock(nn.Module):
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
-        self.convs = nn.ModuleList(ImageConv(channels, channels, size, dilation=dilation,
-                                             padding=(size - 1) * dilation // 2) for dilation in dilations)
+        self.convs = nn.ModuleList(
+            ImageConv(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+            for dilation in dilations
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         for conv in self.convs:
@@ -165,14 +185,19 @@ class MelHifigan(nn.Module):
         super().__init__()
         self.config = config
         block = HifiganResBlock if config.resblock == "1" else SmallResBlock
-        widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_rates) + 1)]
+        widths = [config.upsample_initial_channel // 2**level for level in range(len(config.upsample_rates) + 1)]
         self.conv_pre = ImageConv(config.num_mels, widths[0], 7, padding=3)
         self.ups = nn.ModuleList(
-            ImageConvTranspose(before, after, size, rate, padding=(size - rate) // 2) for before, after, size, rate
-            in zip(widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False))
+            ImageConvTranspose(before, after, size, rate, padding=(size - rate) // 2)
+            for before, after, size, rate in zip(
+                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False
+            )
+        )
         self.resblocks = nn.ModuleList(
-            block(width, size, dilations) for width in widths[1:]
-            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+            block(width, size, dilations)
+            for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True)
+        )
         self.conv_post = ImageConv(widths[-1], 1, 7, padding=3)
 
     def forward(self, mel: Tensor) -> Tensor:
@@ -189,7 +214,7 @@ def upsampled(x: Tensor, ups: nn.ModuleList, resblocks: nn.ModuleList, conv_post
     sizes = len(resblocks) // len(ups)
     for level, up in enumerate(ups):
         x = up(F.leaky_relu(x, 0.1))
-        first, *others = resblocks[level * sizes:(level + 1) * sizes]
+        first, *others = resblocks[level * sizes : (level + 1) * sizes]
         total = first(x)
         for block in others:
             total += block(x)

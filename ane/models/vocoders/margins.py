@@ -1,6 +1,6 @@
 """How far the networks over frames see, without torch."""
 
-FRAME_KERNEL = 7        # of a ``ConvNextBlock`` over frames
+FRAME_KERNEL = 7  # of a ``ConvNextBlock`` over frames
 
 
 def frame_margin(layers: int) -> int:

@@ -17,12 +17,13 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)
     if left < right:
-        out[0, :, 0, left - start:right - start] = columns[:, left:right]
+        out[0, :, 0, left - start : right - start] = columns[:, left:right]
     return out
 
 
-def sound_of_windows(functions: Sequence[FixedFunction], stop: int, length: int,
-                     inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
+def sound_of_windows(
+    functions: Sequence[FixedFunction], stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]
+) -> np.ndarray:
     """The sound (samples,) of frames 0 … ``stop`` of ``length``, in windows of the largest bucket, the last in the
     smallest that fits.
 
@@ -37,17 +38,23 @@ def sound_of_windows(functions: Sequence[FixedFunction], stop: int, length: int,
         function = smallest_fitting(functions, "a window of sound", frames=count)
         begin, width = first - margin, function.bucket["frames"] + 2 * margin
         out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"][0, 0, 0]
-        sound.append(out[:count * (len(out) // function.bucket["frames"])])
+        sound.append(out[: count * (len(out) // function.bucket["frames"])])
     return np.concatenate(sound)
 
 
-def hifigan_sounds(functions: Sequence[FixedFunction], frames: np.ndarray,
-                   conditioning: np.ndarray | None = None) -> np.ndarray:
+def hifigan_sounds(
+    functions: Sequence[FixedFunction], frames: np.ndarray, conditioning: np.ndarray | None = None
+) -> np.ndarray:
     """frames (B, D, L), and for a network that is conditioned (B, D'), → (B, 1, hop·L), all float32."""
     sounds = []
     for index, row in enumerate(frames):
-        constant = {} if conditioning is None else {"conditioning": conditioning[index:index + 1, :, None, None]}
-        sounds.append(sound_of_windows(
-            functions, row.shape[1], row.shape[1],
-            lambda begin, width, row=row, constant=constant: {"x": zero_padded(row, begin, width), **constant})[None])
+        constant = {} if conditioning is None else {"conditioning": conditioning[index : index + 1, :, None, None]}
+        sounds.append(
+            sound_of_windows(
+                functions,
+                row.shape[1],
+                row.shape[1],
+                lambda begin, width, row=row, constant=constant: {"x": zero_padded(row, begin, width), **constant},
+            )[None]
+        )
     return np.stack(sounds)

@@ -16,15 +16,15 @@ import numpy as np
 
 from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft, polar, unit_harmonics
 
-ENVELOPE = 64                       # numbers of a frame's envelope
+ENVELOPE = 64  # numbers of a frame's envelope
 PARAMETERS = ENVELOPE + 2
-NOISE = 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8      # share of noise in voiced frames, by frequency
+NOISE = 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8  # share of noise in voiced frames, by frequency
 HOP, WINDOW, STEP, FFT = 256, 256, 64, 1024
 BINS, HALF = FFT // 2 + 1, WINDOW // 2
-MIDDLE, HIGHEST = 150.0, 11500.0    # Hz: from which octaves are counted; upper limit of the harmonics
-OCTAVES, LOUDEST = 2, 7             # from the middle at most; log magnitude: what lies beyond is no speech
+MIDDLE, HIGHEST = 150.0, 11500.0  # Hz: from which octaves are counted; upper limit of the harmonics
+OCTAVES, LOUDEST = 2, 7  # from the middle at most; log magnitude: what lies beyond is no speech
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
-WEIGHT = WINDOW / STEP / 2          # what the windows over a sample add up to
+WEIGHT = WINDOW / STEP / 2  # what the windows over a sample add up to
 
 
 class SourceFilter:
@@ -32,13 +32,13 @@ class SourceFilter:
 
     def __init__(self, random: np.random.Generator):
         self.random = random
-        self.frames = np.empty((0, PARAMETERS), np.float32)     # from ``first`` on: those that later samples depend on
-        self.first = self.received = 0                          # frames
-        self.windows = 0                                        # those that have been added
-        self.source = np.zeros((2, HALF), np.float32)           # pulses and noise, from the start of the next window
-        self.made = 0                                           # samples of the source
-        self.pitches = 0.0                                      # sum of the pitch at these samples: exact in float64
-        self.sums = np.zeros(FFT, np.float32)                   # of the windows, from the start of the next one
+        self.frames = np.empty((0, PARAMETERS), np.float32)  # from ``first`` on: those that later samples depend on
+        self.first = self.received = 0  # frames
+        self.windows = 0  # those that have been added
+        self.source = np.zeros((2, HALF), np.float32)  # pulses and noise, from the start of the next window
+        self.made = 0  # samples of the source
+        self.pitches = 0.0  # sum of the pitch at these samples: exact in float64
+        self.sums = np.zeros(FFT, np.float32)  # of the windows, from the start of the next one
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
         """The next frames (l, 66) float32 → the samples (m,) that no later frame changes.
@@ -67,11 +67,11 @@ class SourceFilter:
         sums = np.zeros(count * STEP + FFT, np.float32)
         sums[:FFT] = self.sums
         for index, window in enumerate(fft.irfft(spectra, n=FFT, axis=1).astype(np.float32, copy=False)):
-            sums[index * STEP:index * STEP + FFT] += window
-        self.sums, self.source = sums[count * STEP:], self.source[:, count * STEP:]
+            sums[index * STEP : index * STEP + FFT] += window
+        self.sums, self.source = sums[count * STEP :], self.source[:, count * STEP :]
         kept = stop * STEP // HOP - self.first
         self.frames, self.first = self.frames[kept:], self.first + kept
-        return sums[max(-begin, 0):count * STEP] / np.float32(WEIGHT)
+        return sums[max(-begin, 0) : count * STEP] / np.float32(WEIGHT)
 
     def _extend_source(self, stop: int) -> None:
         """Make pulses and noise up to sample ``stop``."""
@@ -87,13 +87,13 @@ class SourceFilter:
 
     def _spectra(self, windows: np.ndarray) -> np.ndarray:
         """The filtered source in these windows, (n, 513) complex64."""
-        positions = windows * (STEP / HOP) - self.first             # in frames that are kept
+        positions = windows * (STEP / HOP) - self.first  # in frames that are kept
         start = int(positions[0])
         voiced = between(self.frames[:, -1], positions) > 0
-        logarithms = minimum_phase(self.frames[start:int(positions[-1]) + 2, :ENVELOPE])
+        logarithms = minimum_phase(self.frames[start : int(positions[-1]) + 2, :ENVELOPE])
         logarithms = between(logarithms.view(np.float32), positions - start).view(np.complex64)
-        parts = np.lib.stride_tricks.sliding_window_view(self.source, WINDOW, axis=1)[:, :len(windows) * STEP:STEP]
-        pulses, noise = fft.rfft(parts * (HANN * FFT), n=FFT, axis=2, norm="forward")   # other norms are in float64
+        parts = np.lib.stride_tricks.sliding_window_view(self.source, WINDOW, axis=1)[:, : len(windows) * STEP : STEP]
+        pulses, noise = fft.rfft(parts * (HANN * FFT), n=FFT, axis=2, norm="forward")  # other norms are in float64
         shares = shares_of_sources()[:, voiced.astype(np.int64)]
         pulses *= shares[0]
         noise *= shares[1]
@@ -140,7 +140,7 @@ def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
     """
     logarithms = between(np.minimum(envelopes, LOUDEST).T, envelope_positions()).T
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
-    cepstra[:, 1:FFT // 2] *= 2
-    cepstra[:, FFT // 2 + 1:] = 0
+    cepstra[:, 1 : FFT // 2] *= 2
+    cepstra[:, FFT // 2 + 1 :] = 0
     cepstra *= FFT
-    return np.ascontiguousarray(fft.rfft(cepstra, axis=1, norm="forward"))      # NumPy's is not contiguous
+    return np.ascontiguousarray(fft.rfft(cepstra, axis=1, norm="forward"))  # NumPy's is not contiguous

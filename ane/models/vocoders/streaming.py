@@ -16,21 +16,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST = 12      # new frames of a call, at least, however wide the margins
+LEAST = 12  # new frames of a call, at least, however wide the margins
 STEP = 32
-WHOLE = tuple(range(64, 257, STEP))     # frames of a call for frames that are all there
-FIRST_LENGTHS = 60, 80                  # of the first call of a stream: FastSpeech's first piece has 40 frames
+WHOLE = tuple(range(64, 257, STEP))  # frames of a call for frames that are all there
+FIRST_LENGTHS = 60, 80  # of the first call of a stream: FastSpeech's first piece has 40 frames
 
 
 @dataclass(frozen=True)
 class VocodingWindow:
     """How much is vocoded in one call, in frames of 256 samples (10.7 ms)."""
 
-    first: int = 12         # new frames in the first call, small so that sound starts soon
+    first: int = 12  # new frames in the first call, small so that sound starts soon
     # of a later call including both margins, which take as long as new frames: the larger bucket of converted vocoders
     window: int = 62
-    largest: int = 0        # what the window grows to, for an engine that takes calls of any length
-    growth: float = 0.5     # new frames of a window that grows, at most, for each frame that has been vocoded
+    largest: int = 0  # what the window grows to, for an engine that takes calls of any length
+    growth: float = 0.5  # new frames of a window that grows, at most, for each frame that has been vocoded
 
     def new_frames(self, done: int, margin: int) -> int:
         """New frames of the next call, when ``done`` have been vocoded: as many as fit into the window.
@@ -55,8 +55,11 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
     shortest = max(-(-(2 * margin + LEAST) // STEP) * STEP, WHOLE[0])
     if length < shortest or shortest > WHOLE[-1]:
         return [length]
-    plans = [[begin, *even_calls(length - begin + 2 * margin, margin, shortest, length)] for begin in first
-             if margin + LEAST <= begin < length]
+    plans = [
+        [begin, *even_calls(length - begin + 2 * margin, margin, shortest, length)]
+        for begin in first
+        if margin + LEAST <= begin < length
+    ]
     return min(plans, key=len) if plans else even_calls(length, margin, shortest, length)
 
 
@@ -69,8 +72,9 @@ def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[in
     return [STEP * (each + (call < longer)) for call in range(calls)]
 
 
-def vocoded_in_calls(columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray],
-                     first: Sequence[int] = ()) -> Iterator[np.ndarray]:
+def vocoded_in_calls(
+    columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray], first: Sequence[int] = ()
+) -> Iterator[np.ndarray]:
     """Yield the sound of columns (C, n) that are all there, call by call. Arguments: ``StreamingVocoder``,
     ``call_lengths``."""
     done, received = 0, columns.shape[1]
@@ -80,7 +84,7 @@ def vocoded_in_calls(columns: np.ndarray, margin: int, run: Callable[[np.ndarray
         stop = received if end == received else end - margin
         sound = run(columns[:, begin:end])
         hop = len(sound) // (end - begin)
-        yield sound[(done - begin) * hop:(stop - begin) * hop]
+        yield sound[(done - begin) * hop : (stop - begin) * hop]
         done = stop
         if done == received:
             return
@@ -95,12 +99,17 @@ class StreamingVocoder:
         window: None: all columns are awaited, and vocoded in few calls. own_windows: in one, which ``run`` divides.
     """
 
-    def __init__(self, margin: int, run: Callable[[np.ndarray], np.ndarray], window: VocodingWindow | None,
-                 own_windows: bool = False):
+    def __init__(
+        self,
+        margin: int,
+        run: Callable[[np.ndarray], np.ndarray],
+        window: VocodingWindow | None,
+        own_windows: bool = False,
+    ):
         self.margin, self.run, self.window, self.own_windows = margin, run, window, own_windows
-        self.waiting: list[np.ndarray] = []         # without a window
-        self.columns: np.ndarray | None = None      # those that later frames depend on
-        self.first = self.done = 0                  # index of the first of them, and frames vocoded
+        self.waiting: list[np.ndarray] = []  # without a window
+        self.columns: np.ndarray | None = None  # those that later frames depend on
+        self.first = self.done = 0  # index of the first of them, and frames vocoded
 
     @property
     def received(self) -> int:
@@ -127,10 +136,10 @@ class StreamingVocoder:
 
     def _vocode(self, size: VocodingWindow, begin: int, stop: int, end: int) -> np.ndarray:
         """The sound of the frames from ``done`` to ``stop``, by a call with those from ``begin`` to ``end``."""
-        columns = self.columns[:, begin - self.first:end - self.first]
+        columns = self.columns[:, begin - self.first : end - self.first]
         sound = self.run(columns)
         hop = len(sound) // columns.shape[1]
-        new = sound[(self.done - begin) * hop:(stop - begin) * hop]
+        new = sound[(self.done - begin) * hop : (stop - begin) * hop]
         kept = max(min(stop - self.margin, stop + 1 - size.window), self.first)
-        self.columns, self.first, self.done = self.columns[:, kept - self.first:], kept, stop
+        self.columns, self.first, self.done = self.columns[:, kept - self.first :], kept, stop
         return new

@@ -12,30 +12,93 @@ from typing import Any
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-Heads = tuple[tuple[int, int], ...]     # (layer, head) each
+Heads = tuple[tuple[int, int], ...]  # (layer, head) each
 
 GENERATION, CTRANSLATE2_CONFIG = "generation_config.json", "config.json"
 LARGE_V3: Heads = ((7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6))
 TURBO: Heads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
 # by the name of OpenAI's .pt file
-PUBLISHED = MappingProxyType({
-    "tiny.en": ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)),
-    "tiny": ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5)),
-    "base.en": ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7)),
-    "base": ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)),
-    "small.en": ((6, 6), (7, 0), (7, 3), (7, 8), (8, 2), (8, 5), (8, 7), (9, 0), (9, 4), (9, 8), (9, 10), (10, 0),
-                 (10, 1), (10, 2), (10, 3), (10, 6), (10, 11), (11, 2), (11, 4)),
-    "small": ((5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5)),
-    "medium.en": ((11, 4), (14, 1), (14, 12), (14, 14), (15, 4), (16, 0), (16, 4), (16, 9), (17, 12), (17, 14),
-                  (18, 7), (18, 10), (18, 15), (20, 0), (20, 3), (20, 9), (20, 14), (21, 12)),
-    "medium": ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4)),
-    "large-v1": ((9, 19), (11, 2), (11, 4), (11, 17), (22, 7), (22, 11), (22, 17), (23, 2), (23, 15)),
-    "large-v2": ((10, 12), (13, 17), (16, 11), (16, 12), (16, 13), (17, 15), (17, 16), (18, 4), (18, 11), (18, 19),
-                 (19, 11), (21, 2), (21, 3), (22, 3), (22, 9), (22, 12), (23, 5), (23, 7), (23, 13), (25, 5), (26, 1),
-                 (26, 12), (27, 15)),
-    "large-v3": LARGE_V3, "large": LARGE_V3,
-    "large-v3-turbo": TURBO, "turbo": TURBO,
-})
+PUBLISHED = MappingProxyType(
+    {
+        "tiny.en": ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)),
+        "tiny": ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5)),
+        "base.en": ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7)),
+        "base": ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)),
+        "small.en": (
+            (6, 6),
+            (7, 0),
+            (7, 3),
+            (7, 8),
+            (8, 2),
+            (8, 5),
+            (8, 7),
+            (9, 0),
+            (9, 4),
+            (9, 8),
+            (9, 10),
+            (10, 0),
+            (10, 1),
+            (10, 2),
+            (10, 3),
+            (10, 6),
+            (10, 11),
+            (11, 2),
+            (11, 4),
+        ),
+        "small": ((5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5)),
+        "medium.en": (
+            (11, 4),
+            (14, 1),
+            (14, 12),
+            (14, 14),
+            (15, 4),
+            (16, 0),
+            (16, 4),
+            (16, 9),
+            (17, 12),
+            (17, 14),
+            (18, 7),
+            (18, 10),
+            (18, 15),
+            (20, 0),
+            (20, 3),
+            (20, 9),
+            (20, 14),
+            (21, 12),
+        ),
+        "medium": ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4)),
+        "large-v1": ((9, 19), (11, 2), (11, 4), (11, 17), (22, 7), (22, 11), (22, 17), (23, 2), (23, 15)),
+        "large-v2": (
+            (10, 12),
+            (13, 17),
+            (16, 11),
+            (16, 12),
+            (16, 13),
+            (17, 15),
+            (17, 16),
+            (18, 4),
+            (18, 11),
+            (18, 19),
+            (19, 11),
+            (21, 2),
+            (21, 3),
+            (22, 3),
+            (22, 9),
+            (22, 12),
+            (23, 5),
+            (23, 7),
+            (23, 13),
+            (25, 5),
+            (26, 1),
+            (26, 12),
+            (27, 15),
+        ),
+        "large-v3": LARGE_V3,
+        "large": LARGE_V3,
+        "large-v3-turbo": TURBO,
+        "turbo": TURBO,
+    }
+)
 
 
 def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
@@ -48,7 +111,7 @@ def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
         UserError: the file is damaged, or names a head that the decoder lacks.
     """
     if weights.suffix == ".pt":
-        named = PUBLISHED.get(weights.stem, ())     # unless another model has that name
+        named = PUBLISHED.get(weights.stem, ())  # unless another model has that name
         return named if all(layer < layers and head < heads for layer, head in named) else ()
     path = weights / GENERATION if weights.is_dir() else weights.parent / CTRANSLATE2_CONFIG
     content = read_json(path) if path.is_file() else {}
@@ -61,12 +124,14 @@ def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
 
 def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -> None:
     """Raise UserError unless the JSON ``value`` is a list of [layer, head] of a decoder of that size."""
+
     def is_index(index: Any, count: float) -> bool:
         return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < count
 
     if not isinstance(value, list | tuple) or not all(
-            isinstance(pair, list | tuple) and len(pair) == 2 and is_index(pair[0], layers) and is_index(pair[1], heads)
-            for pair in value):
+        isinstance(pair, list | tuple) and len(pair) == 2 and is_index(pair[0], layers) and is_index(pair[1], heads)
+        for pair in value
+    ):
         raise UserError(f"{where}: alignment_heads must be a list of [layer, head] of the decoder, not {value!r}")
 
 

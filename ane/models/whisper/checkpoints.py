@@ -31,27 +31,43 @@ from ane.system.files import no_such_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CTRANSLATE2 = "model.bin"
-PICKLED = {"dims", "model_state_dict"}              # the keys of a .pt file
+PICKLED = {"dims", "model_state_dict"}  # the keys of a .pt file
 # OpenAI's name of a size → Hugging Face's
 SIZES = {
-    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
-    "n_audio_head": "encoder_attention_heads", "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size",
-    "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
+    "n_mels": "num_mel_bins",
+    "n_audio_ctx": "max_source_positions",
+    "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads",
+    "n_audio_layer": "encoder_layers",
+    "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions",
+    "n_text_state": "d_model",
+    "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
 # parts of Hugging Face's names → OpenAI's; of two that fit, the first
 RENAMED = (
-    (r"^model\.", ""), (r"\.layers\.", ".blocks."), (r"\.self_attn_layer_norm\.", ".attn_ln."),
-    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."), (r"\.final_layer_norm\.", ".mlp_ln."),
-    (r"\.self_attn\.", ".attn."), (r"\.encoder_attn\.", ".cross_attn."), (r"\.q_proj\.", ".query."),
-    (r"\.k_proj\.", ".key."), (r"\.v_proj\.", ".value."), (r"\.out_proj\.", ".out."), (r"\.fc1\.", ".mlp.0."),
-    (r"\.fc2\.", ".mlp.2."), (r"\.embed_positions\.weight$", ".positional_embedding"),
-    (r"\.embed_tokens\.", ".token_embedding."), (r"^encoder\.layer_norm\.", "encoder.ln_post."),
+    (r"^model\.", ""),
+    (r"\.layers\.", ".blocks."),
+    (r"\.self_attn_layer_norm\.", ".attn_ln."),
+    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
+    (r"\.final_layer_norm\.", ".mlp_ln."),
+    (r"\.self_attn\.", ".attn."),
+    (r"\.encoder_attn\.", ".cross_attn."),
+    (r"\.q_proj\.", ".query."),
+    (r"\.k_proj\.", ".key."),
+    (r"\.v_proj\.", ".value."),
+    (r"\.out_proj\.", ".out."),
+    (r"\.fc1\.", ".mlp.0."),
+    (r"\.fc2\.", ".mlp.2."),
+    (r"\.embed_positions\.weight$", ".positional_embedding"),
+    (r"\.embed_tokens\.", ".token_embedding."),
+    (r"^encoder\.layer_norm\.", "encoder.ln_post."),
     (r"^decoder\.layer_norm\.", "decoder.ln."),
 )
-TIED = ("proj_out.weight", "lm_head.weight")       # copies of the token embedding, in some files
+TIED = ("proj_out.weight", "lm_head.weight")  # copies of the token embedding, in some files
 PARTS = ("encoder.", "decoder.")
-IGNORED = ("alignment_heads",)                      # a buffer of older .pt files
+IGNORED = ("alignment_heads",)  # a buffer of older .pt files
 
 
 def openai_name(key: str) -> str:
@@ -83,11 +99,11 @@ def find_whisper_weights(path: Path) -> Path | None:
 def is_whisper(path: Path) -> bool:
     """Whether a file or folder is a Whisper checkpoint. Raises UserError when a .pt file is damaged."""
     weights = find_whisper_weights(path)
-    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):        # the latter is Tortoise's
+    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):  # the latter is Tortoise's
         return False
     if weights.suffix != ".pt":
         return True
-    content = load_pickle(weights)      # FastSpeech's checkpoints have the same suffix
+    content = load_pickle(weights)  # FastSpeech's checkpoints have the same suffix
     return isinstance(content, Mapping) and "dims" in content
 
 
@@ -108,12 +124,17 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
     sizes, entries = read(weights)
     special = SpecialTokens.of(sizes["n_vocab"])
     heads = find_alignment_heads(weights, sizes["n_text_layer"], sizes["n_text_head"])
-    configs = {name: network.config.from_upstream({**sizes, "alignment_heads": heads})
-               for name, network in WHISPER_NETWORKS.items()}
+    configs = {
+        name: network.config.from_upstream({**sizes, "alignment_heads": heads})
+        for name, network in WHISPER_NETWORKS.items()
+    }
     used = {key for name in WHISPER_NETWORKS for key in check_network(name, configs[name], sizes, entries, files[0])}
     surplus = Surplus()
-    beside = {str(key): value for key, value in load_pickle(weights).items()
-              if key not in PICKLED} if read is read_openai else {}
+    beside = (
+        {str(key): value for key, value in load_pickle(weights).items() if key not in PICKLED}
+        if read is read_openai
+        else {}
+    )
     surplus.add(files[0].name, (key for key in entries if key not in used), lambda key: False, beside)
     if os.path.isdir(path):
         surplus.add_files(path, files)
@@ -122,12 +143,20 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
         prefix = WHISPER_NETWORKS[network].prefix
-        return {key: assemble((prefix + key,), entries)
-                for key in layout(WHISPER_NETWORKS[network], configs[network]).shapes}
+        return {
+            key: assemble((prefix + key,), entries)
+            for key in layout(WHISPER_NETWORKS[network], configs[network]).shapes
+        }
 
-    return Contents("whisper", path, configs=configs, tensors=tensors, surplus=surplus,
-                    precision=precision or PRECISION_NAMES.get(entries["decoder.token_embedding.weight"].dtype, "fp32"),
-                    tokenizer=find_tokenizer(folder, special.multilingual))
+    return Contents(
+        "whisper",
+        path,
+        configs=configs,
+        tensors=tensors,
+        surplus=surplus,
+        precision=precision or PRECISION_NAMES.get(entries["decoder.token_embedding.weight"].dtype, "fp32"),
+        tokenizer=find_tokenizer(folder, special.multilingual),
+    )
 
 
 def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
@@ -137,27 +166,38 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
         raise UserError(f"{path}: {no_such_file(path)}")
     weights = find_whisper_weights(path)
     if weights is None:
-        raise UserError(f"{path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of CTranslate2 "
-                        f"with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type whisper) and "
-                        f"{WEIGHTS}")
+        raise UserError(
+            f"{path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of CTranslate2 "
+            f"with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type whisper) and "
+            f"{WEIGHTS}"
+        )
     if os.path.isdir(weights):
         return weights, weights, hugging_face_files(weights)
     return weights, weights.parent, [weights]
 
 
-def check_network(network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor],
-                  where: Path) -> set[str]:
+def check_network(
+    network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
+) -> set[str]:
     """Compare keys, types and shapes of one network with the sizes, at first the number of its layers; return the keys
     of the entries. Raises UserError where they differ."""
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
     if len(found) != size:
-        raise UserError(f"{where}: its sizes state {size} layers of the {network}, its tensors are of {len(found)}: "
-                        "the file is damaged")
+        raise UserError(
+            f"{where}: its sizes state {size} layers of the {network}, its tensors are of {len(found)}: "
+            "the file is damaged"
+        )
     config.check(str(where))
     shapes = layout(entry, config).shapes
-    match_entries(shapes, entries, where, lambda key: "the file is damaged, or is not the one that its sizes describe",
-                  lambda: "the file is damaged, or its sizes are those of another", entry.prefix)
+    match_entries(
+        shapes,
+        entries,
+        where,
+        lambda key: "the file is damaged, or is not the one that its sizes describe",
+        lambda: "the file is damaged, or its sizes are those of another",
+        entry.prefix,
+    )
     return {entry.prefix + key for key in shapes}
 
 
@@ -229,12 +269,21 @@ KIND = "WhisperSpec"
 TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 # part of a network or of a block → OpenAI's names of what it holds, one above the other
 NAMES = {
-    "self_attention/layer_norm": "attn_ln", "self_attention/linear_0": "attn.query attn.key attn.value",
-    "self_attention/linear_1": "attn.out", "attention/layer_norm": "cross_attn_ln",
-    "attention/linear_0": "cross_attn.query", "attention/linear_1": "cross_attn.key cross_attn.value",
-    "attention/linear_2": "cross_attn.out", "ffn/layer_norm": "mlp_ln", "ffn/linear_0": "mlp.0",
-    "ffn/linear_1": "mlp.2", "encoder/conv1": "conv1", "encoder/conv2": "conv2", "encoder/layer_norm": "ln_post",
-    "decoder/layer_norm": "ln", "decoder/embeddings": "token_embedding",
+    "self_attention/layer_norm": "attn_ln",
+    "self_attention/linear_0": "attn.query attn.key attn.value",
+    "self_attention/linear_1": "attn.out",
+    "attention/layer_norm": "cross_attn_ln",
+    "attention/linear_0": "cross_attn.query",
+    "attention/linear_1": "cross_attn.key cross_attn.value",
+    "attention/linear_2": "cross_attn.out",
+    "ffn/layer_norm": "mlp_ln",
+    "ffn/linear_0": "mlp.0",
+    "ffn/linear_1": "mlp.2",
+    "encoder/conv1": "conv1",
+    "encoder/conv2": "conv2",
+    "encoder/layer_norm": "ln_post",
+    "decoder/layer_norm": "ln",
+    "decoder/embeddings": "token_embedding",
 }
 VALUES = {"gamma": "weight", "beta": "bias"}
 
@@ -256,20 +305,26 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
         if value.endswith("_scale"):
             raise UserError(f"{path} is quantised ({name}): convert the model with --quantization float16")
         prefix = f"{side}.blocks.{block.removeprefix('layer_')}." if block else f"{side}."
-        parts = NAMES.get(part, "").split()         # none: a fact, such as the number of heads
+        parts = NAMES.get(part, "").split()  # none: a fact, such as the number of heads
         for ours, rows in zip(parts, np.array_split(array, len(parts)) if parts else (), strict=True):
-            if not ours.endswith("key") or value != "bias" or rows.any():       # keys have no bias; here it is zero
+            if not ours.endswith("key") or value != "bias" or rows.any():  # keys have no bias; here it is zero
                 tensors[f"{prefix}{ours}.{VALUES.get(value, value)}"] = torch.from_numpy(rows)
     try:
-        sizes = {"n_mels": tensors["encoder.conv1.weight"].shape[1],
-                 "n_vocab": len(tensors["decoder.token_embedding.weight"])}
+        sizes = {
+            "n_mels": tensors["encoder.conv1.weight"].shape[1],
+            "n_vocab": len(tensors["decoder.token_embedding.weight"]),
+        }
         for side, ours in (("encoder", "audio"), ("decoder", "text")):
             positions = variables[f"{side}/position_encodings/encodings"]
             tensors[f"{side}.positional_embedding"] = torch.from_numpy(positions)
             context, width = positions.shape
             blocks = {key.split(".")[2] for key in tensors if key.startswith(f"{side}.blocks.")}
-            sizes |= {f"n_{ours}_ctx": context, f"n_{ours}_state": width, f"n_{ours}_layer": len(blocks),
-                      f"n_{ours}_head": int(variables[f"{side}/num_heads"])}
+            sizes |= {
+                f"n_{ours}_ctx": context,
+                f"n_{ours}_state": width,
+                f"n_{ours}_layer": len(blocks),
+                f"n_{ours}_head": int(variables[f"{side}/num_heads"]),
+            }
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise UserError(f"{path} lacks tensors of Whisper ({error}): get it again") from error
     return sizes, tensors
@@ -277,6 +332,7 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
 
 def read_variables(path: Path) -> dict[str, np.ndarray]:
     """The variables by name. Raises UserError when the file is none of CTranslate2's Whisper models, or damaged."""
+
     def number(code: str) -> int:
         return struct.unpack(f"<{code}", file.read(struct.calcsize(code)))[0]
 

@@ -24,16 +24,16 @@ class DecodingOptions:
     """How a window is decoded; the defaults are the reference's."""
 
     language: str = "en"
-    task: str = "transcribe"            # or "translate", to English
-    timestamps: bool = True             # whether the tokens have timestamps
-    temperature: float = 0.0            # 0: the likeliest token; above: sampled from softmax(logits / temperature)
-    best_of: int = 1                    # candidates sampled at a temperature above 0; that with the best score counts
-    beam_size: int | None = None        # beams that are searched at temperature 0; None: the likeliest token is taken
-    sample_length: int | None = None    # tokens sampled at most; None: half of the decoder's positions
-    suppressed: Tokens = ()             # tokens that are never sampled
-    blank: Tokens = ()                  # tokens that are not sampled first
-    max_initial_timestamp: float | None = 1.0       # latest first timestamp in seconds; None: any
-    seed: int = 0                       # of the candidates' random numbers
+    task: str = "transcribe"  # or "translate", to English
+    timestamps: bool = True  # whether the tokens have timestamps
+    temperature: float = 0.0  # 0: the likeliest token; above: sampled from softmax(logits / temperature)
+    best_of: int = 1  # candidates sampled at a temperature above 0; that with the best score counts
+    beam_size: int | None = None  # beams that are searched at temperature 0; None: the likeliest token is taken
+    sample_length: int | None = None  # tokens sampled at most; None: half of the decoder's positions
+    suppressed: Tokens = ()  # tokens that are never sampled
+    blank: Tokens = ()  # tokens that are not sampled first
+    max_initial_timestamp: float | None = 1.0  # latest first timestamp in seconds; None: any
+    seed: int = 0  # of the candidates' random numbers
 
     @property
     def candidates(self) -> int:
@@ -47,17 +47,22 @@ class DecodingOptions:
 
     def rules(self, special: SpecialTokens) -> TokenRules:
         latest = self.max_initial_timestamp
-        return TokenRules(special, self.suppressed, self.blank, self.timestamps,
-                          None if latest is None else round(latest / SECONDS_PER_TIMESTAMP))
+        return TokenRules(
+            special,
+            self.suppressed,
+            self.blank,
+            self.timestamps,
+            None if latest is None else round(latest / SECONDS_PER_TIMESTAMP),
+        )
 
 
 @dataclass(frozen=True)
 class WindowText:
     """What precedes the tokens to be sampled for a window."""
 
-    prompt: Tokens = ()         # of earlier text; the decoder keeps the last 223 of them
-    prefix: Tokens = ()         # with which the transcript of this window begins
-    first_frame: int = 0        # in the recording; the random numbers of its candidates depend on it
+    prompt: Tokens = ()  # of earlier text; the decoder keeps the last 223 of them
+    prefix: Tokens = ()  # with which the transcript of this window begins
+    first_frame: int = 0  # in the recording; the random numbers of its candidates depend on it
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,8 @@ class DecodedWindow:
     """Tokens of one window without the end token, and how certain they are."""
 
     tokens: Tokens
-    average_log_probability: float      # over the tokens and the end token, at temperature 1
-    no_speech_probability: float        # of the token "nospeech" after "startoftranscript"
+    average_log_probability: float  # over the tokens and the end token, at temperature 1
+    no_speech_probability: float  # of the token "nospeech" after "startoftranscript"
     temperature: float
 
 
@@ -74,10 +79,10 @@ class DecodedWindow:
 class TokenSequence:
     """One candidate while it is decoded."""
 
-    left: int               # tokens that may still be sampled
-    pending: Tokens         # to append to the lane
+    left: int  # tokens that may still be sampled
+    pending: Tokens  # to append to the lane
     random: np.random.Generator
-    length: int = 0         # positions that the lane has
+    length: int = 0  # positions that the lane has
     tokens: list[int] = field(default_factory=list)
     log_probability: float = 0.0
     complete: bool = False  # whether it ended, by the end token or by its length
@@ -116,7 +121,7 @@ class WindowDecoder:
     def language_probabilities(self) -> dict[str, float]:
         """The probability of each language, the likeliest first."""
         first = self.special.start + 1
-        logits = self._prefill((self.special.start,))[first:first + len(self.special.languages)]
+        logits = self._prefill((self.special.start,))[first : first + len(self.special.languages)]
         probabilities = np.exp(logits - log_sum_exp(logits))
         order = np.argsort(-probabilities, kind="stable")
         return {self.special.languages[place]: float(probabilities[place]) for place in order}
@@ -125,9 +130,10 @@ class WindowDecoder:
         """Decode the window. Raises UserError: an unknown language, a prefix beyond the decoder's positions, or beams
         on a backend whose decoder cannot copy lanes."""
         if options.searches and not self.decoder.copies_lanes:
-            raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
-                            "the beams out")
-        earlier = (self.special.previous, *text.prompt[-self.max_prompt:]) if text.prompt else ()
+            raise UserError(
+                f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave the beams out"
+            )
+        earlier = (self.special.previous, *text.prompt[-self.max_prompt :]) if text.prompt else ()
         prefix = (*earlier, self.special.start)
         start_logits, lanes = self._prefill(prefix), self._candidates(text, len(prefix), options)
         # there are none pending for an English model with timestamps and no prefix
@@ -139,8 +145,9 @@ class WindowDecoder:
         no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
         return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
 
-    def _sample(self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int,
-                options: DecodingOptions) -> list[tuple[Tokens, float]]:
+    def _sample(
+        self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
+    ) -> list[tuple[Tokens, float]]:
         """The tokens and the log-probability of each candidate, whose first logits (lanes, V) are given."""
         rules = options.rules(self.special)
         while True:
@@ -151,8 +158,9 @@ class WindowDecoder:
                 return [(tuple(lane.tokens), lane.log_probability) for lane in lanes]
             logits = self._advance(lanes, offset)
 
-    def _search(self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int,
-                options: DecodingOptions) -> list[tuple[Tokens, float]]:
+    def _search(
+        self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
+    ) -> list[tuple[Tokens, float]]:
         """As ``_sample``, by beam search."""
         rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
@@ -169,7 +177,7 @@ class WindowDecoder:
 
     def _prefill(self, prefix: Tokens) -> np.ndarray:
         """Store the prefix, which all candidates share; its logits (V,)."""
-        columns = self.token_table[list(prefix)] + self.position_table[:len(prefix)]
+        columns = self.token_table[list(prefix)] + self.position_table[: len(prefix)]
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
     def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
@@ -177,15 +185,22 @@ class WindowDecoder:
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
-        prefix = text.prefix[-kept:] if kept > 0 else text.prefix      # as openai-whisper, whose [-0:] keeps all
+        prefix = text.prefix[-kept:] if kept > 0 else text.prefix  # as openai-whisper, whose [-0:] keeps all
         pending = (*self.special.start_sequence(options.language, options.task, options.timestamps)[1:], *prefix)
         room = positions - offset - len(pending)
         if room < 0:
-            raise UserError(f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder "
-                            f"{positions} positions", "prefix")
-        return [TokenSequence(min(length, room + 1), pending, np.random.default_rng(
-            (options.seed, text.first_frame, round(1000 * options.temperature), candidate)))
-            for candidate in range(options.candidates)]
+            raise UserError(
+                f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder {positions} positions",
+                "prefix",
+            )
+        return [
+            TokenSequence(
+                min(length, room + 1),
+                pending,
+                np.random.default_rng((options.seed, text.first_frame, round(1000 * options.temperature), candidate)),
+            )
+            for candidate in range(options.candidates)
+        ]
 
     def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
         """Append the pending tokens to the lanes; logits (lanes, V). Those of complete sequences mean nothing.
@@ -200,7 +215,7 @@ class WindowDecoder:
         tokens = np.array([sequence.pending for sequence in chosen])
         lengths = np.array([sequence.length for sequence in chosen], np.int64)
         positions = offset + lengths[:, None] + np.arange(count)
-        positions = np.minimum(positions, self.config.n_text_ctx - 1)      # of a complete sequence that filled its lane
+        positions = np.minimum(positions, self.config.n_text_ctx - 1)  # of a complete sequence that filled its lane
         columns = (self.token_table[tokens] + self.position_table[positions]).astype(np.float32)
         logits = np.empty((len(sequences), self.config.n_vocab), np.float32)
         logits[low:high] = self.decoder.step(columns, lengths, low, np.zeros(len(chosen), np.int64))[1]
@@ -220,13 +235,13 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
 class BeamSearch:
     """The likeliest unfinished sequences of a window, its beams, and those that ended."""
 
-    size: int               # number of beams
-    enough: int             # ended sequences with which the search is complete
-    end: int                # the end token
+    size: int  # number of beams
+    enough: int  # ended sequences with which the search is complete
+    end: int  # the end token
 
     def __post_init__(self) -> None:
-        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size        # tokens and log-probability
-        self.ended: dict[Tokens, float] = {}    # log-probability, with that of the end token, by tokens without it
+        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size  # tokens and log-probability
+        self.ended: dict[Tokens, float] = {}  # log-probability, with that of the end token, by tokens without it
 
     @property
     def complete(self) -> bool:

@@ -26,8 +26,12 @@ from ane.models.whisper.checkpoints import (
 )
 from ane.models.whisper.networks import WHISPER_NETWORKS
 
-ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")),
-                packaged=Exact("states", "states", per=2, sequence=True))
+ENCODER = Stage(
+    "encoder",
+    {"mel": TensorSpec(("B", "M", "L"))},
+    TensorSpec(("B", "N", "D")),
+    packaged=Exact("states", "states", per=2, sequence=True),
+)
 TABLES = {"token": "token_embedding.weight", "position": "positional_embedding"}
 WHISPER_STAGES = ModelStages({"encoder": ENCODER}, DecoderStage("decoder", TABLES, tied=("token",)))
 
@@ -58,7 +62,7 @@ class WhisperFamily(ModelFamily):
         found = get((CONFIG,), (WEIGHTS, *BESIDE), revision=revision)
         if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
             return found
-        names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
+        names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]  # the latter is an error
         return replace(found, files={**found.files, **get(names, revision=found.revision).files})
 
 

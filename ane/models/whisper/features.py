@@ -9,14 +9,14 @@ import numpy as np
 
 from ane.audio.mel import mel_filters
 
-RATE = 16000                    # Hz
-WINDOW = 400                    # samples of one Fourier transform
-HOP = 160                       # samples from one frame to the next
+RATE = 16000  # Hz
+WINDOW = 400  # samples of one Fourier transform
+HOP = 160  # samples from one frame to the next
 FRAME_SECONDS = HOP / RATE
-WINDOW_SECONDS = 30             # of sound that the encoder takes at a time
-FLOOR = 1e-10                   # smallest power whose logarithm is taken
-RANGE = 8.0                     # decades below the loudest value that are kept
-BLOCK = 4096                    # frames computed at a time: 13 MB
+WINDOW_SECONDS = 30  # of sound that the encoder takes at a time
+FLOOR = 1e-10  # smallest power whose logarithm is taken
+RANGE = 8.0  # decades below the loudest value that are kept
+BLOCK = 4096  # frames computed at a time: 13 MB
 
 
 def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
@@ -41,7 +41,7 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
         first = start * HOP - WINDOW // 2
         block = mirrored(audio, length, first, first + (end - start - 1) * HOP + WINDOW).astype(np.float64)
         spectrum = np.fft.rfft(np.lib.stride_tricks.sliding_window_view(block, WINDOW)[::HOP] * window)
-        power = spectrum.real ** 2 + spectrum.imag ** 2                             # (frames, 201)
+        power = spectrum.real**2 + spectrum.imag**2  # (frames, 201)
         result[:, start:end] = np.log10(np.maximum(filters @ power.T, FLOOR))
     if frames:
         np.maximum(result, result.max() - np.float32(RANGE), out=result)

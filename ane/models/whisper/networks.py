@@ -81,7 +81,7 @@ class WhisperEncoderConfig(Config):
     """Sizes of the encoder under OpenAI's names; the defaults are those of "base"."""
 
     n_mels: int = 80
-    n_audio_ctx: int = 1500         # states of a window; the spectrogram has twice as many frames
+    n_audio_ctx: int = 1500  # states of a window; the spectrogram has twice as many frames
     n_audio_state: int = 512
     n_audio_head: int = 8
     n_audio_layer: int = 6
@@ -137,12 +137,12 @@ class WhisperDecoderConfig(Config):
     """Sizes of the decoder under OpenAI's names; the defaults are those of "base"."""
 
     n_vocab: int = 51865
-    n_audio_ctx: int = 1500         # states of a window, to which every token attends
-    n_text_ctx: int = 448           # tokens of a sequence
+    n_audio_ctx: int = 1500  # states of a window, to which every token attends
+    n_text_ctx: int = 448  # tokens of a sequence
     n_text_state: int = 512
     n_text_head: int = 8
     n_text_layer: int = 6
-    alignment_heads: tuple[tuple[int, int], ...] = ()       # (layer, head) by which words are timed, where known
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # (layer, head) by which words are timed, where known
 
     split_widths: ClassVar = (("n_text_state", "n_text_head"),)
 
@@ -152,8 +152,14 @@ class WhisperDecoderConfig(Config):
 
     @property
     def decoder_shape(self) -> DecoderShape:
-        return DecoderShape(self.n_text_layer, self.n_text_head, self.n_text_state // self.n_text_head,
-                            self.n_text_state, self.n_vocab, memory_length=self.n_audio_ctx)
+        return DecoderShape(
+            self.n_text_layer,
+            self.n_text_head,
+            self.n_text_state // self.n_text_head,
+            self.n_text_state,
+            self.n_vocab,
+            memory_length=self.n_audio_ctx,
+        )
 
 
 class WhisperDecoderBlock(nn.Module):
@@ -204,9 +210,28 @@ class WhisperDecoder(nn.Module):
         return self.token_embedding(hidden).float()
 
 
-WHISPER_NETWORKS = {network.name: network for network in (
-    Network("encoder", WhisperEncoder, WhisperEncoderConfig, "model.safetensors", prefix="encoder.",
-            half_precision=True, quantised=True, compressed=True),
-    Network("decoder", WhisperDecoder, WhisperDecoderConfig, "model.safetensors", prefix="decoder.",
-            half_precision=True, quantised=True, compressed=True),
-)}
+WHISPER_NETWORKS = {
+    network.name: network
+    for network in (
+        Network(
+            "encoder",
+            WhisperEncoder,
+            WhisperEncoderConfig,
+            "model.safetensors",
+            prefix="encoder.",
+            half_precision=True,
+            quantised=True,
+            compressed=True,
+        ),
+        Network(
+            "decoder",
+            WhisperDecoder,
+            WhisperDecoderConfig,
+            "model.safetensors",
+            prefix="decoder.",
+            half_precision=True,
+            quantised=True,
+            compressed=True,
+        ),
+    )
+}

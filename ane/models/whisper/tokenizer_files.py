@@ -30,8 +30,10 @@ def find_tokenizer(folder: Path, multilingual: bool) -> str:
     ranks = MULTILINGUAL_RANKS if multilingual else ENGLISH_RANKS
     if os.path.isfile(folder / ranks):
         return from_ranks(folder / ranks)
-    raise UserError(f"{folder} has no tokenizer: add tokenizer.json (or vocab.json and merges.txt) of the model's "
-                    f"Hugging Face repository, or {ranks} of openai-whisper")
+    raise UserError(
+        f"{folder} has no tokenizer: add tokenizer.json (or vocab.json and merges.txt) of the model's "
+        f"Hugging Face repository, or {ranks} of openai-whisper"
+    )
 
 
 def from_merges(vocabulary: Path, merges: Path) -> str:
@@ -55,7 +57,7 @@ def from_ranks(path: Path) -> str:
         for line in read_regular(path, MAX_JSON).decode("ascii").splitlines():
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
-        ranks.pop(b"", None)        # the multilingual file has an empty token, which no text gives
+        ranks.pop(b"", None)  # the multilingual file has an empty token, which no text gives
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get it again") from error
     letters = byte_letters()
@@ -63,20 +65,21 @@ def from_ranks(path: Path) -> str:
     def spell(token: bytes) -> str:
         return "".join(letters[byte] for byte in token)
 
-    pairs = [tuple(map(spell, merge_parts(token, ranks))) for token in sorted(ranks, key=ranks.__getitem__)
-             if len(token) > 1]
+    pairs = [
+        tuple(map(spell, merge_parts(token, ranks))) for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1
+    ]
     return _as_json({spell(token): rank for token, rank in ranks.items()}, pairs, path)
 
 
 def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """Apply the merges of lower rank than ``token``'s to its bytes, the lowest first; the parts that remain."""
-    parts = [token[index:index + 1] for index in range(len(token))]
+    parts = [token[index : index + 1] for index in range(len(token))]
     while len(parts) > 2:
         candidates = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
         index = min(range(len(candidates)), key=candidates.__getitem__)
         if candidates[index] >= ranks[token]:
             break
-        parts[index:index + 2] = [parts[index] + parts[index + 1]]
+        parts[index : index + 2] = [parts[index] + parts[index + 1]]
     return parts
 
 
@@ -90,5 +93,5 @@ def byte_letters() -> list[str]:
 def _as_json(ids: Mapping[str, int], pairs: list[tuple[str, ...]], path: Path) -> str:
     try:
         return tokenizers.Tokenizer(tokenizers.models.BPE(dict(ids), pairs)).to_str()
-    except Exception as error:      # the library raises nothing more specific
+    except Exception as error:  # the library raises nothing more specific
         raise UserError(f"{path} does not describe a tokenizer ({error}): get it again") from error

@@ -9,49 +9,79 @@ import tokenizers
 from ane.models.whisper.languages import LANGUAGES
 from ane.system.errors import UserError
 
-VOCABULARIES = (51864, 51865, 51866)        # English only; multilingual; large-v3, with one more language
-TIMESTAMPS = 1501                           # the last tokens: 0.00 s, 0.02 s, … 30.00 s
+VOCABULARIES = (51864, 51865, 51866)  # English only; multilingual; large-v3, with one more language
+TIMESTAMPS = 1501  # the last tokens: 0.00 s, 0.02 s, … 30.00 s
 SECONDS_PER_TIMESTAMP = 0.02
-FRAMES_PER_TIMESTAMP = 2        # 0.02 s in mel frames
+FRAMES_PER_TIMESTAMP = 2  # 0.02 s in mel frames
 
 # Symbols that annotate sounds or format text. People do not say them, so their tokens are suppressed.
 SYMBOLS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}",
-    "♪♪", "♪♪♪",
+    "<<",
+    ">>",
+    "<<<",
+    ">>>",
+    "--",
+    "---",
+    "-(",
+    "-[",
+    "('",
+    '("',
+    "((",
+    "))",
+    "(((",
+    ")))",
+    "[[",
+    "]]",
+    "{{",
+    "}}",
+    "♪♪",
+    "♪♪♪",
 )
-MUSIC = tuple("♩♪♫♬♭♮♯")                    # several tokens each; the first one is suppressed
+MUSIC = tuple("♩♪♫♬♭♮♯")  # several tokens each; the first one is suppressed
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
     """Ids of one vocabulary's special tokens, which follow those of text."""
 
-    end: int                    # ends every sequence, and is the lowest special id
-    start: int                  # "startoftranscript"
+    end: int  # ends every sequence, and is the lowest special id
+    start: int  # "startoftranscript"
     languages: tuple[str, ...]  # codes, in the order of their ids from ``start`` + 1
     translate: int
     transcribe: int
     language_model: int
-    previous: int               # precedes the text of earlier windows
-    no_speech: int              # its probability after ``start`` says that nobody speaks
+    previous: int  # precedes the text of earlier windows
+    no_speech: int  # its probability after ``start`` says that nobody speaks
     no_timestamps: int
-    timestamps: int             # the id of 0.00 s, the first of 1501
-    multilingual: bool          # whether the start sequence names a language and a task
+    timestamps: int  # the id of 0.00 s, the first of 1501
+    multilingual: bool  # whether the start sequence names a language and a task
 
     @classmethod
     def of(cls, vocabulary: int) -> "SpecialTokens":
         """The special tokens of a vocabulary of that size. Raises UserError for one that no Whisper model has."""
         if vocabulary not in VOCABULARIES:
-            raise UserError(f"a vocabulary of {vocabulary} tokens is not Whisper's: it has "
-                            f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]}")
+            raise UserError(
+                f"a vocabulary of {vocabulary} tokens is not Whisper's: it has "
+                f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]}"
+            )
         multilingual = vocabulary >= 51865
         end = 50257 if multilingual else 50256
-        languages = tuple(LANGUAGES)[:vocabulary - 51765 - multilingual]
+        languages = tuple(LANGUAGES)[: vocabulary - 51765 - multilingual]
         task = end + 2 + len(languages)
-        return cls(end, end + 1, languages, translate=task, transcribe=task + 1, language_model=task + 2,
-                   previous=task + 3, no_speech=task + 4, no_timestamps=task + 5, timestamps=task + 6,
-                   multilingual=multilingual)
+        return cls(
+            end,
+            end + 1,
+            languages,
+            translate=task,
+            transcribe=task + 1,
+            language_model=task + 2,
+            previous=task + 3,
+            no_speech=task + 4,
+            no_timestamps=task + 5,
+            timestamps=task + 6,
+            multilingual=multilingual,
+        )
 
     def language(self, code: str) -> int:
         """The id of a language. Raises UserError for an unknown code."""
@@ -81,12 +111,12 @@ class WhisperTokenizer:
     def __init__(self, json: str, end: int):
         try:
             source = tokenizers.Tokenizer.from_str(json)
-        except Exception as error:      # the library raises nothing more specific
+        except Exception as error:  # the library raises nothing more specific
             raise UserError(f"the tokenizer cannot be read ({error}): import the model again") from error
         if not isinstance(source.model, tokenizers.models.BPE):
             raise UserError("the tokenizer is not byte-level BPE, as Whisper's is: import the model again")
         self.end = end
-        self._bpe = tokenizers.Tokenizer(source.model)      # special tokens in a text stay text
+        self._bpe = tokenizers.Tokenizer(source.model)  # special tokens in a text stay text
         self._bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._bpe.decoder = tokenizers.decoders.ByteLevel()
 
@@ -114,8 +144,19 @@ class WhisperTokenizer:
 
 def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[int, ...]:
     """``tokens`` and the special ones that are never sampled, sorted."""
-    return tuple(sorted({*tokens, special.transcribe, special.translate, special.start, special.previous,
-                         special.language_model, special.no_speech}))
+    return tuple(
+        sorted(
+            {
+                *tokens,
+                special.transcribe,
+                special.translate,
+                special.start,
+                special.previous,
+                special.language_model,
+                special.no_speech,
+            }
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -127,8 +168,9 @@ class TimedTokens:
     tokens: tuple[int, ...]
 
 
-def split_segments(tokens: Sequence[int], first_timestamp: int, frames: int,
-                   seconds_per_frame: float) -> tuple[list[TimedTokens], int]:
+def split_segments(
+    tokens: Sequence[int], first_timestamp: int, frames: int, seconds_per_frame: float
+) -> tuple[list[TimedTokens], int]:
     """Segments of a window of ``frames`` mel frames, and the frames by which the next window begins later.
 
     Two timestamps in a row end a segment and begin the next. If the tokens end with such a pair, or with text after
@@ -165,10 +207,10 @@ class TokenRules:
     """Rules for the logits of one sequence."""
 
     special: SpecialTokens
-    suppressed: tuple[int, ...] = ()            # never sampled
-    blank: tuple[int, ...] = ()                 # not sampled first
-    timestamps: bool = True                     # whether text is framed by timestamps
-    max_initial_timestamp: int | None = 50      # index of the latest that may come first (50 is 1.0 s); None: any
+    suppressed: tuple[int, ...] = ()  # never sampled
+    blank: tuple[int, ...] = ()  # not sampled first
+    timestamps: bool = True  # whether text is framed by timestamps
+    max_initial_timestamp: int | None = 50  # index of the latest that may come first (50 is 1.0 s); None: any
 
     def apply(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
         """Set the logits (V,) float32 of tokens that must not follow ``sampled`` to −∞, in place."""
@@ -189,17 +231,17 @@ class TokenRules:
         after_timestamp = len(sampled) >= 1 and sampled[-1] >= first
         after_pair = after_timestamp and (len(sampled) < 2 or sampled[-2] >= first)
         if after_pair:
-            logits[first:] = -np.inf                    # a pair, or the first timestamp: text follows
+            logits[first:] = -np.inf  # a pair, or the first timestamp: text follows
         elif after_timestamp:
-            logits[:self.special.end] = -np.inf         # a segment has ended: the next begins, or all ends
+            logits[: self.special.end] = -np.inf  # a segment has ended: the next begins, or all ends
         latest = next((token for token in reversed(sampled) if token >= first), None)
         if latest is not None:
             # the end of a segment is after its beginning; the beginning of one may equal the end before it
-            logits[first:latest if after_timestamp and not after_pair else latest + 1] = -np.inf
+            logits[first : latest if after_timestamp and not after_pair else latest + 1] = -np.inf
         if not sampled:
             logits[:first] = -np.inf
             if self.max_initial_timestamp is not None:
-                logits[first + self.max_initial_timestamp + 1:] = -np.inf
+                logits[first + self.max_initial_timestamp + 1 :] = -np.inf
         if log_sum_exp(logits[first:]) > logits[:first].max():
             logits[:first] = -np.inf
 

@@ -18,25 +18,25 @@ class TranscriptWord:
     """A word with its times, with the space before it and with its punctuation."""
 
     word: str
-    start: float                # seconds from the beginning of the recording
+    start: float  # seconds from the beginning of the recording
     end: float
-    probability: float          # mean of those of its tokens
+    probability: float  # mean of those of its tokens
 
 
 @dataclass(frozen=True)
 class TranscriptSegment:
     """A part of a transcript, about a sentence; the facts after its tokens are of its window."""
 
-    start: float                # seconds from the beginning of the recording
+    start: float  # seconds from the beginning of the recording
     end: float
-    text: str                   # with the space before it
-    tokens: tuple[int, ...]     # with timestamps
-    temperature: float          # at which it was decoded
+    text: str  # with the space before it
+    tokens: tuple[int, ...]  # with timestamps
+    temperature: float  # at which it was decoded
     average_log_probability: float
     no_speech_probability: float
     compression_ratio: float
-    words: tuple[TranscriptWord, ...] | None = None     # None: they were not asked for
-    seek: int = 0               # frames of 10 ms from the beginning of the recording to its window
+    words: tuple[TranscriptWord, ...] | None = None  # None: they were not asked for
+    seek: int = 0  # frames of 10 ms from the beginning of the recording to its window
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,8 +44,8 @@ class Transcript:
     """The text of one recording."""
 
     text: str
-    language: str           # "" when it was neither given nor detected, because there was no sound
-    duration: float         # of the recording, in seconds
+    language: str  # "" when it was neither given nor detected, because there was no sound
+    duration: float  # of the recording, in seconds
     segments: tuple[TranscriptSegment, ...] = ()
 
     @property
@@ -56,8 +56,10 @@ class Transcript:
         return tuple(word for segment in self.segments for word in segment.words or ())
 
     def __repr__(self) -> str:
-        return (f"<Transcript: {self.duration:.2f} s, {self.language or 'no language'}, {len(self.segments)} segments, "
-                f"{textwrap.shorten(self.text, 40, placeholder='…')!r}>")
+        return (
+            f"<Transcript: {self.duration:.2f} s, {self.language or 'no language'}, {len(self.segments)} segments, "
+            f"{textwrap.shorten(self.text, 40, placeholder='…')!r}>"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; segments have "words" only if these were asked for."""
@@ -103,12 +105,11 @@ def cues(transcript: Transcript, escape: Callable[[str], str]) -> Iterator[Cue]:
         for index, word in enumerate(segment.words):
             if word.start > shown:
                 yield shown, word.start, "".join(parts).strip()
-            yield word.start, word.end, "".join((*parts[:index], underlined(parts[index]),
-                                                 *parts[index + 1:])).strip()
+            yield word.start, word.end, "".join((*parts[:index], underlined(parts[index]), *parts[index + 1 :])).strip()
             shown = word.end
 
 
 def underlined(word: str) -> str:
     """The word in <u>, without the space before it."""
     text = word.lstrip()
-    return f"{word[:len(word) - len(text)]}<u>{text}</u>"
+    return f"{word[: len(word) - len(text)]}<u>{text}</u>"

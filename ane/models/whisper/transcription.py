@@ -29,10 +29,10 @@ from ane.system.checked import checked
 from ane.system.errors import UserError
 
 DEFAULT_MODEL = "whisper"
-SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
-PROMPT_TEMPERATURE = 0.5        # text decoded at a higher temperature does not become the prompt of the next window
+SILENT_PEAK = 1e-5  # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
+PROMPT_TEMPERATURE = 0.5  # text decoded at a higher temperature does not become the prompt of the next window
 
-Progress = Callable[[float, float], None]       # seconds done, seconds in all
+Progress = Callable[[float, float], None]  # seconds done, seconds in all
 
 
 @checked
@@ -42,19 +42,20 @@ class TranscriptionOptions:
     None turns a threshold off. See ``DecodingOptions``, too.
     """
 
-    language: str | None = None         # its code, name or locale; becomes the code. None: that of the first window
+    language: str | None = None  # its code, name or locale; becomes the code. None: that of the first window
     task: Literal["transcribe", "translate"] = "transcribe"
     # tried in this order, until a window's text passes the thresholds
-    temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-                                                                    min_length=1)
+    temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1
+    )
     best_of: int = Field(default=5, ge=1)
     beam_size: int | None = Field(default=None, ge=1)
-    max_compression_ratio: float | None = 2.4       # text that compresses better repeats itself
-    min_log_probability: float | None = -1.0        # average below which a window is decoded again
-    max_no_speech: float | None = 0.6               # probability above which such a window has no speech
-    condition_on_previous_text: bool = True         # whether text of earlier windows is the prompt of the next
-    prompt: str = ""            # text before the first window, such as names to be spelt that way
-    word_times: bool = False    # whether segments have words with their times; they and windows then end where words do
+    max_compression_ratio: float | None = 2.4  # text that compresses better repeats itself
+    min_log_probability: float | None = -1.0  # average below which a window is decoded again
+    max_no_speech: float | None = 0.6  # probability above which such a window has no speech
+    condition_on_previous_text: bool = True  # whether text of earlier windows is the prompt of the next
+    prompt: str = ""  # text before the first window, such as names to be spelt that way
+    word_times: bool = False  # whether segments have words with their times; they and windows then end where words do
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -64,14 +65,14 @@ class TranscriptionOptions:
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
         repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
-        improbable = (self.min_log_probability is not None
-                      and decoded.average_log_probability < self.min_log_probability)
+        improbable = self.min_log_probability is not None and decoded.average_log_probability < self.min_log_probability
         return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
 
     def has_no_speech(self, decoded: DecodedWindow) -> bool:
         """Whether the window has no speech, so that its text is dropped."""
-        return self._no_speech(decoded) and (self.min_log_probability is None or not
-                                             decoded.average_log_probability > self.min_log_probability)
+        return self._no_speech(decoded) and (
+            self.min_log_probability is None or not decoded.average_log_probability > self.min_log_probability
+        )
 
     def _no_speech(self, decoded: DecodedWindow) -> bool:
         return self.max_no_speech is not None and decoded.no_speech_probability > self.max_no_speech
@@ -80,8 +81,11 @@ class TranscriptionOptions:
 def open_whisper(model: str | Path | None) -> Bundle:
     """Open a bundle by name or path. With None, it is ``DEFAULT_MODEL``. Raises UserError when that is not there."""
     if model is None and DEFAULT_MODEL not in bundle_names():
-        raise UserError(f"model must name a bundle of Whisper: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` "
-                        "stores one that needs no name", "model")
+        raise UserError(
+            f"model must name a bundle of Whisper: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` "
+            "stores one that needs no name",
+            "model",
+        )
     return open_model(DEFAULT_MODEL if model is None else model)
 
 
@@ -104,8 +108,13 @@ class Transcriber:
         """Times words. Raises UserError when the backend cannot."""
         return WordAligner(self.backend, self.decoder_config, self.special, self.tokenizer)
 
-    def transcribe(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
-                   progress: Progress = lambda done, total: None) -> Transcript:
+    def transcribe(
+        self,
+        audio: np.ndarray,
+        rate: int,
+        options: TranscriptionOptions | None = None,
+        progress: Progress = lambda done, total: None,
+    ) -> Transcript:
         """Transcribe audio (S,) float32 mono at ``rate`` Hz.
 
         Silence, and audio without samples, give an empty transcript. ``progress`` is called after each window.
@@ -120,9 +129,13 @@ class Transcriber:
             except StopIteration as end:
                 return end.value
 
-    def transcribing(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
-                     heard: Callable[[TranscriptSegment], Any] = lambda segment: None,
-                     ) -> Generator[tuple[float, float], None, Transcript]:
+    def transcribing(
+        self,
+        audio: np.ndarray,
+        rate: int,
+        options: TranscriptionOptions | None = None,
+        heard: Callable[[TranscriptSegment], Any] = lambda segment: None,
+    ) -> Generator[tuple[float, float], None, Transcript]:
         """``transcribe``, a window at a time: yields the seconds done and in all after each, returns the transcript.
 
         ``heard`` is called with each segment.
@@ -131,11 +144,13 @@ class Transcriber:
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
         if not self.special.multilingual and options.language not in (None, "en"):
-            raise UserError(f"language must be en: {self.model.name} knows English only, got {options.language!r}",
-                            "language")
+            raise UserError(
+                f"language must be en: {self.model.name} knows English only, got {options.language!r}", "language"
+            )
         if not self.special.multilingual and options.task == "translate":
-            raise UserError(f"task must be transcribe: {self.model.name} knows English only and cannot translate",
-                            "task")
+            raise UserError(
+                f"task must be transcribe: {self.model.name} knows English only and cannot translate", "task"
+            )
         if not np.isfinite(audio).all():
             raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again", "audio")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
@@ -163,8 +178,8 @@ class RecordingTranscription:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
-        self.last_speech = 0.0          # end of the last word in seconds, where words are timed
-        self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
+        self.last_speech = 0.0  # end of the last word in seconds, where words are timed
+        self.prompt_start = 0  # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self, heard: Callable[[TranscriptSegment], Any]) -> Generator[tuple[float, float], None, Transcript]:
         first, segments = len(self.tokens), list[TranscriptSegment]()
@@ -180,15 +195,15 @@ class RecordingTranscription:
     def _windows(self) -> Iterator[TranscriptSegment | tuple[float, float]]:
         """The segments of each window, then the seconds done and in all."""
         mel = None
-        position = 0                    # in frames
+        position = 0  # in frames
         while position < self.frames:
             frames = min(self.window_frames, self.frames - position)
             advance = frames
-            if np.abs(self.samples[position * HOP:(position + frames) * HOP]).max() > SILENT_PEAK:
+            if np.abs(self.samples[position * HOP : (position + frames) * HOP]).max() > SILENT_PEAK:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
-                window, states = mel[:, position:position + self.window_frames], None
-                if not self.language:       # heard with the silence after the recording's end, as in openai-whisper
+                window, states = mel[:, position : position + self.window_frames], None
+                if not self.language:  # heard with the silence after the recording's end, as in openai-whisper
                     states = self._encoded(window)
                     decoder = self.transcriber.decoder(self.options.beam_size or 1)
                     decoder.set_states(states)
@@ -210,10 +225,14 @@ class RecordingTranscription:
 
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
-        text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
+        text = WindowText(tuple(self.tokens[self.prompt_start :]), first_frame=position)
         shared = ("task", "best_of", "beam_size", "seed")
-        base = DecodingOptions(self.language, suppressed=self.suppressed, blank=self.tokenizer.blank(),
-                               **{name: getattr(self.options, name) for name in shared})
+        base = DecodingOptions(
+            self.language,
+            suppressed=self.suppressed,
+            blank=self.tokenizer.blank(),
+            **{name: getattr(self.options, name) for name in shared},
+        )
         decoder = None
         for temperature in self.options.temperatures:
             options = replace(base, temperature=temperature)
@@ -229,14 +248,30 @@ class RecordingTranscription:
         """Segments of a decoded window, and the frames from this window's start to the next one's."""
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
-        return [TranscriptSegment(
-            round(offset + part.start, 2), round(offset + part.end, 2), self.tokenizer.decode(part.tokens), part.tokens,
-            decoded.temperature, decoded.average_log_probability, decoded.no_speech_probability, ratio,
-            seek=position)
-            for part in parts], advance
+        return [
+            TranscriptSegment(
+                round(offset + part.start, 2),
+                round(offset + part.end, 2),
+                self.tokenizer.decode(part.tokens),
+                part.tokens,
+                decoded.temperature,
+                decoded.average_log_probability,
+                decoded.no_speech_probability,
+                ratio,
+                seek=position,
+            )
+            for part in parts
+        ], advance
 
-    def _time_words(self, segments: list[TranscriptSegment], decoded: DecodedWindow, states: np.ndarray, position: int,
-                    frames: int, advance: int) -> tuple[list[TranscriptSegment], int]:
+    def _time_words(
+        self,
+        segments: list[TranscriptSegment],
+        decoded: DecodedWindow,
+        states: np.ndarray,
+        position: int,
+        frames: int,
+        advance: int,
+    ) -> tuple[list[TranscriptSegment], int]:
         """Segments with words; the next window begins after the last word, unless nothing follows in this one."""
         text = [token for segment in segments for token in segment.tokens if token < self.special.end]
         words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)

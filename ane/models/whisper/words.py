@@ -14,13 +14,13 @@ from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, Whis
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
 from ane.system.errors import UserError
 
-MEDIAN_WIDTH = 7        # positions of the median filter along time
-UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})     # languages without spaces between words
-PREPENDED = "\"'“¿([{-"                     # punctuation that belongs to the next word
-APPENDED = "\"'.。,，!！?？:：”)]}、"         # punctuation that belongs to the word before it
+MEDIAN_WIDTH = 7  # positions of the median filter along time
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages without spaces between words
+PREPENDED = "\"'“¿([{-"  # punctuation that belongs to the next word
+APPENDED = "\"'.。,，!！?？:：”)]}、"  # punctuation that belongs to the word before it
 SENTENCE_ENDS = ".。!！?？"
-MAX_MEDIAN = 0.7                            # seconds: median duration of words that limits are computed from, at most
-OUTSIDE = 0.5                        # seconds by which a word may leave its segment
+MAX_MEDIAN = 0.7  # seconds: median duration of words that limits are computed from, at most
+OUTSIDE = 0.5  # seconds by which a word may leave its segment
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class WordAligner:
     """Times the words of a window by one more pass over its text. Raises UserError: the backend cannot return attention
     scores."""
 
-    def __init__(self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens,
-                 tokenizer: WhisperTokenizer):
+    def __init__(
+        self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens, tokenizer: WhisperTokenizer
+    ):
         if not backend.returns_attention:
             raise UserError(f"the backend {backend.name} cannot time words: use backend=torch")
         self.backend, self.special, self.tokenizer = backend, special, tokenizer
@@ -51,8 +52,9 @@ class WordAligner:
         tables = backend.embeddings()
         self.token_table, self.position_table = tables["token"], tables["position"]
 
-    def align(self, text: Sequence[int], states: np.ndarray, frames: int, language: str,
-              task: str = "transcribe") -> list[AlignedWord]:
+    def align(
+        self, text: Sequence[int], states: np.ndarray, frames: int, language: str, task: str = "transcribe"
+    ) -> list[AlignedWord]:
         """Time the words of ``text``, tokens without timestamps.
 
         Args:
@@ -62,16 +64,19 @@ class WordAligner:
             return []
         start = self.special.start_sequence(language, task, timestamps=False)
         tokens = [*start, *text, self.special.end]
-        columns = (self.token_table[tokens] + self.position_table[:len(tokens)]).astype(np.float32)
+        columns = (self.token_table[tokens] + self.position_table[: len(tokens)]).astype(np.float32)
         logits, scores = self.backend.align(columns, states, self.heads)
         first = len(start) - 1
-        times = token_times(scores[:, :, :max(1, frames // 2)], first) * SECONDS_PER_TIMESTAMP
-        probabilities = text_probabilities(logits[first:first + len(text), :self.special.end], text)
+        times = token_times(scores[:, :, : max(1, frames // 2)], first) * SECONDS_PER_TIMESTAMP
+        probabilities = text_probabilities(logits[first : first + len(text), : self.special.end], text)
         words, begin = [], 0
         for word, part in split_words(self.tokenizer, text, language):
             end = begin + len(part)
-            words.append(AlignedWord(word, part, float(times[begin]), float(times[end]),
-                                     float(np.mean(probabilities[begin:end]))))
+            words.append(
+                AlignedWord(
+                    word, part, float(times[begin]), float(times[end]), float(np.mean(probabilities[begin:end]))
+                )
+            )
             begin = end
         return words
 
@@ -82,8 +87,7 @@ def text_probabilities(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
     return np.exp(logits[np.arange(len(tokens)), list(tokens)]) / np.exp(logits).sum(axis=-1)
 
 
-def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int],
-                language: str) -> list[tuple[str, tuple[int, ...]]]:
+def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
     """Words with their tokens; a word begins with a space or is punctuation.
 
     In languages without spaces, and inside of a word, the smallest part is that whose bytes are whole characters.
@@ -109,7 +113,7 @@ def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list
         current += (token,)
         text = tokenizer.decode(current)
         unknown = text.find("\ufffd")
-        if unknown < 0 or whole[offset + unknown:offset + unknown + 1] == "\ufffd":
+        if unknown < 0 or whole[offset + unknown : offset + unknown + 1] == "\ufffd":
             parts.append((text, current))
             offset, current = offset + len(text), ()
     return [*parts, (tokenizer.decode(current), current)] if current else parts
@@ -156,8 +160,13 @@ def _join(words: list[AlignedWord], kept: int, first: AlignedWord, second: Align
     words[emptied] = replace(words[emptied], word="", tokens=())
 
 
-def add_words(segments: Sequence[TranscriptSegment], words: Sequence[AlignedWord], end_token: int, offset: float,
-              last_speech: float) -> list[TranscriptSegment]:
+def add_words(
+    segments: Sequence[TranscriptSegment],
+    words: Sequence[AlignedWord],
+    end_token: int,
+    offset: float,
+    last_speech: float,
+) -> list[TranscriptSegment]:
     """The segments of a window with their words, their times adjusted to these.
 
     Args:
@@ -174,10 +183,16 @@ def add_words(segments: Sequence[TranscriptSegment], words: Sequence[AlignedWord
             word, *remaining = remaining
             wanted -= len(word.tokens)
             if word.word:
-                own.append(TranscriptWord(word.word, round(offset + word.start, 2), round(offset + word.end, 2),
-                                          word.probability))
-        segment = limit_segment_ends(replace(segment, words=tuple(own)), median, last_speech) if own else replace(
-            segment, words=())
+                own.append(
+                    TranscriptWord(
+                        word.word, round(offset + word.start, 2), round(offset + word.end, 2), word.probability
+                    )
+                )
+        segment = (
+            limit_segment_ends(replace(segment, words=tuple(own)), median, last_speech)
+            if own
+            else replace(segment, words=())
+        )
         last_speech = segment.end if own else last_speech
         result.append(segment)
     return result
@@ -205,8 +220,12 @@ def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: f
         words[-1] = replace(last, end=max(last.start + median, end))
     else:
         end = last.end
-    return replace(segment, start=round(start, 2), end=round(end, 2), words=tuple(
-        replace(word, start=round(word.start, 2), end=round(word.end, 2)) for word in words))
+    return replace(
+        segment,
+        start=round(start, 2),
+        end=round(end, 2),
+        words=tuple(replace(word, start=round(word.start, 2), end=round(word.end, 2)) for word in words),
+    )
 
 
 def token_times(scores: np.ndarray, first: int) -> np.ndarray:

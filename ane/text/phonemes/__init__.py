@@ -27,8 +27,11 @@ from ane.text.phonemes.dictionary import (
 )
 from ane.text.phonemes.unknown_words import spoken_letters
 
-PIECE = re.compile(r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"
-                   r"|[A-Za-z]+(?:'[A-Za-z]+)*|-+|\.+|.", re.IGNORECASE)
+PIECE = re.compile(
+    r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"
+    r"|[A-Za-z]+(?:'[A-Za-z]+)*|-+|\.+|.",
+    re.IGNORECASE,
+)
 # parts of a word that a capital begins: "McDonald", "iPhone"
 PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Za-z.]+)*|'[A-Za-z]*|-+")
 PAUSES = frozenset(";:,.!?—…")
@@ -36,7 +39,7 @@ MARKS = PAUSES | frozenset("()")
 LONG_SOUNDS = frozenset("AIOQWYʤʧ")
 WITHOUT_STRESS = str.maketrans("", "", "ˈˌ")
 NO_STUTTER = frozenset({"d-day", "b-ball", "b-boy", "c-clamp", "s-shape", "s-shaped", "t-test", "t-tests", "v-victory"})
-BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})         # American sounds → British ones
+BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sounds → British ones
 
 
 @dataclass
@@ -46,7 +49,7 @@ class PhonemeWord:
     text: str
     phonemes: str
     spaced: bool
-    guessed: bool = False       # whether no dictionary has the word, so that the network made its phonemes
+    guessed: bool = False  # whether no dictionary has the word, so that the network made its phonemes
 
 
 @dataclass
@@ -64,11 +67,14 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
         british: as in Britain. The network for words that no dictionary has speaks American; its vowels are replaced.
     """
     dictionary = Dictionary(british)
-    pieces = [(piece, index == len(word) - 1) for word in map(PIECE.findall, normalise_cased(text).split())
-              for index, piece in enumerate(word)]
+    pieces = [
+        (piece, index == len(word) - 1)
+        for word in map(PIECE.findall, normalise_cased(text).split())
+        for index, piece in enumerate(word)
+    ]
     tags = part_of_speech([piece for piece, _ in pieces])
     words: list[PhonemeWord] = []
-    parts: list[Part] = []                      # of a word that is not complete
+    parts: list[Part] = []  # of a word that is not complete
     groups: list[tuple[list[Part], bool]] = []
     for (piece, ends), tag in zip(pieces, tags, strict=True):
         if piece[0] in MARKS:
@@ -86,8 +92,9 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
         elif parts[0].text[0] in PAUSES:
             following = END
         phonemes = "".join(part.phonemes or "" for part in parts).replace("ɾ", "T").replace("ʔ", "t")
-        words.append(PhonemeWord("".join(part.text for part in parts), phonemes, spaced,
-                                 any(part.guessed for part in parts)))
+        words.append(
+            PhonemeWord("".join(part.text for part in parts), phonemes, spaced, any(part.guessed for part in parts))
+        )
     return words[::-1]
 
 
@@ -107,7 +114,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
         elif not parts[right - 1].text.strip("-'"):
             right -= 1
             parts[right].phonemes = ""
-        else:                                   # a part is unknown: all of the word is read by its letters
+        else:  # a part is unknown: all of the word is read by its letters
             letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
             parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, letters.split())), True
             if dictionary.british:
@@ -123,9 +130,13 @@ def stuttered(words: Sequence[str]) -> int:
     """Count the parts before a word that are its beginning, again and again: 2 of "d", "-", "did", "n't"."""
     count = len(words) - next((at for at, word in enumerate(reversed(words)) if word == "-"), len(words))
     last = "".join(words[count:])
-    known = (last and count % 2 == 0 and "".join(words) not in NO_STUTTER
-             and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:count:2])
-             and all(word == "-" for word in words[1:count:2]))
+    known = (
+        last
+        and count % 2 == 0
+        and "".join(words) not in NO_STUTTER
+        and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:count:2])
+        and all(word == "-" for word in words[1:count:2])
+    )
     return count if known else 0
 
 
@@ -135,7 +146,7 @@ def first_sound(phonemes: str, letters: int) -> str:
     consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
     if not consonants:
         return plain[:1]
-    sound = plain[:min(consonants, letters if plain[:1] not in "θðʃʧʤ" else 1)]
+    sound = plain[: min(consonants, letters if plain[:1] not in "θðʃʧʤ" else 1)]
     return sound + "ə" * (sound[-1] in "pbtdkɡʧʤ")
 
 
@@ -154,21 +165,23 @@ def look_up_run(parts: Sequence[Part], left: int, right: int, following: Followi
 
 def before(word: Part, following: Following) -> Following:
     """What follows the word before this one."""
-    vowel = next((sound in VOWELS for sound in word.phonemes or "" if sound in VOWELS or sound in CONSONANTS),
-                 following.vowel)
+    vowel = next(
+        (sound in VOWELS for sound in word.phonemes or "" if sound in VOWELS or sound in CONSONANTS), following.vowel
+    )
     return Following(vowel, word.text in ("to", "To") or (word.text == "TO" and word.tag in ("TO", "IN")))
 
 
 def soften(parts: Sequence[Part]) -> None:
     """Leave a compound of several words ("well-known") at most one main stress for every two of them."""
-    spoken = [(PRIMARY in part.phonemes, weight(part.phonemes), index)
-              for index, part in enumerate(parts) if part.phonemes]
+    spoken = [
+        (PRIMARY in part.phonemes, weight(part.phonemes), index) for index, part in enumerate(parts) if part.phonemes
+    ]
     if len(spoken) == 2 and len(parts[spoken[0][2]].text) == 1:
         weaker = [spoken[1][2]]
     elif len(spoken) < 2 or sum(main for main, _, _ in spoken) <= (len(spoken) + 1) // 2:
         weaker = []
     else:
-        weaker = [index for _, _, index in sorted(spoken)[:len(spoken) // 2]]
+        weaker = [index for _, _, index in sorted(spoken)[: len(spoken) // 2]]
     for index in weaker:
         parts[index].phonemes = stressed(parts[index].phonemes, WEAKER)
 
@@ -177,14 +190,14 @@ def weight(phonemes: str) -> int:
     return sum(2 if sound in LONG_SOUNDS else 1 for sound in phonemes)
 
 
-KEPT_FEATURES = 8192        # parsed weights of the tagger
+KEPT_FEATURES = 8192  # parsed weights of the tagger
 BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
 
 def part_of_speech(words: Sequence[str]) -> list[str]:
     """The tag of each word; punctuation is a word."""
     known = table("tags")
-    context = [*BEFORE, *map(frequent_form, words), *AFTER]         # context[index + 2] is the word
+    context = [*BEFORE, *map(frequent_form, words), *AFTER]  # context[index + 2] is the word
     tags = list(BEFORE)
     for index, word in enumerate(words):
         tags.append(known.get(word) or best_tag(features(index, word, context, tags[-1], tags[-2])))
@@ -192,7 +205,7 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
 
 
 def best_tag(found: Sequence[str]) -> str:
-    return tags_by_name()[int(sum(map(weights, found)).argmax())]      # of equal sums, the last in the alphabet
+    return tags_by_name()[int(sum(map(weights, found)).argmax())]  # of equal sums, the last in the alphabet
 
 
 @cache
@@ -226,7 +239,21 @@ def shape(word: str) -> str:
 
 def features(index: int, word: str, context: Sequence[str], before: str, second_before: str) -> tuple[str, ...]:
     """What the weights are by. ``before``, ``second_before``: the tags of the words before this one."""
-    far_left, left, own, right, far_right = context[index:index + 5]
-    return ("b", f"s3={word[-3:]}", f"p1={word[0]}", f"w={own}", f"sh={shape(word)}", "i0" if index == 0 else "i+",
-            f"t-1={before}", f"t-2={second_before}", f"t-12={before},{second_before}", f"w-1={left}",
-            f"s3-1={left[-3:]}", f"w-2={far_left}", f"w+1={right}", f"s3+1={right[-3:]}", f"w+2={far_right}")
+    far_left, left, own, right, far_right = context[index : index + 5]
+    return (
+        "b",
+        f"s3={word[-3:]}",
+        f"p1={word[0]}",
+        f"w={own}",
+        f"sh={shape(word)}",
+        "i0" if index == 0 else "i+",
+        f"t-1={before}",
+        f"t-2={second_before}",
+        f"t-12={before},{second_before}",
+        f"w-1={left}",
+        f"s3-1={left[-3:]}",
+        f"w-2={far_left}",
+        f"w+1={right}",
+        f"s3+1={right[-3:]}",
+        f"w+2={far_right}",
+    )

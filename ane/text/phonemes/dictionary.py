@@ -16,7 +16,7 @@ from pathlib import Path
 from ane.text.lexicon import SPELLED
 
 DATA = Path(__file__).parent / "data"
-BLOCK = 1024        # bytes that a search of a table reads, and one line more
+BLOCK = 1024  # bytes that a search of a table reads, and one line more
 
 
 class SortedTable:
@@ -27,7 +27,7 @@ class SortedTable:
         last = len(self.lines) - 1
         # the line breaks before some lines, and the keys of these lines
         self.breaks = sorted({self.lines.index(b"\n", near) for near in range(0, last, BLOCK)} - {last})
-        self.keys = [self.lines[line + 1:self.lines.index(b"\t", line)] for line in self.breaks]
+        self.keys = [self.lines[line + 1 : self.lines.index(b"\t", line)] for line in self.breaks]
         self.breaks.append(last)
 
     def get(self, key: str) -> str | None:
@@ -35,8 +35,8 @@ class SortedTable:
         block = bisect_right(self.keys, wanted)
         if not block:
             return None
-        begin = self.lines.find(b"\n%b\t" % wanted, *self.breaks[block - 1:block + 1])
-        return None if begin < 0 else self.lines[begin + len(wanted) + 2:self.lines.index(b"\n", begin + 1)].decode()
+        begin = self.lines.find(b"\n%b\t" % wanted, *self.breaks[block - 1 : block + 1])
+        return None if begin < 0 else self.lines[begin + len(wanted) + 2 : self.lines.index(b"\n", begin + 1)].decode()
 
 
 @cache
@@ -48,13 +48,24 @@ def table(name: str) -> SortedTable:
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
 CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
-FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")         # sounds between which and a vowel t is flapped
+FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # sounds between which and a vowel t is flapped
 DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 
 DRAWN_OUT = re.compile(r"([A-Z])\1{2,}", re.I)
 # Sounds that are no words, and in no dictionary.
-SOUNDS = {"sh": "ʃ", "shh": "ʃ", "brr": "bˈɜɹ", "grr": "ɡˈɜɹ", "zz": "z", "tsk": "tˈɪsk", "pst": "pst", "mm": "m",
-          "hm": "hm", "mhm": "mhˈʌm", "nth": "ˈɛnθ"}
+SOUNDS = {
+    "sh": "ʃ",
+    "shh": "ʃ",
+    "brr": "bˈɜɹ",
+    "grr": "ɡˈɜɹ",
+    "zz": "z",
+    "tsk": "tˈɪsk",
+    "pst": "pst",
+    "mm": "m",
+    "hm": "hm",
+    "mhm": "mhˈʌm",
+    "nth": "ˈɛnθ",
+}
 
 # How much a word is stressed: None leaves its stress as it is; the more, the stronger.
 WEAKER, CAPITALISED, CAPITALS = -0.5, 0.5, 2.0
@@ -76,7 +87,7 @@ class Dictionary:
 
     def __init__(self, british: bool = False):
         self.british, self.region = british, "_gb" if british else ""
-        self.weak = "ɪ" if british else "ᵻ"         # the vowel of -es and -ed
+        self.weak = "ɪ" if british else "ᵻ"  # the vowel of -es and -ed
 
     def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
         """The phonemes of a word with this part of speech; None if no dictionary has it, or a word it is made from."""
@@ -91,9 +102,12 @@ class Dictionary:
         for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
             if known and self.is_known(known):
                 return self.look_up(known, tag, stress, following)
-        return (self.plural(word, tag, stress, following) or self.past(word, tag, stress, following)
-                or self.participle(word, tag, CAPITALISED if stress is None else stress, following)
-                or self.shortened(word, tag, following))
+        return (
+            self.plural(word, tag, stress, following)
+            or self.past(word, tag, stress, following)
+            or self.participle(word, tag, CAPITALISED if stress is None else stress, following)
+            or self.shortened(word, tag, following)
+        )
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
         """Find the phonemes of a drawn out word, "shhhh" or "nooo", with its letter twice, or once."""
@@ -101,14 +115,15 @@ class Dictionary:
         if shorter == word:
             return None
         return self.word_phonemes(shorter, tag, following) or self.word_phonemes(
-            DRAWN_OUT.sub(r"\1", word), tag, following)
+            DRAWN_OUT.sub(r"\1", word), tag, following
+        )
 
     def function_word(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """The phonemes of words that depend on their neighbours, and of letters with periods, which are spelled."""
         lower = word.lower()
         if "." in word and word.replace(".", "").isalpha():
             return self.spelled(word)
-        if word == "A" or word in SPELLED:              # the normaliser writes the article as "a"
+        if word == "A" or word in SPELLED:  # the normaliser writes the article as "a"
             return self.spelled(word)
         if word == "a":
             return "ɐ" if tag == "DT" else "ˈA"
@@ -141,7 +156,8 @@ class Dictionary:
         lower = word.lower()
         return (word == word.upper() or word[1:] == word[1:].lower()) and (
             self.has_entry(lower)
-            or any(ending(lower, tag, stress, following) for ending in (self.plural, self.past, self.participle)))
+            or any(ending(lower, tag, stress, following) for ending in (self.plural, self.past, self.participle))
+        )
 
     def is_known(self, word: str) -> bool:
         """Whether a word has an entry, or is spelled."""
@@ -149,8 +165,11 @@ class Dictionary:
             return True
         if not word.isascii() or not word.isalpha():
             return False
-        return len(word) == 1 or word[1:] == word[1:].upper() or (
-            word == word.upper() and self.gold(word.lower()) is not None)
+        return (
+            len(word) == 1
+            or word[1:] == word[1:].upper()
+            or (word == word.upper() and self.gold(word.lower()) is not None)
+        )
 
     def look_up(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """The entry of a known word; a name in capitals, and any other unknown word, is spelled."""
@@ -174,8 +193,11 @@ class Dictionary:
         if value is None or "=" not in value:
             return value
         readings = dict(reading.split("=") for reading in value.split("\t"))
-        classes = ("VERB",) * tag.startswith("VB") + ("NOUN",) * tag.startswith("NN") + (
-            ("ADV",) * tag.startswith(("ADV", "RB")) + ("ADJ",) * tag.startswith(("ADJ", "JJ")))
+        classes = (
+            ("VERB",) * tag.startswith("VB")
+            + ("NOUN",) * tag.startswith("NN")
+            + (("ADV",) * tag.startswith(("ADV", "RB")) + ("ADJ",) * tag.startswith(("ADJ", "JJ")))
+        )
         keys = ("None",) if at_end and "None" in readings else (tag,) if tag in readings else classes
         return next((readings[key] for key in keys if key in readings), readings["DEFAULT"]) or None
 
@@ -202,17 +224,18 @@ class Dictionary:
         letters = [self.gold(letter.upper()) for letter in word if letter.isalpha()]
         if not letters or None in letters:
             return None
-        return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))       # type: ignore[arg-type, union-attr]
+        return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))  # type: ignore[arg-type, union-attr]
 
     def plural(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """A word with -s, -es, -ies or 's, from the word without it."""
         if len(word) < 3 or not word.endswith("s"):
             return None
         longer = len(word) > 4
-        stems = (word[:-1] if not word.endswith("ss") else "",
-                 word[:-2] if word.endswith("'s") or (longer and word.endswith("es")
-                                                      and not word.endswith("ies")) else "",
-                 f"{word[:-3]}y" if longer and word.endswith("ies") else "")
+        stems = (
+            word[:-1] if not word.endswith("ss") else "",
+            word[:-2] if word.endswith("'s") or (longer and word.endswith("es") and not word.endswith("ies")) else "",
+            f"{word[:-3]}y" if longer and word.endswith("ies") else "",
+        )
         stem = self.stem_phonemes(stems, tag, stress, following)
         return stem and stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
 
@@ -220,8 +243,10 @@ class Dictionary:
         """A word with -d or -ed."""
         if len(word) < 4 or not word.endswith("d"):
             return None
-        stems = (word[:-1] if not word.endswith("dd") else "",
-                 word[:-2] if len(word) > 4 and word.endswith("ed") and not word.endswith("eed") else "")
+        stems = (
+            word[:-1] if not word.endswith("dd") else "",
+            word[:-2] if len(word) > 4 and word.endswith("ed") and not word.endswith("eed") else "",
+        )
         stem = self.stem_phonemes(stems, tag, stress, following)
         if not stem:
             return None
@@ -233,8 +258,11 @@ class Dictionary:
         """A word with -ing, with or without an e or a doubled letter before it."""
         if len(word) < 5 or not word.endswith("ing"):
             return None
-        stems = (word[:-3] if len(word) > 5 else "", f"{word[:-3]}e",
-                 word[:-4] if len(word) > 5 and DOUBLED.search(word) else "")
+        stems = (
+            word[:-3] if len(word) > 5 else "",
+            f"{word[:-3]}e",
+            word[:-4] if len(word) > 5 and DOUBLED.search(word) else "",
+        )
         stem = self.stem_phonemes(stems, tag, stress, following)
         if self.british:
             return None if stem and stem[-1] in "əː" else stem and f"{stem}ɪŋ"
@@ -244,8 +272,9 @@ class Dictionary:
 
     def stem_phonemes(self, stems: tuple[str, ...], tag: str, stress: float | None, following: Following) -> str | None:
         """The phonemes of the first stem that is known."""
-        return next((self.look_up(stem, tag, stress, following) for stem in stems if stem and self.is_known(stem)),
-                    None)
+        return next(
+            (self.look_up(stem, tag, stress, following) for stem in stems if stem and self.is_known(stem)), None
+        )
 
 
 def stressed(phonemes: str | None, stress: float | None) -> str | None:

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from ane.text.phonemes.dictionary import DATA
 
-HEADS, LAYERS, LONGEST = 4, 4, 24       # letters beyond the longest word that it learned are not read
+HEADS, LAYERS, LONGEST = 4, 4, 24  # letters beyond the longest word that it learned are not read
 
 
 @cache
@@ -33,20 +33,21 @@ def spoken_letters(word: str) -> str:
     if not ids:
         return ""
     w = weights()
-    x = w["emb"][ids] + w["pos"][:len(ids)]                                             # (T, C)
+    x = w["emb"][ids] + w["pos"][: len(ids)]  # (T, C)
     for layer in range(LAYERS):
         x = x + attention(normalised(x, w, f"{layer}.norm1"), w, layer)
         inner = gelu(normalised(x, w, f"{layer}.norm2") @ w[f"{layer}.linear1.weight"] + w[f"{layer}.linear1.bias"])
         x = x + inner @ w[f"{layer}.linear2.weight"] + w[f"{layer}.linear2.bias"]
-    scores = normalised(x, w, "norm") @ w["head.weight"] + w["head.bias"]               # (T, 4 · phonemes)
+    scores = normalised(x, w, "norm") @ w["head.weight"] + w["head.bias"]  # (T, 4 · phonemes)
     best = scores.reshape(-1, len(phonemes) + 1).argmax(axis=1).tolist()
     return "".join(phonemes.get(found, "") for found, before in zip(best, [0, *best], strict=False) if found != before)
 
 
 def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray:
     """Self-attention, (T, C) → the same."""
-    q, k, v = ((x @ w[f"{layer}.qkv.weight"] + w[f"{layer}.qkv.bias"]).reshape(len(x), 3, HEADS, -1)
-               .transpose(1, 2, 0, 3))                                                  # each (h, T, C / h)
+    q, k, v = (
+        (x @ w[f"{layer}.qkv.weight"] + w[f"{layer}.qkv.bias"]).reshape(len(x), 3, HEADS, -1).transpose(1, 2, 0, 3)
+    )  # each (h, T, C / h)
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     mixed = shares / shares.sum(axis=-1, keepdims=True) @ v
@@ -56,10 +57,10 @@ def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray
 def normalised(x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
     """Layer normalisation."""
     centred = x - x.mean(axis=-1, keepdims=True)
-    scaled = centred / np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + 1e-5)
+    scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
     return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
     """By its approximation with tanh: within 5e-4."""
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.float32) * (x + 0.044715 * x ** 3)))
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.float32) * (x + 0.044715 * x**3)))

@@ -11,11 +11,22 @@ from ane.backends.coreai.lowering import LOWERINGS
 from ane.backends.coreai.runtime import CoreAIRuntime
 
 # of lowered ops, the arguments that converted networks do not have
-REFUSED = {"conv same", "conv same, even and odd sizes", "conv same_lower", "conv rank 3", "conv_transpose same",
-           "conv_transpose output shape", "conv_transpose output beyond the last input",
-           "conv_transpose output beyond the last input, cropped before", "conv_transpose groups, dilation",
-           "concat interleaved", "squeeze all", "slice_by_index at run time", "slice_update strides",
-           "slice_update squeezed, backwards"}
+REFUSED = {
+    "conv same",
+    "conv same, even and odd sizes",
+    "conv same_lower",
+    "conv rank 3",
+    "conv_transpose same",
+    "conv_transpose output shape",
+    "conv_transpose output beyond the last input",
+    "conv_transpose output beyond the last input, cropped before",
+    "conv_transpose groups, dilation",
+    "concat interleaved",
+    "squeeze all",
+    "slice_by_index at run time",
+    "slice_update strides",
+    "slice_update squeezed, backwards",
+}
 CASES = [case for case in OP_CASES if case.op in LOWERINGS and case.name not in REFUSED]
 
 
@@ -35,10 +46,14 @@ def test_every_lowering_is_tested():
     assert set(LOWERINGS) == {case.op for case in CASES}
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("cumsum", r"op cumsum \(.*\) in function 'main' of .*op.mlpackage is not supported$"),
-    ("conv same", "op conv .* is not supported: pad_type same"),
-    ("concat interleaved", "op concat .* is not supported: interleave")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cumsum", r"op cumsum \(.*\) in function 'main' of .*op.mlpackage is not supported$"),
+        ("conv same", "op conv .* is not supported: pad_type same"),
+        ("concat interleaved", "op concat .* is not supported: interleave"),
+    ],
+)
 def test_an_unsupported_op_is_named_with_its_function(tmp_path, name, message):
     path = PackageOfCases([case for case in OP_CASES if case.name == name]).save(tmp_path / "op.mlpackage")
     with pytest.raises(UserError, match=message):

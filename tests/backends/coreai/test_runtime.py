@@ -47,7 +47,7 @@ def test_outputs_are_float32_and_a_state_is_kept_between_calls(package, dtype):
 
 @NEEDS_CORE_AI
 def test_float32_is_not_rounded(package):
-    x, function = np.full((1, 4), 1 + 2 ** -12, np.float32), CoreAIRuntime().load(package, "main", "ALL")
+    x, function = np.full((1, 4), 1 + 2**-12, np.float32), CoreAIRuntime().load(package, "main", "ALL")
     np.testing.assert_array_equal(function.predict({"x": x}, function.make_state())["y"], 2 * x)
 
 

@@ -28,13 +28,13 @@ import numpy as np
 
 from ane.system.machine import macos_version
 
-FOLDER = "ANE_NATIVE_STAND_IN"              # environment variable: the folder with the orders and the log
-READ_SECONDS = 1.0                          # how long Core ML reads an array after the prediction
-FLUSH = "flush"                             # a file in the folder: subnormals of fp16 are flushed, as on an M1
+FOLDER = "ANE_NATIVE_STAND_IN"  # environment variable: the folder with the orders and the log
+READ_SECONDS = 1.0  # how long Core ML reads an array after the prediction
+FLUSH = "flush"  # a file in the folder: subnormals of fp16 are flushed, as on an M1
 STALE_FROM = 100
-BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 1e9, 1e6       # that a prediction moves, by ``clock``
+BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 1e9, 1e6  # that a prediction moves, by ``clock``
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
-SPECIFICATION_VERSION = 9                   # of macOS 15
+SPECIFICATION_VERSION = 9  # of macOS 15
 INPUT_DTYPES = {"fp16": (np.float32, np.float64), "fp32": (np.float32, np.float64), "int32": (np.int32,)}
 
 
@@ -112,7 +112,7 @@ class StandIn:
         return ""
 
 
-_passed = [0.0]         # seconds of all predictions of this process
+_passed = [0.0]  # seconds of all predictions of this process
 
 
 def clock() -> float:
@@ -125,6 +125,7 @@ def here() -> StandIn:
 
 
 # Classes of the native module, under its names
+
 
 class _State:
     """pybind's class of MLState: arrays by name."""
@@ -142,7 +143,7 @@ class _MLModelProxy:
     def __init__(self, path: str, units: str, function: str, hints: dict, asset: Any = None):
         if not (type(path) is str and type(units) is str and type(function) is str and type(hints) is dict):
             raise TypeError("__init__(): incompatible constructor arguments")
-        assert units in UNITS, units                # the binding's assert
+        assert units in UNITS, units  # the binding's assert
         assert asset is None
         from ane.backends.mil import Arithmetic, Interpreter
 
@@ -178,8 +179,10 @@ class _MLModelProxy:
                 raise RuntimeError(f'{{\n NSLocalizedDescription = "Feature {name} is required, but missing.";\n}}')
             array = arrays[name]
             if array.shape != type_.shape or array.dtype.type not in INPUT_DTYPES[type_.dtype]:
-                raise RuntimeError(f'{{\n NSLocalizedDescription = "MultiArray {name} {array.dtype} {array.shape} does '
-                                   f'not match {type_} of the model description.";\n}}')
+                raise RuntimeError(
+                    f'{{\n NSLocalizedDescription = "MultiArray {name} {array.dtype} {array.shape} does '
+                    f'not match {type_} of the model description.";\n}}'
+                )
         states = self._states(state)
         if spoiled == "forget" and states is not None:
             states = InterpreterState(states).copied()
@@ -194,15 +197,16 @@ class _MLModelProxy:
             outputs = {name: np.full_like(array, np.nan) for name, array in outputs.items()}
         if spoiled == "off":
             outputs = {name: array * np.float32(1.05) for name, array in outputs.items()}
-        returned = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
-                    for name, array in outputs.items()}
+        returned = {
+            name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in outputs.items()
+        }
         handed = [arrays[name] for name in declared]
         moved = sum(array.nbytes for array in (*handed, *returned.values()))
         self.stand_in.note(f"moved {moved}")
         _passed[0] += moved / (SLOW_BYTES_PER_SECOND if spoiled == "slow" else BYTES_PER_SECOND)
         return returned
 
-    def newState(self) -> _State:       # noqa: N802  the binding's name
+    def newState(self) -> _State:  # noqa: N802  the binding's name
         return _State(self, self.interpreter.make_state())
 
     def _states(self, state: _State | None) -> Any:
@@ -212,13 +216,14 @@ class _MLModelProxy:
             return None
         if state is None:
             raise RuntimeError('{\n NSLocalizedDescription = "A stateful model needs a state.";\n}')
-        if state.model.path != self.path or {name: (array.shape, array.dtype) for name, array in state.arrays.items()} \
-                != {name: (array.shape, array.dtype) for name, array in declared.items()}:
+        if state.model.path != self.path or {
+            name: (array.shape, array.dtype) for name, array in state.arrays.items()
+        } != {name: (array.shape, array.dtype) for name, array in declared.items()}:
             raise RuntimeError('{\n NSLocalizedDescription = "The state was made by another model.";\n}')
         return state.arrays
 
     @staticmethod
-    def compileModel(path: str) -> str:     # noqa: N802  the binding's name
+    def compileModel(path: str) -> str:  # noqa: N802  the binding's name
         if type(path) is not str:
             raise TypeError("compileModel(): incompatible function arguments")
         here().obey("compile", Path(path).name)
@@ -255,14 +260,21 @@ class _MLModelProxy:
 
         def operation(op: Any) -> Any:
             outputs = [compute_plan.MLModelStructureProgramNamedValueType(key, None) for key in op.outputs]
-            return compute_plan.MLModelStructureProgramOperation({}, f"ios18.{op.type}", outputs, [],
-                                                                 SimpleNamespace(type=op.type))
+            return compute_plan.MLModelStructureProgramOperation(
+                {}, f"ios18.{op.type}", outputs, [], SimpleNamespace(type=op.type)
+            )
 
         # the structure has all functions; the plan has devices for the operations of the default function only
         planned = [operation(op) for op in package.function(name).ops]
-        functions = {other: compute_plan.MLModelStructureProgramFunction([], compute_plan.MLModelStructureProgramBlock(
-            [], planned if other == name else [operation(op) for op in package.function(other).ops], []))
-            for other in package.functions}
+        functions = {
+            other: compute_plan.MLModelStructureProgramFunction(
+                [],
+                compute_plan.MLModelStructureProgramBlock(
+                    [], planned if other == name else [operation(op) for op in package.function(other).ops], []
+                ),
+            )
+            for other in package.functions
+        }
         known = {id(one) for one in planned}
 
         def usage(one: Any) -> Any:
@@ -276,7 +288,8 @@ class _MLModelProxy:
         proxy.model_structure = compute_plan.MLModelStructure(None, program, None)
         proxy.get_compute_device_usage_for_mlprogram_operation = usage
         proxy.get_estimated_cost_for_mlprogram_operation = lambda one: (
-            compute_plan.MLComputePlanCost(1 / len(planned)) if id(one) in known else None)
+            compute_plan.MLComputePlanCost(1 / len(planned)) if id(one) in known else None
+        )
         return compute_plan.MLComputePlan(proxy)
 
 
@@ -301,8 +314,15 @@ class _MLModelAssetProxy:
     pass
 
 
-CLASSES = (_MLModelProxy, _State, _MLComputePlanProxy, _MLCPUComputeDeviceProxy, _MLGPUComputeDeviceProxy,
-           _MLNeuralEngineComputeDeviceProxy, _MLModelAssetProxy)
+CLASSES = (
+    _MLModelProxy,
+    _State,
+    _MLComputePlanProxy,
+    _MLCPUComputeDeviceProxy,
+    _MLGPUComputeDeviceProxy,
+    _MLNeuralEngineComputeDeviceProxy,
+    _MLModelAssetProxy,
+)
 
 
 def opened(model: Path) -> Any:
@@ -310,8 +330,14 @@ def opened(model: Path) -> Any:
     from ane.system.errors import UserError
 
     try:
-        return parsed(model, tuple((file, status.st_ino, status.st_mtime_ns, status.st_size) for file in sorted(
-            model.rglob("*")) for status in [file.stat()]))
+        return parsed(
+            model,
+            tuple(
+                (file, status.st_ino, status.st_mtime_ns, status.st_size)
+                for file in sorted(model.rglob("*"))
+                for status in [file.stat()]
+            ),
+        )
     except UserError as error:
         raise RuntimeError(f'{{\n    NSLocalizedDescription = "Error reading the model: {error}";\n}}') from error
 
@@ -326,8 +352,13 @@ def parsed(model: Path, files: tuple[tuple[Path, int, int, int], ...]) -> Any:
 
 def multi_array(value: Any) -> np.ndarray:
     """What ``convertValueToObjC`` accepts of arrays: it drops the reason of a refusal."""
-    accepted = (isinstance(value, np.ndarray) and value.ndim and value.flags.writeable and (
-        value.dtype in (np.int32, np.float32, np.float64)) and value.flags.c_contiguous)
+    accepted = (
+        isinstance(value, np.ndarray)
+        and value.ndim
+        and value.flags.writeable
+        and (value.dtype in (np.int32, np.float32, np.float64))
+        and value.flags.c_contiguous
+    )
     if not accepted:
         raise RuntimeError("value type not convertible")
     return value
@@ -366,8 +397,7 @@ def write_system(folder: Path, version: str, build: str = "24F74") -> None:
 def machine_folder(folder: Path, version: str = "15.5", chip: str = "Apple M2", build: str = "24F74") -> StandIn:
     """Make ``folder`` the machine's: an empty log, and the commands ``sw_vers`` and ``sysctl`` in ``bin``."""
     (folder / "bin").mkdir(parents=True)
-    write_program(folder / "bin" / "sysctl",
-                  f'case "$2" in machdep.cpu.brand_string) echo "{chip}";; *) exit 1;; esac')
+    write_program(folder / "bin" / "sysctl", f'case "$2" in machdep.cpu.brand_string) echo "{chip}";; *) exit 1;; esac')
     write_system(folder, version, build)
     return StandIn(folder)
 
@@ -384,10 +414,10 @@ def install_in_process(setattr_: Any = setattr, setitem: Any = dict.__setitem__)
     for name in ("model", "_compiled_model", "compute_plan", "compute_device"):
         user = sys.modules.get(f"coremltools.models.{name}")
         for one in CLASSES:
-            if user is not None and hasattr(user, one.__name__):        # imported before: the native module was missing
+            if user is not None and hasattr(user, one.__name__):  # imported before: the native module was missing
                 setattr_(user, one.__name__, one)
     setattr_(sys, "platform", "darwin")
-    setattr_(platform, "mac_ver", lambda: ("16.0", ("", "", ""), "arm64"))       # as with an older SDK, on macOS 26
+    setattr_(platform, "mac_ver", lambda: ("16.0", ("", "", ""), "arm64"))  # as with an older SDK, on macOS 26
     macos_version.cache_clear()
     utils = sys.modules.get("coremltools.models.utils")
     if utils is not None:

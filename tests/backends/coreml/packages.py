@@ -16,8 +16,7 @@ def save_scale_package(path: Path, factor: float = 2.0, dtype: str = "fp16") -> 
 
     def body(style, x, total):
         total_now = mb.add(x=mb.cast(x=x, dtype="fp16"), y=mb.read_state(input=total))
-        return {"y": mb.mul(x=x, y=style.dtype(factor)),
-                "sum": mb.coreml_update_state(state=total, value=total_now)}
+        return {"y": mb.mul(x=x, y=style.dtype(factor)), "sum": mb.coreml_update_state(state=total, value=total_now)}
 
     graph = CoreMLGraph("scale", {"length": 4}, {"x": (1, 4)}, body, {"total": (1, 4)})
     graph.build(Style(dtype)).save(str(path))
@@ -26,7 +25,9 @@ def save_scale_package(path: Path, factor: float = 2.0, dtype: str = "fp16") -> 
 
 def save_two_functions(path: Path) -> Path:
     """Save a package of the functions "double" and "triple" by the project's own merge; both sum x in a state."""
-    parts = {name: save_scale_package(path.with_name(f"{name}.mlpackage"), factor)
-             for name, factor in (("double", 2.0), ("triple", 3.0))}
+    parts = {
+        name: save_scale_package(path.with_name(f"{name}.mlpackage"), factor)
+        for name, factor in (("double", 2.0), ("triple", 3.0))
+    }
     merge(parts.items(), path)
     return path

@@ -88,10 +88,27 @@ def replace_record_by_a_fifo(entry: Path) -> None:
     os.mkfifo(entry / "compiled.json")
 
 
-@pytest.mark.parametrize("damage", [truncate, overwrite, shutil.rmtree, replace_record_by_a_fifo, *(
-    pytest.param(lambda entry, text=text: (entry / "compiled.json").write_text(text), id=f"record {text[:40]}")
-    for text in ("[", "[" * 100_000, '{"version": ' + "[" * 100_000, "null", "{}",
-                 '{"version": 1, "model": 5, "files": {}}', '{"version": 1, "model": "../m", "files": {}}'))])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        overwrite,
+        shutil.rmtree,
+        replace_record_by_a_fifo,
+        *(
+            pytest.param(lambda entry, text=text: (entry / "compiled.json").write_text(text), id=f"record {text[:40]}")
+            for text in (
+                "[",
+                "[" * 100_000,
+                '{"version": ' + "[" * 100_000,
+                "null",
+                "{}",
+                '{"version": 1, "model": 5, "files": {}}',
+                '{"version": 1, "model": "../m", "files": {}}',
+            )
+        ),
+    ],
+)
 def test_a_damaged_compiled_model_or_record_is_compiled_once_again(api, package, damage):
     run(api, package)
     damage(CompiledCache().entries()[0])
@@ -121,9 +138,14 @@ def test_a_model_that_never_opens_is_compiled_twice_only(api, package):
     assert api.compiled == 2
 
 
-@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt(), KeyboardInterrupt),
-                                             (RuntimeError("no such op"), UserError),
-                                             (OSError(28, "No space left on device"), UserError)])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (RuntimeError("no such op"), UserError),
+        (OSError(28, "No space left on device"), UserError),
+    ],
+)
 def test_an_interrupted_compile_leaves_nothing_half_written(api, package, monkeypatch, error, expected):
 
     def fail(package, destination):

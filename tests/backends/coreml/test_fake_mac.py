@@ -30,9 +30,16 @@ def opened(compiled: Path, function: str = "double"):
     return coremltools.models.CompiledMLModel(str(compiled), coremltools.ComputeUnit.CPU_ONLY, function)
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda x: x[:, ::2], lambda x: x.astype(np.int64), lambda x: x.astype(np.uint8), lambda x: x.tolist(),
-    lambda x: np.lib.stride_tricks.as_strided(x, writeable=False)])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x: x[:, ::2],
+        lambda x: x.astype(np.int64),
+        lambda x: x.astype(np.uint8),
+        lambda x: x.tolist(),
+        lambda x: np.lib.stride_tricks.as_strided(x, writeable=False),
+    ],
+)
 def test_an_array_that_the_binding_cannot_convert_is_refused(compiled, spoil):
     model = opened(compiled)
     with pytest.raises(RuntimeError, match="value type not convertible"):
@@ -56,8 +63,10 @@ def test_the_plan_has_devices_for_the_default_function_only(compiled):
     from coremltools.models.compute_plan import MLComputePlan
 
     plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit.CPU_AND_NE)
-    usages = {name: [plan.get_compute_device_usage_for_mlprogram_operation(one) for one in function.block.operations]
-              for name, function in plan.model_structure.program.functions.items()}
+    usages = {
+        name: [plan.get_compute_device_usage_for_mlprogram_operation(one) for one in function.block.operations]
+        for name, function in plan.model_structure.program.functions.items()
+    }
     assert None not in usages["double"]
     assert set(usages["triple"]) == {None}
 

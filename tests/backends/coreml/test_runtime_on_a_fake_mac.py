@@ -49,8 +49,14 @@ def test_every_prediction_gets_arrays_of_its_own(api, package, monkeypatch):
     """Core ML drops the last ones without the GIL, while Python would count references to them."""
     function = CoreMLRuntime(api).load(package, "main", "ALL")
     state, given = function.make_state(), []
-    monkeypatch.setattr(native._MLModelProxy, "predict", lambda self, features, state, predict=native._MLModelProxy.
-                        predict: (given.append(features["x"]), predict(self, features, state))[1])
+    monkeypatch.setattr(
+        native._MLModelProxy,
+        "predict",
+        lambda self, features, state, predict=native._MLModelProxy.predict: (
+            given.append(features["x"]),
+            predict(self, features, state),
+        )[1],
+    )
     for _ in range(2):
         function.predict({"x": X}, state)
     assert given[0] is not given[1]
@@ -108,15 +114,18 @@ def test_any_float_array_is_taken_and_float32_is_returned(api, packages, package
         x = np.asfortranarray(np.repeat(factor * X, 2, axis=1).astype(dtype))[:, ::2]
         outputs = function.predict({"x": x}, function.make_state())
         assert {key: (array.dtype, array.shape) for key, array in outputs.items()} == {
-            "y": (np.float32, (1, 4)), "sum": (np.float32, (1, 4))}
+            "y": (np.float32, (1, 4)),
+            "sum": (np.float32, (1, 4)),
+        }
         np.testing.assert_array_equal(outputs["y"], 2 * factor * X)
 
 
 def test_a_cache_is_read_where_it_is(api, package, monkeypatch):
     function, x, given = CoreMLRuntime(api).load(package, "main", "ALL"), X.copy(), []
     predict = function._loaded.predict
-    monkeypatch.setattr(function._loaded, "predict", lambda features, state: (
-        given.append(features["x"]), predict(features, state))[1])
+    monkeypatch.setattr(
+        function._loaded, "predict", lambda features, state: (given.append(features["x"]), predict(features, state))[1]
+    )
     for factor in (1, 2):
         x[:] = factor * X
         assert (function.predict({}, function.make_state(), {"x": x})["y"] == 2 * factor * X).all()
@@ -144,15 +153,33 @@ def test_inputs_other_than_declared_and_caches_that_would_have_to_be_copied_are_
 # --- errors
 
 
-@pytest.mark.parametrize(("compute_units", "text", "meaning", "advice"), [
-    ("CPU_AND_NE", "{\n    NSLocalizedDescription = \"Unable to compute the prediction using a neural network model. "
-     "It can be an invalid input data or broken/unsupported model (error code: -14).\";\n}", "(error code -14)",
-     "try compute_units=CPU_AND_GPU or CPU_ONLY"),
-    ("ALL", "std::bad_cast", "std::bad_cast", "try compute_units=CPU_AND_GPU or CPU_ONLY"),
-    ("CPU_AND_GPU", "{\n NSUnderlyingError = \"x\";\n NSLocalizedDescription = \"Out of\nspace.\";\n}", "Out of space;",
-     "try compute_units=CPU_AND_NE or CPU_ONLY"),
-    ("CPU_ONLY", "E5RT: MILCompilerForANE error\nANECCompile() FAILED.", "compiler rejects it", "use backend=torch"),
-    ("ALL", "", "RuntimeError;", "or CPU_ONLY"), ("ALL", "long " * 500, "long…;", "or CPU_ONLY")])
+@pytest.mark.parametrize(
+    ("compute_units", "text", "meaning", "advice"),
+    [
+        (
+            "CPU_AND_NE",
+            '{\n    NSLocalizedDescription = "Unable to compute the prediction using a neural network model. '
+            'It can be an invalid input data or broken/unsupported model (error code: -14).";\n}',
+            "(error code -14)",
+            "try compute_units=CPU_AND_GPU or CPU_ONLY",
+        ),
+        ("ALL", "std::bad_cast", "std::bad_cast", "try compute_units=CPU_AND_GPU or CPU_ONLY"),
+        (
+            "CPU_AND_GPU",
+            '{\n NSUnderlyingError = "x";\n NSLocalizedDescription = "Out of\nspace.";\n}',
+            "Out of space;",
+            "try compute_units=CPU_AND_NE or CPU_ONLY",
+        ),
+        (
+            "CPU_ONLY",
+            "E5RT: MILCompilerForANE error\nANECCompile() FAILED.",
+            "compiler rejects it",
+            "use backend=torch",
+        ),
+        ("ALL", "", "RuntimeError;", "or CPU_ONLY"),
+        ("ALL", "long " * 500, "long…;", "or CPU_ONLY"),
+    ],
+)
 def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute_units, text, meaning, advice):
     function = CoreMLRuntime(api).load(package, "main", compute_units)
 
@@ -172,8 +199,11 @@ def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute
 
 def test_missing_functions_packages_and_compute_units_are_named(api, package, tmp_path):
     runtime = CoreMLRuntime(api)
-    for arguments, word in (((package, "decode", "ALL"), "it has main"), ((package, "main", "GPU"), "CPU_AND_NE"),
-                            ((tmp_path / "none.mlpackage", "main", "ALL"), "no Core ML package")):
+    for arguments, word in (
+        ((package, "decode", "ALL"), "it has main"),
+        ((package, "main", "GPU"), "CPU_AND_NE"),
+        ((tmp_path / "none.mlpackage", "main", "ALL"), "no Core ML package"),
+    ):
         with pytest.raises(UserError, match=word):
             runtime.load(*arguments)
     assert api.compiled == 0
@@ -191,8 +221,11 @@ def test_a_file_where_the_cache_should_be_is_refused(api, package, tmp_path, mon
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="this machine is a Mac")
 def test_core_ml_off_macos_is_refused():
-    with pytest.raises(UserError, match=r"^Core ML runs on macOS only; backend=mil interprets the same packages here, "
-                                        r"backend=torch is faster$"):
+    with pytest.raises(
+        UserError,
+        match=r"^Core ML runs on macOS only; backend=mil interprets the same packages here, "
+        r"backend=torch is faster$",
+    ):
         CoreMLRuntime()
 
 
@@ -202,8 +235,9 @@ def test_a_macos_without_multifunction_packages_is_refused(mac):
         CoreMLTools()
 
 
-@pytest.mark.parametrize(("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True),
-                                                ("27.0.1", True)])
+@pytest.mark.parametrize(
+    ("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True), ("27.0.1", True)]
+)
 def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, version, warns):
     native.write_system(mac.folder, version)
     CoreMLTools()
@@ -224,21 +258,27 @@ def test_a_first_load_is_announced_with_the_chip_and_tried_once(mac, package, no
     for _ in range(2):
         function = runtime_with_trial().load(package, "main", "CPU_AND_NE")
         np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
-    assert notices == ["Compiling model for Apple M2, once for each version of macOS",
-                       "Loading main on the Neural Engine for the first time: this can take minutes, once for each "
-                       "version of macOS"]
+    assert notices == [
+        "Compiling model for Apple M2, once for each version of macOS",
+        "Loading main on the Neural Engine for the first time: this can take minutes, once for each version of macOS",
+    ]
     load, predict = "load main CPU_AND_NE", "predict main CPU_AND_NE"
     assert mac.log == ["compile model.mlpackage", load, predict, load, predict, load, predict]
     assert CoreMLTools().machine() == M2
 
 
-@pytest.mark.parametrize(("call", "how", "limit", "reason"), [
-    ("load", "hang", 3.0, "it did not finish within 0.05 minutes"),
-    ("predict", "kill", 60.0, "it ended the process (signal 9, perhaps for lack of memory)")])
-def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(python, unguarded_mac, request, package, call, how,
-                                                                   limit, reason):
+@pytest.mark.parametrize(
+    ("call", "how", "limit", "reason"),
+    [
+        ("load", "hang", 3.0, "it did not finish within 0.05 minutes"),
+        ("predict", "kill", 60.0, "it ended the process (signal 9, perhaps for lack of memory)"),
+    ],
+)
+def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(
+    python, unguarded_mac, request, package, call, how, limit, reason
+):
     """The server of ``python`` has to start before this process is a Mac, and ``forked_trials`` is asked for later."""
-    if how == "hang":           # the signal needs a real child process
+    if how == "hang":  # the signal needs a real child process
         request.getfixturevalue("forked_trials")
     unguarded_mac.order(native.Order(call, how, units="CPU_AND_NE"))
     runtime = runtime_with_trial(limit)
@@ -288,8 +328,9 @@ def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(ma
         runtime_with_trial().load(package, "main", "ALL")
 
 
-@pytest.mark.parametrize(("order", "found"), [((), None), (("predict", "off"), "26.0 dB, and 50"),
-                                             (("predict", "nan"), "-inf dB, and 50")])
+@pytest.mark.parametrize(
+    ("order", "found"), [((), None), (("predict", "off"), "26.0 dB, and 50"), (("predict", "nan"), "-inf dB, and 50")]
+)
 def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order, found):
     write_probes(package, PROBES)
     mac.order(*([native.Order(*order)] if order else []))
@@ -322,8 +363,10 @@ def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_o
     """In the first process one function is refused; in the second each is opened at once, and none in a child."""
     both = save_two_functions(tmp_path / "both.mlpackage")
     message = "`.functionName` property must be `nil` unless the model type is ML Program"
-    mac.order(native.Order("load", function="double", message=message),
-              native.Order("load", function="triple", message=message))
+    mac.order(
+        native.Order("load", function="double", message=message),
+        native.Order("load", function="triple", message=message),
+    )
     for refused, loads in ((1, 6), (0, 2)):
         before, runtime = len(mac.log), runtime_with_trial()
         for name, factor in (("double", 2), ("triple", 3)):
@@ -332,8 +375,10 @@ def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_o
             np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], factor * X)
             assert runtime.seconds(both, name, "ALL") > 0
         lines = mac.log[before:]
-        assert (sum(line.startswith(("load double", "load triple")) for line in lines),
-                lines.count("load main ALL")) == (refused, loads)
+        assert (
+            sum(line.startswith(("load double", "load triple")) for line in lines),
+            lines.count("load main ALL"),
+        ) == (refused, loads)
     assert len(list((paths.cache_dir() / "functions").iterdir())) == 2
 
 
@@ -347,7 +392,7 @@ def test_a_slow_start_is_reported_with_its_own_limit_and_is_no_answer_of_core_ml
     monkeypatch.setattr(trial, "START_LIMIT", 0.6)
     with pytest.raises(trial.TrialStartError, match=r"did not start within 0\.01 minutes"):
         trial.CoreMLTrial(1800.0).load(tmp_path, "main", "ALL", tmp_path, "main", {})
-    assert not issubclass(trial.TrialStartError, trial.UnansweredError)         # which is remembered
+    assert not issubclass(trial.TrialStartError, trial.UnansweredError)  # which is remembered
 
 
 def test_a_slow_answer_is_reported_with_the_limit_of_an_answer(monkeypatch, tmp_path):

@@ -1,5 +1,8 @@
 """A case or more of every op of MIL: a program of coremltools, what torch computes, and arrays."""
 
+# Tables, a subject a line:
+# fmt: off
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -30,8 +30,14 @@ def convert(body: Callable, *specs, target=ct.target.iOS18, dtype=types.fp16) ->
     """Convert a program as it is, with one fp16 input of SHAPE or with these specs; no pass changes it."""
     specs = specs or (mb.TensorSpec(shape=SHAPE, dtype=dtype),)
     program = mb.program(input_specs=list(specs), opset_version=target)(body)
-    return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=target, skip_model_load=True,
-                      compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline.EMPTY)
+    return ct.convert(
+        program,
+        convert_to="mlprogram",
+        minimum_deployment_target=target,
+        skip_model_load=True,
+        compute_precision=ct.precision.FLOAT32,
+        pass_pipeline=ct.PassPipeline.EMPTY,
+    )
 
 
 def saved(model: ct.models.MLModel, directory: Path, name: str = "model") -> Path:

@@ -79,8 +79,10 @@ def test_values_beyond_fp16_become_infinite_only_in_fp16_ops_with_fp16(tmp_path:
         return mb.cast(x=mb.mul(x=mb.mul(x=wide, y=wide), y=np.float32(1e-6)), dtype="fp16")
 
     x = round_to_fp16(torch.from_numpy(X))
-    np.testing.assert_array_equal(run(saved(convert(mixed), tmp_path, "mixed"), fp16=True),
-                                  round_to_fp16(((x * 1000) * (x * 1000)) * 1e-6).numpy())
+    np.testing.assert_array_equal(
+        run(saved(convert(mixed), tmp_path, "mixed"), fp16=True),
+        round_to_fp16(((x * 1000) * (x * 1000)) * 1e-6).numpy(),
+    )
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "instance_norm", "l2_norm"])
@@ -98,10 +100,11 @@ def test_narrow_norms_fail_on_outliers_where_wide_norms_do_not(op: str, tmp_path
 
 def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
     gamma, beta = normal(CHANNELS).astype(np.float16), normal(CHANNELS, seed=2).astype(np.float16)
-    path = saved(convert(lambda x: mb.layer_norm(x=x, axes=[1], gamma=gamma, beta=beta, epsilon=np.float16(1e-3))),
-                 tmp_path)
+    path = saved(
+        convert(lambda x: mb.layer_norm(x=x, axes=[1], gamma=gamma, beta=beta, epsilon=np.float16(1e-3))), tmp_path
+    )
     outlier = X.copy()
-    outlier[0, 0, 0, 0] = 400       # its square overflows fp16, the mean of the squares does not
+    outlier[0, 0, 0, 0] = 400  # its square overflows fp16, the mean of the squares does not
     x = round_to_fp16(torch.from_numpy(outlier))
     centred = round_to_fp16(x - round_to_fp16(x.mean(1, keepdim=True)))
     variance = round_to_fp16(round_to_fp16(centred * centred).mean(1, keepdim=True))
@@ -114,15 +117,16 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
 
 
 def test_small_numbers_of_inputs_weights_and_results_are_flushed_and_the_epsilon_of_a_norm_is_not(tmp_path: Path):
-    small, smallest = np.float16(2 ** -15), np.float16(2 ** -14)        # the second is the smallest normal number
+    small, smallest = np.float16(2**-15), np.float16(2**-14)  # the second is the smallest normal number
 
     def body(x):
-        return mb.add(x=mb.mul(x=mb.mul(x=x, y=small), y=np.float16(2 ** 15)), y=mb.mul(x=x, y=smallest))
+        return mb.add(x=mb.mul(x=mb.mul(x=x, y=small), y=np.float16(2**15)), y=mb.mul(x=x, y=smallest))
+
     path = saved(convert(body), tmp_path)
     assert (run(path, np.full(SHAPE, 2, np.float32), fp16=True) == 2).all()
-    assert (run(path, np.full(SHAPE, 2, np.float32), fp16=True, flush=True) == 2 ** -13).all(), "the weight is flushed"
+    assert (run(path, np.full(SHAPE, 2, np.float32), fp16=True, flush=True) == 2**-13).all(), "the weight is flushed"
     assert (run(path, np.full(SHAPE, small, np.float32), fp16=True, flush=True) == 0).all(), "the input is flushed"
-    assert (run(path, np.full(SHAPE, .25, np.float32), fp16=True, flush=True) == 0).all(), "the result is flushed"
+    assert (run(path, np.full(SHAPE, 0.25, np.float32), fp16=True, flush=True) == 0).all(), "the result is flushed"
     # an epsilon keeps columns of zeros, such as padding, from being divided by 0
     path = saved(convert(lambda x: mb.layer_norm(x=x, axes=[1], epsilon=np.float16(1e-5))), tmp_path, "norm")
     assert (run(path, np.zeros(SHAPE, np.float32), fp16=True, flush=True) == 0).all()
@@ -140,10 +144,12 @@ def test_arithmetic_of_fp16_without_fp16_is_refused(option):
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """total ← total + x; returns (the old total, twice the new one)."""
+
     def body(x, total):
         old = mb.read_state(input=total)
         new = mb.coreml_update_state(state=total, value=mb.add(x=old, y=x))
         return mb.identity(x=old), mb.mul(x=new, y=np.float16(2))
+
     specs = mb.TensorSpec(shape=SHAPE, dtype=types.fp16), mb.StateTensorSpec(SHAPE, dtype=types.fp16)
     return saved(convert(body, *specs), tmp_path_factory.mktemp("counting"))
 
@@ -192,8 +198,12 @@ def test_functions_of_one_package_share_their_decoded_weights(tmp_path: Path):
     short = Interpreter(package, "short").predict({"x": X})
     long = Interpreter(package, "long").predict({"x": np.concatenate([X, X], -1)})
     np.testing.assert_allclose(np.concatenate([*short.values()] * 2, -1), *long.values(), atol=1e-5)
-    weights = [package.tensor(constant) for function in package.functions.values()
-               for constant in function.constants.values() if constant.type.shape == WEIGHT.shape]
+    weights = [
+        package.tensor(constant)
+        for function in package.functions.values()
+        for constant in function.constants.values()
+        if constant.type.shape == WEIGHT.shape
+    ]
     assert len(weights) == 2
     assert len({weight.data_ptr() for weight in weights}) == 1
 
@@ -217,6 +227,7 @@ def test_a_value_is_freed_after_its_last_use(tmp_path: Path):
         for _ in range(30):
             x = mb.add(x=mb.tanh(x=x), y=np.float16(0.5))
         return x
+
     path = saved(convert(body, mb.TensorSpec(shape=shape, dtype=types.fp16)), tmp_path)
     for name, _, _ in Interpreter(Package(path)).activations({"x": normal(*shape)}):
         last = name
@@ -239,10 +250,15 @@ def test_changing_a_result_changes_nothing_else(tmp_path: Path):
     np.testing.assert_array_equal(again[1], WEIGHT.astype(np.float32))
 
 
-@pytest.mark.parametrize(("inputs", "message"), [
-    ({"y": X}, r"function 'main' of .*model\.mlpackage takes \['x'\], got \['y'\]"),
-    ({"x": X[..., :3]}, r"input x of function 'main' of .* is fp16 \(1, 64, 1, 8\), got float32 \(1, 64, 1, 3\)"),
-    ({}, r"takes \['x'\], got \[\]"), ({"x": X.astype(np.int32)}, r"got int32")])
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"y": X}, r"function 'main' of .*model\.mlpackage takes \['x'\], got \['y'\]"),
+        ({"x": X[..., :3]}, r"input x of function 'main' of .* is fp16 \(1, 64, 1, 8\), got float32 \(1, 64, 1, 3\)"),
+        ({}, r"takes \['x'\], got \[\]"),
+        ({"x": X.astype(np.int32)}, r"got int32"),
+    ],
+)
 def test_wrong_inputs_are_refused(plain: Path, inputs: dict, message: str):
     with pytest.raises(TypeError, match=message):
         Interpreter(Package(plain)).predict(inputs)

@@ -15,9 +15,11 @@ def results(tmp_path_factory) -> dict[str, list[np.ndarray]]:
     found = {}
     for number, cases in enumerate(PACKAGES):
         package = Package(cases.save(tmp_path_factory.mktemp("ops") / f"{number}.mlpackage"))
-        plain, rounded = (cases.by_case(Interpreter(package, arithmetic=arithmetic).predict(cases.arrays))
-                          for arithmetic in (Arithmetic(), Arithmetic(fp16=True, narrow_norms=True)))
-        for name in plain:          # a program that declares only float32 is never rounded
+        plain, rounded = (
+            cases.by_case(Interpreter(package, arithmetic=arithmetic).predict(cases.arrays))
+            for arithmetic in (Arithmetic(), Arithmetic(fp16=True, narrow_norms=True))
+        )
+        for name in plain:  # a program that declares only float32 is never rounded
             assert all(map(np.array_equal, plain[name], rounded[name])), name
         found |= plain
     return found

@@ -31,12 +31,13 @@ LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 2, 40
 FRAMES, CODES = 256, 60
 
 
-def random_network(name: str,
-                   config: UnifiedVoiceConfig | DiffusionConfig) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+def random_network(
+    name: str, config: UnifiedVoiceConfig | DiffusionConfig
+) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A network with seeded weights, and its state dict."""
     generator, network = torch.Generator().manual_seed(1), skeleton(NETWORKS[name], config)
     tensors = {key: draw(key, parameter, generator) for key, parameter in network.named_parameters()}
-    if isinstance(config, UnifiedVoiceConfig):      # GPT-2: branches of the residual stream start small
+    if isinstance(config, UnifiedVoiceConfig):  # GPT-2: branches of the residual stream start small
         for key, tensor in tensors.items():
             tensor *= (2 * config.layers) ** -0.5 if key.endswith("c_proj.weight") else 1
     network.load_state_dict(tensors, strict=False, assign=True)
@@ -49,14 +50,16 @@ def random_network(name: str,
 def schedule(decoder: Decoder, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Hidden states and logits of prefixes, steps, copied lanes, a step of several columns, and rewound lanes."""
     random = np.random.default_rng(0)
-    answers = [decoder.prefill(random.standard_normal((20 + 9 * index, width), np.float32), index)
-               for index in range(PREFIXES)]
+    answers = [
+        decoder.prefill(random.standard_normal((20 + 9 * index, width), np.float32), index) for index in range(PREFIXES)
+    ]
     two = np.array([0, 1, 0, 1])
     for step in range(6):
         answers.append(decoder.step(random.standard_normal((4, 1, width), np.float32), np.full(4, step), 0, two))
     decoder.copy_lanes(np.array([2, 3, 0, 0]), 6)
-    answers.append(decoder.step(random.standard_normal((4, 7, width), np.float32), np.full(4, 6), 0,
-                                np.array([0, 1, 0, 0])))
+    answers.append(
+        decoder.step(random.standard_normal((4, 7, width), np.float32), np.full(4, 6), 0, np.array([0, 1, 0, 0]))
+    )
     answers.append(decoder.step(random.standard_normal((4, 1, width), np.float32), np.array([3, 9, 6, 2]), 0, two))
     return answers
 
@@ -66,15 +69,17 @@ def decoder_decibels() -> dict[str, dict[str, float]]:
     config = UnifiedVoiceConfig()
     network, tensors = random_network("autoregressive", config)
     size = LANES, CAPACITY
-    expected = schedule(TorchDecoder(network, *size, torch.device("cpu"), torch.float32, PREFIXES, LONGEST),
-                        config.model_dim)
+    expected = schedule(
+        TorchDecoder(network, *size, torch.device("cpu"), torch.float32, PREFIXES, LONGEST), config.model_dim
+    )
     found = {}
     for name in ("fp32", "fp16", "8bit", "4bit"):
         laid_out = on_owner(gpt)(NumpyTensors(tensors), config, mlx_precision(name))
         answers = schedule(MlxDecoder(laid_out, *size, PREFIXES, LONGEST), config.model_dim)
-        found[name] = {part: round(min(snr_db(one[index], other[index])
-                                       for one, other in zip(expected, answers, strict=True)), 1)
-                       for index, part in enumerate(("hidden", "logits"))}
+        found[name] = {
+            part: round(min(snr_db(one[index], other[index]) for one, other in zip(expected, answers, strict=True)), 1)
+            for index, part in enumerate(("hidden", "logits"))
+        }
     return found
 
 
@@ -86,13 +91,16 @@ def denoiser_decibels() -> dict[str, dict[str, float]]:
     voice = random.standard_normal((1, 2 * config.model_channels), np.float32)
     noisy = [random.standard_normal((1, config.in_channels, FRAMES), np.float32)]
     [expected] = TorchDenoiser(network, [torch.from_numpy(latents)], torch.from_numpy(voice), [FRAMES])(
-        noisy, 700, True)
+        noisy, 700, True
+    )
     found = {}
     for name in ("fp32", "fp16"):
         laid_out = on_owner(diffusion)(NumpyTensors(tensors), config, mlx_precision(name))
         [output] = MlxDenoiser(laid_out, latents, voice, FRAMES)(noisy, 700, True)
-        found[name] = {row: round(snr_db(expected[index], output[index]), 1)
-                       for index, row in enumerate(("conditional", "unconditional"))}
+        found[name] = {
+            row: round(snr_db(expected[index], output[index]), 1)
+            for index, row in enumerate(("conditional", "unconditional"))
+        }
     return found
 
 

@@ -45,8 +45,10 @@ def backend(model, reference):
 def voice(model) -> dict[str, np.ndarray]:
     """Random latents of a voice and of an utterance of 40 codes."""
     config, random = model.config("diffusion"), np.random.default_rng(1)
-    return {"latents": random.standard_normal((1, 40, config.in_latent_channels), np.float32),
-            "conditioning": random.standard_normal((1, 2 * config.model_channels), np.float32)}
+    return {
+        "latents": random.standard_normal((1, 40, config.in_latent_channels), np.float32),
+        "conditioning": random.standard_normal((1, 2 * config.model_channels), np.float32),
+    }
 
 
 def answers(decoder: MlxDecoder, seed: int) -> list[np.ndarray]:
@@ -72,8 +74,10 @@ def test_codes_and_words_in_float32_are_those_of_torch():
 @pytest.mark.parametrize("frames", [1, 63, 170])
 def test_the_denoiser_computes_what_torch_computes(backend, reference, voice, precision, frames):
     noisy = [np.random.default_rng(frames).standard_normal((1, 100, frames), np.float32)]
-    bound = [engine.denoiser([voice["latents"]], voice["conditioning"], [frames])
-             for engine in (reference, backend(precision))]
+    bound = [
+        engine.denoiser([voice["latents"]], voice["conditioning"], [frames])
+        for engine in (reference, backend(precision))
+    ]
     for guided in (False, True):
         [expected], [found] = (denoiser(noisy, 917, guided) for denoiser in bound)
         assert found.shape == expected.shape == (1 + guided, 200, frames)
@@ -96,7 +100,7 @@ def test_far_distances_share_the_buckets_of_t5():
     assert buckets[7, 0] == 7
     assert buckets[0, 7] == 16 + 7
     assert buckets[199, 0] == 15
-    assert len(np.unique(buckets)) == 32 - 1        # distance 0 has no bucket for keys ahead
+    assert len(np.unique(buckets)) == 32 - 1  # distance 0 has no bucket for keys ahead
 
 
 def test_a_decoder_made_on_one_thread_gives_the_same_on_others(backend):
@@ -110,8 +114,9 @@ def test_a_decoder_made_on_one_thread_gives_the_same_on_others(backend):
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(model, reference, backend, tmp_path,
-                                                                                monkeypatch):
+def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
+    model, reference, backend, tmp_path, monkeypatch
+):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     spoiled = MlxBackend(model, reference, "fp16", keep=True)
     projection = spoiled.network("autoregressive").blocks[0].c_proj

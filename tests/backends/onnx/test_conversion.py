@@ -37,22 +37,28 @@ def source(tmp_path: Path) -> Bundle:
 
 
 def package_of(bundle: Bundle, network: str, precision: str = "fp32"):
-    return next(package for package in bundle.onnx_packages
-                if (package.network, package.precision) == (network, precision))
+    return next(
+        package for package in bundle.onnx_packages if (package.network, package.precision) == (network, precision)
+    )
 
 
 def graphs(bundle: Bundle, network: str, precision: str = "fp32") -> dict[str, onnx.ModelProto]:
     package = package_of(bundle, network, precision)
-    return {name: onnx.load(bundle.path / package.path / f"{name}.onnx", load_external_data=False)
-            for name in package.functions}
+    return {
+        name: onnx.load(bundle.path / package.path / f"{name}.onnx", load_external_data=False)
+        for name in package.functions
+    }
 
 
 def test_prefill_and_steps_share_one_copy_of_the_weights(decoder_bundle):
     """The file is about as large as the weights of one graph, and all graphs refer to the same ranges of it."""
     ranges: dict[str, dict[tuple[str, str], int]] = {}
     for name, model in graphs(decoder_bundle, "autoregressive").items():
-        entries = [{entry.key: entry.value for entry in tensor.external_data}
-                   for tensor in model.graph.initializer if tensor.external_data]
+        entries = [
+            {entry.key: entry.value for entry in tensor.external_data}
+            for tensor in model.graph.initializer
+            if tensor.external_data
+        ]
         assert {entry["location"] for entry in entries} == {WEIGHTS_FILE}
         ranges[name] = {(entry["offset"], entry["length"]): int(entry["length"]) for entry in entries}
     assert set(ranges) == {"prefill", "step", "step_prefixes"}
@@ -60,7 +66,7 @@ def test_prefill_and_steps_share_one_copy_of_the_weights(decoder_bundle):
     assert large[0] == large[1] == large[2]
     weights = sum(ranges["prefill"].values())
     config = decoder_bundle.config("autoregressive")
-    assert weights >= 4 * (12 * config.layers * config.model_dim ** 2 + config.model_dim * config.number_mel_codes)
+    assert weights >= 4 * (12 * config.layers * config.model_dim**2 + config.model_dim * config.number_mel_codes)
     file = decoder_bundle.path / package_of(decoder_bundle, "autoregressive").path / WEIGHTS_FILE
     assert file.stat().st_size <= weights + 4096 * (1 + sum(map(len, ranges.values())))
     assert file.stat().st_size < 1.5 * weights
@@ -128,9 +134,12 @@ def test_every_weight_of_a_quantised_decoder_is_quantised(decoder_bundle, precis
         assert not products
         layers = decoder_bundle.config("autoregressive").layers
         assert sum(node.op_type == op for node in model.graph.node) == 4 * layers + 1
-    full, narrow = (sum(file.bytes for file in package_of(decoder_bundle, "autoregressive", each).files
-                        if WEIGHTS_FILE in file.file)
-                    for each in ("fp32", precision))
+    full, narrow = (
+        sum(
+            file.bytes for file in package_of(decoder_bundle, "autoregressive", each).files if WEIGHTS_FILE in file.file
+        )
+        for each in ("fp32", precision)
+    )
     assert narrow < 0.4 * full
 
 
@@ -140,12 +149,17 @@ def test_products_of_whisper_keep_small_values_beside_large_ones(tmp_path):
     weight, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 32), (10, 64)))
     x[:, 3] *= 1000
     weight[:32] = 0
-    proto = onnx.helper.make_model(onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["x", "weight"], ["y"], "product")], "main",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (10, 32))],
-        [onnx.numpy_helper.from_array(weight, "weight")]),
-        opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "weight"], ["y"], "product")],
+            "main",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (10, 32))],
+            [onnx.numpy_helper.from_array(weight, "weight")],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 20)],
+        ir_version=10,
+    )
     found = {}
     for network in ("autoregressive", "encoder"):
         model = onnx_ir.to_proto(quantise(onnx_ir.from_proto(proto), network, "int8", 8))
@@ -158,16 +172,19 @@ def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
     first = convert(source, tmp_path / "out", [CoreMLOptions()], SMALL)
     both = convert(first, tmp_path / "out", [OnnxOptions()], SMALL, overwrite=True, target=ONNX)
     assert ([package.format for package in both.packages], [package.format for package in both.onnx_packages]) == (
-        ["coreml"], ["onnx"])
+        ["coreml"],
+        ["onnx"],
+    )
     both.verify()
     noise = np.ones((1, 64), np.float32)
-    expected, *actual = (load_backend(name, both, threads=1).run("ar_random", noise=noise)
-                    for name in ("torch:cpu", "mil", "onnx:cpu"))
+    expected, *actual = (
+        load_backend(name, both, threads=1).run("ar_random", noise=noise) for name in ("torch:cpu", "mil", "onnx:cpu")
+    )
     assert all(np.abs(expected - each).max() < 0.01 for each in actual)
     stated = json.loads((both.path / "bundle.json").read_text())
     assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
     third = convert(both, tmp_path / "out", [CoreMLOptions()], SMALL, overwrite=True)
-    assert len(third.onnx_packages) == 1            # it was copied
+    assert len(third.onnx_packages) == 1  # it was copied
 
 
 def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, monkeypatch):
@@ -194,9 +211,11 @@ def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypa
 
 def test_flags_without_effect_are_refused(source, tmp_path, capsys):
     for flags, message in {
-            "--precision 8bit": "with --to onnx must be fp32 or fp16 or int8 or int4",
-            "--lanes 2": "--lanes has no effect with --to onnx", "--cache io": "--cache has no effect with --to onnx",
-            "--networks whisperer": "no such network"}.items():
+        "--precision 8bit": "with --to onnx must be fp32 or fp16 or int8 or int4",
+        "--lanes 2": "--lanes has no effect with --to onnx",
+        "--cache io": "--cache has no effect with --to onnx",
+        "--networks whisperer": "no such network",
+    }.items():
         assert main(["convert", str(source.path), "--to", "onnx", "-o", str(tmp_path / "out"), *flags.split()]) == 1
         assert message in " ".join(capsys.readouterr().err.split())
 

@@ -13,7 +13,7 @@ from ane.bundles.packages import PackageFolder
 from converters.proof.parity import mean_snr_db
 from tests.backends import decoder_steps
 
-FP32_SNR = 100          # dB, where float32 is only summed in another order
+FP32_SNR = 100  # dB, where float32 is only summed in another order
 columns = partial(decoder_steps.columns, width=32)
 
 
@@ -38,7 +38,7 @@ def test_a_cache_that_grows_keeps_its_content(torch, onnx):
     x = columns(1, 2, GROWTH - 2)
     length = np.zeros(2, dtype=np.int64)
     assert near(*(one.step(x, length) for one in both))
-    for turn in range(4):           # across the first bucket
+    for turn in range(4):  # across the first bucket
         x = columns(turn, 2, 1)
         assert near(*(one.step(x, length + GROWTH - 2 + turn) for one in both))
     assert both[1].lane_caches[0].shape[3] == 2 * GROWTH
@@ -48,11 +48,13 @@ def test_a_cache_that_grows_keeps_its_content(torch, onnx):
 
 @pytest.mark.parametrize(("precision", "threshold"), [("fp16", 50), ("int8", 25), ("int4", 9)])
 def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precision, threshold):
-    package, = (both for both in decoder_bundle.onnx_packages
-                if (both.network, both.precision) == ("autoregressive", precision))
+    (package,) = (
+        both for both in decoder_bundle.onnx_packages if (both.network, both.precision) == ("autoregressive", precision)
+    )
     assert min(function.parity["cpu"] for function in package.functions.values()) >= threshold
-    backend = OnnxBackend(decoder_bundle, DEVICES["cpu"], torch, threads=1,
-                          unpublished=PackageFolder(decoder_bundle.path, [package]))
+    backend = OnnxBackend(
+        decoder_bundle, DEVICES["cpu"], torch, threads=1, unpublished=PackageFolder(decoder_bundle.path, [package])
+    )
     both = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in both), threshold=threshold)
     for turn in range(3):

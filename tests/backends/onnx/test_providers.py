@@ -37,8 +37,11 @@ from ane.system.errors import UserError
 @pytest.fixture
 def with_cuda(monkeypatch):
     """Makes onnxruntime look as if built with CUDA and TensorRT."""
-    monkeypatch.setattr(providers.onnxruntime_module(), "get_available_providers",
-                        lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(
+        providers.onnxruntime_module(),
+        "get_available_providers",
+        lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"],
+    )
 
 
 def failing(*names: str):
@@ -50,7 +53,7 @@ def test_plain_onnx_is_cuda_where_it_loads_else_the_cpu_with_a_notice_and_tensor
     assert choose_onnx_device("tensorrt", failing()).name == "tensorrt"
     assert notices == []
     assert choose_onnx_device("", failing("cuda")).name == "cpu"
-    line, = notices
+    (line,) = notices
     assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
     assert "Running on the CPU" in line
 
@@ -92,10 +95,15 @@ def test_without_a_provider_or_onnxruntime_the_error_names_it_or_what_to_install
         choose_onnx_device("")
 
 
-@pytest.mark.parametrize(("message", "line"), [
-    ("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer of size 9", "no memory left"),
-    ("CUDA failure 2: out of memory", "no memory left"), ("std::bad_alloc", "no memory left"),
-    ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "driver is too old")])
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer of size 9", "no memory left"),
+        ("CUDA failure 2: out of memory", "no memory left"),
+        ("std::bad_alloc", "no memory left"),
+        ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "driver is too old"),
+    ],
+)
 def test_a_lack_of_memory_and_an_old_driver_are_reported_and_other_errors_are_raised_unchanged(message, line):
     with pytest.raises(UserError, match=line), onnx_errors("run it"):
         raise RuntimeError(message)
@@ -127,6 +135,7 @@ def test_a_bound_call_that_really_fails_is_reported_in_one_line():
 
 def test_a_session_whose_provider_fails_does_not_move_to_the_cpu(capfd):
     """By default, ONNX Runtime prints the failure on standard output and computes on the CPU from then on."""
+
     class FailingSession:
         def __init__(self, real: Any):
             self.real = real
@@ -172,22 +181,34 @@ def test_onnx_runtime_logs_nothing_and_a_session_without_its_provider_warns_nobo
 FITTING = GpuVersions("1.31.1", "13.0", "2.13.0+cu130", "13.0", "10.16.1.11")
 
 
-@pytest.mark.parametrize("changed", [
-    {}, {"tensorrt": ""}, {"tensorrt": "10.14.1.48"},
-    {"onnxruntime": "1.26.0", "cuda": "12.8", "torch": "2.10.0+cu128", "torch_cuda": "12.8"}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"tensorrt": ""},
+        {"tensorrt": "10.14.1.48"},
+        {"onnxruntime": "1.26.0", "cuda": "12.8", "torch": "2.10.0+cu128", "torch_cuda": "12.8"},
+    ],
+)
 def test_versions_that_fit_have_no_problem_and_cuda_ignores_that_of_tensorrt(changed):
     assert version_problem("tensorrt", replace(FITTING, **changed)) == ""
     assert version_problem("cuda", replace(FITTING, **changed | {"tensorrt": "11.0.0.114"})) == ""
 
 
-@pytest.mark.parametrize(("changed", "line"), [
-    ({"onnxruntime": "1.24.4"}, r"onnxruntime 1.24.4 computes attention on the CPU: pip install --upgrade"),
-    ({"torch": "2.10.0+cu128", "torch_cuda": "12.8"}, r"1.31.1 is built for CUDA 13 and torch 2.10.0\+cu128 for CUDA "
-                                                      r"12.*onnxruntime-gpu>=1.27 and torch>=2.11"),
-    ({"torch": "2.13.0+cpu", "torch_cuda": ""}, r"torch 2.13.0\+cpu for the CPU: install both for the same CUDA"),
-    ({"tensorrt": "11.0.0.114"}, r"TensorRT 11.0.0.114 does not fit onnxruntime 1.31.1: pip install"),
-    ({"tensorrt": "10.13.3.9"}, r"TensorRT 10.13.3.9 does not fit"),
-])
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"onnxruntime": "1.24.4"}, r"onnxruntime 1.24.4 computes attention on the CPU: pip install --upgrade"),
+        (
+            {"torch": "2.10.0+cu128", "torch_cuda": "12.8"},
+            r"1.31.1 is built for CUDA 13 and torch 2.10.0\+cu128 for CUDA "
+            r"12.*onnxruntime-gpu>=1.27 and torch>=2.11",
+        ),
+        ({"torch": "2.13.0+cpu", "torch_cuda": ""}, r"torch 2.13.0\+cpu for the CPU: install both for the same CUDA"),
+        ({"tensorrt": "11.0.0.114"}, r"TensorRT 11.0.0.114 does not fit onnxruntime 1.31.1: pip install"),
+        ({"tensorrt": "10.13.3.9"}, r"TensorRT 10.13.3.9 does not fit"),
+    ],
+)
 def test_versions_that_do_not_fit_are_one_line_with_what_to_install(changed, line):
     problem = version_problem("tensorrt", replace(FITTING, **changed))
     assert re.search(line, problem)
@@ -203,7 +224,7 @@ def test_the_versions_of_this_machine_are_named():
 def test_the_extras_install_versions_that_fit():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     extras = {name: " ".join(lines) for name, lines in project["optional-dependencies"].items()}
-    assert "onnxruntime-gpu[cuda,cudnn]>=1.27" in extras["cuda"]        # 1.27: the first for CUDA 13
+    assert "onnxruntime-gpu[cuda,cudnn]>=1.27" in extras["cuda"]  # 1.27: the first for CUDA 13
     assert "torch>=2.11" in extras["cuda"]
     assert "tensorrt-cu13>=10.14,<11" in extras["tensorrt"]
 
@@ -253,8 +274,10 @@ def test_versions_that_do_not_fit_stop_cuda_before_a_session(gpu_wheel, monkeypa
 
 def test_a_library_that_does_not_load_is_the_reason_that_is_given(gpu_wheel, monkeypatch, capfd):
     def preload() -> None:
-        sys.stdout.write("Failed to load libcublasLt.so.13: cannot open shared object file\n"
-                         "Failed to load libcudart.so.13: no\nPlease follow https://onnxruntime.ai/docs/install\n")
+        sys.stdout.write(
+            "Failed to load libcublasLt.so.13: cannot open shared object file\n"
+            "Failed to load libcudart.so.13: no\nPlease follow https://onnxruntime.ai/docs/install\n"
+        )
 
     monkeypatch.setattr(onnxruntime, "preload_dlls", preload)
     session = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
@@ -273,6 +296,6 @@ def test_the_graph_that_asks_whether_a_device_loads_is_a_valid_copy_of_its_input
 
 
 def test_the_default_voice_needs_onnx_runtime_alone(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)      # import onnx fails
+    monkeypatch.setitem(sys.modules, "onnx", None)  # import onnx fails
     assert choose_onnx_device("cpu").name == "cpu"
     assert ane.load().speak("Hello.").seconds > 0.3

@@ -14,22 +14,32 @@ from ane.system.errors import UserError
 CUDA, TENSORRT = (OnnxDevice(name, CPU, "cuda", "nothing") for name in ("cuda", "tensorrt"))
 
 
-@pytest.mark.parametrize(("backend", "options", "message"), [
-    ("onnx:cpu", {"cache": "io"}, "cache has no effect on the backend onnx:cpu: it is for Core ML packages"),
-    ("onnx:cpu", {"compute_units": "ALL"}, "compute_units has no effect on the backend onnx:cpu"),
-    ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
-    ("onnx:cpu", {"precision": "8bit"}, "precision must be one of fp32, fp16, int8, int4 for ONNX packages, got 8bit"),
-    ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
-])
+@pytest.mark.parametrize(
+    ("backend", "options", "message"),
+    [
+        ("onnx:cpu", {"cache": "io"}, "cache has no effect on the backend onnx:cpu: it is for Core ML packages"),
+        ("onnx:cpu", {"compute_units": "ALL"}, "compute_units has no effect on the backend onnx:cpu"),
+        ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
+        (
+            "onnx:cpu",
+            {"precision": "8bit"},
+            "precision must be one of fp32, fp16, int8, int4 for ONNX packages, got 8bit",
+        ),
+        ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
+    ],
+)
 def test_options_without_effect_and_missing_precisions_are_refused(bundle, backend, options, message):
     with pytest.raises(UserError, match=message):
         load_backend(backend, bundle, **options)
 
 
-@pytest.mark.parametrize(("device", "precision", "advice"), [
-    (CUDA, "int8", "fp16 or int4"), (TENSORRT, "int8", "fp16"), (TENSORRT, "int4", "fp16")])
+@pytest.mark.parametrize(
+    ("device", "precision", "advice"),
+    [(CUDA, "int8", "fp16 or int4"), (TENSORRT, "int8", "fp16"), (TENSORRT, "int4", "fp16")],
+)
 def test_what_a_gpu_would_compute_on_the_cpu_is_refused_in_one_line_with_what_to_use(
-        decoder_bundle, monkeypatch, device, precision, advice):
+    decoder_bundle, monkeypatch, device, precision, advice
+):
     monkeypatch.setattr(providers, "choose_onnx_device", lambda name: device)
     expected = rf"precision {precision} of autoregressive is for other .*precision={advice}, .* or backend=onnx:cpu$"
     with pytest.raises(UserError, match=expected) as refused:

@@ -29,12 +29,24 @@ def backends(bundle):
 
 def inputs_of(stage: str, bundle, batch: int, length: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(length)
-    sizes = {"B": batch, "L": length, "L+10": length + 10, "N": length, "T": length, "S": length,
-             "samples": 500 * length, "D": bundle.widths[0], "C": bundle.widths[1],
-             "Z": bundle.config("univnet").noise_dim}
-    return {name: rng.integers(0, 200, [sizes.get(axis, axis) for axis in tensor.shape]) if tensor.dtype == "int64"
-            else rng.standard_normal([sizes.get(axis, axis) for axis in tensor.shape], dtype=np.float32)
-            for name, tensor in STAGES[stage].inputs.items()}
+    sizes = {
+        "B": batch,
+        "L": length,
+        "L+10": length + 10,
+        "N": length,
+        "T": length,
+        "S": length,
+        "samples": 500 * length,
+        "D": bundle.widths[0],
+        "C": bundle.widths[1],
+        "Z": bundle.config("univnet").noise_dim,
+    }
+    return {
+        name: rng.integers(0, 200, [sizes.get(axis, axis) for axis in tensor.shape])
+        if tensor.dtype == "int64"
+        else rng.standard_normal([sizes.get(axis, axis) for axis in tensor.shape], dtype=np.float32)
+        for name, tensor in STAGES[stage].inputs.items()
+    }
 
 
 def error(expected: np.ndarray, actual: np.ndarray) -> float:
@@ -52,8 +64,9 @@ def test_every_stage_returns_what_torch_returns_and_a_batch_equals_its_rows(bund
             expected, actual = (backend.run(stage, **inputs_of(stage, bundle, 1, length)) for backend in backends)
             assert error(expected, actual) <= threshold, (stage, length)
         inputs = inputs_of(stage, bundle, 3, 25)
-        rows = [backends[1].run(stage, **{name: array[row:row + 1] for name, array in inputs.items()})
-                for row in range(3)]
+        rows = [
+            backends[1].run(stage, **{name: array[row : row + 1] for name, array in inputs.items()}) for row in range(3)
+        ]
         assert error(np.concatenate(rows), backends[1].run(stage, **inputs)) <= threshold, stage
 
 
@@ -83,10 +96,12 @@ def test_the_denoiser_returns_what_torch_returns(bundle, backends, latents, fram
 
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])
 def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
-    settings = Settings.of(preset, bundle.settings, candidates=3 if preset == "ultra_fast" else 1,
-                           sampling=Sampling(max_codes=40))
-    expected, actual = (Synthesizer(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings)
-                   for backend in backends)
+    settings = Settings.of(
+        preset, bundle.settings, candidates=3 if preset == "ultra_fast" else 1, sampling=Sampling(max_codes=40)
+    )
+    expected, actual = (
+        Synthesizer(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings) for backend in backends
+    )
     assert actual.codes == expected.codes
     # 40 dB: random weights amplify rounding, most of all UnivNet's
     assert np.square(expected.audio - actual.audio).sum() <= 1e-4 * np.square(expected.audio).sum()
@@ -95,7 +110,7 @@ def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
 def test_a_call_uses_the_sessions_that_load_loaded_and_a_released_network_is_loaded_again(bundle):
     backend, noise = load_backend("onnx:cpu", bundle, "fp32", threads=1), np.ones((1, bundle.widths[0]), np.float32)
     backend.load("rlg_auto", "autoregressive")
-    assert len(backend.sessions._loaded) == 3           # rlg_auto, prefill, step
+    assert len(backend.sessions._loaded) == 3  # rlg_auto, prefill, step
     first = backend.run("ar_random", noise=noise)
     decoder = backend.decoder(1, 4)
     decoder.prefill(np.ones((5, 32), np.float32))

@@ -46,12 +46,27 @@ def test_a_bucket_is_the_smallest_that_contains_the_size(size, edges):
         assert bucket_range(low - 1, edges)[1] == low - 1
 
 
-@pytest.mark.parametrize(("edges", "size", "expected"), [
-    *((LENGTHS, size, expected) for size, expected in (
-        (64, (1, 64)), (65, (65, 128)), (4096, (2049, 4096)), (4097, (4097, 8192)), (8193, (8193, 16384)),
-        (16384, (8193, 16384)), (16385, (16385, 24576)))),
-    *((BATCHES, size, expected) for size, expected in (
-        (1, (1, 1)), (2, (2, 2)), (3, (3, 4)), (128, (65, 128)), (129, (129, 256))))])
+@pytest.mark.parametrize(
+    ("edges", "size", "expected"),
+    [
+        *(
+            (LENGTHS, size, expected)
+            for size, expected in (
+                (64, (1, 64)),
+                (65, (65, 128)),
+                (4096, (2049, 4096)),
+                (4097, (4097, 8192)),
+                (8193, (8193, 16384)),
+                (16384, (8193, 16384)),
+                (16385, (16385, 24576)),
+            )
+        ),
+        *(
+            (BATCHES, size, expected)
+            for size, expected in ((1, (1, 1)), (2, (2, 2)), (3, (3, 4)), (128, (65, 128)), (129, (129, 256)))
+        ),
+    ],
+)
 def test_buckets_end_at_their_edges(edges, size, expected):
     assert bucket_range(size, edges) == expected
     if edges is BATCHES:
@@ -63,13 +78,15 @@ def test_linked_lengths_stay_linked_at_both_ends_and_the_profile_of_a_step_takes
     assert shape_profile(axes, {"mel": (1, 100, 300), "noise": (1, 64, 310)}) == {
         "trt_profile_min_shapes": "mel:1x100x257,noise:1x64x267",
         "trt_profile_opt_shapes": "mel:1x100x512,noise:1x64x522",
-        "trt_profile_max_shapes": "mel:1x100x512,noise:1x64x522"}
+        "trt_profile_max_shapes": "mel:1x100x512,noise:1x64x522",
+    }
     axes = {"columns": ["lanes", "columns", 64], "mask": ["lanes", "columns", "seen"], "keys": ["lanes", "length", 8]}
     shapes = {"columns": (3, 1, 64), "mask": (3, 1, 64 + 128 + 1), "keys": (3, 128, 8)}
     assert shape_profile(axes, shapes, lane_lengths=(1, 512)) == {
         "trt_profile_min_shapes": "columns:3x1x64,mask:3x1x66,keys:3x1x8",
         "trt_profile_opt_shapes": "columns:3x1x64,mask:3x1x577,keys:3x512x8",
-        "trt_profile_max_shapes": "columns:3x1x64,mask:3x1x577,keys:3x512x8"}
+        "trt_profile_max_shapes": "columns:3x1x64,mask:3x1x577,keys:3x512x8",
+    }
 
 
 def options(**changed) -> dict[str, str]:
@@ -78,13 +95,21 @@ def options(**changed) -> dict[str, str]:
     return engine_options(**given, axes={"x": [1, 100, "frames"]}, shapes=shapes)
 
 
-@pytest.mark.parametrize("changed", [
-    {"graph": "condition.onnx"}, {"content": "abd"}, {"precision": "fp32"}, {"frames": 600},
-    {"machine": A100.replace("A100", "L4")}, {"machine": A100.replace("10.14", "10.15")}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"graph": "condition.onnx"},
+        {"content": "abd"},
+        {"precision": "fp32"},
+        {"frames": 600},
+        {"machine": A100.replace("A100", "L4")},
+        {"machine": A100.replace("10.14", "10.15")},
+    ],
+)
 def test_an_engine_is_reused_only_for_what_it_was_built_for(changed):
     kept = options()
     assert options() == kept
-    assert options(frames=400) == kept            # of the same bucket
+    assert options(frames=400) == kept  # of the same bucket
     assert options(**changed)["trt_engine_cache_path"] != kept["trt_engine_cache_path"]
 
 
@@ -109,21 +134,30 @@ def test_each_bucket_of_a_stage_has_an_engine(onnx_packages):
 
 def test_ranges_batch_fp16_and_workspace_are_those_that_the_options_state():
     """A call takes the engine with the least padding: the smallest range that has room for it."""
+
     def engine(symbols: int, **fields) -> dict[str, str]:
-        return engine_options(A100, "mel.onnx", "abc", "fp32", {"x": ["batch", "symbols", "frames"]},
-                              {"x": (3, symbols, 300)}, options=TensorRTOptions(**fields))
+        return engine_options(
+            A100,
+            "mel.onnx",
+            "abc",
+            "fp32",
+            {"x": ["batch", "symbols", "frames"]},
+            {"x": (3, symbols, 300)},
+            options=TensorRTOptions(**fields),
+        )
 
     ranges = {"engine_symbols": (128, 32, 64), "engine_frames": (256, 512), "engine_batch": 8}
     found = {symbols: engine(symbols, **ranges) for symbols in (1, 32, 33, 64, 65)}
     assert [found[symbols]["trt_profile_max_shapes"] for symbols in found] == [
-        f"x:8x{end}x512" for end in (32, 32, 64, 64, 128)]
+        f"x:8x{end}x512" for end in (32, 32, 64, 64, 128)
+    ]
     assert found[65]["trt_profile_min_shapes"] == "x:1x65x257"
     assert len({one["trt_engine_cache_path"] for one in found.values()}) == 3
     assert found[1]["trt_fp16_enable"] == "0"
     assert "trt_max_workspace_size" not in found[1]
     other = engine(1, **ranges, engine_fp16=True, engine_workspace=0.5)
     assert other["trt_fp16_enable"] == "1"
-    assert other["trt_max_workspace_size"] == str(2 ** 29)
+    assert other["trt_max_workspace_size"] == str(2**29)
     assert other["trt_engine_cache_path"] != found[1]["trt_engine_cache_path"]
 
 
@@ -141,8 +175,15 @@ def test_engines_are_built_again_on_demand_and_once(onnx_packages, rebuild):
         return session_loader(DEVICES["cpu"])(SessionKey(key.path))
 
     for options, builds in ((TensorRTOptions(), 1), (TensorRTOptions(rebuild_engines=rebuild), 1 + rebuild)):
-        backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32", load=load,
-                              machine=A100, options=options)
+        backend = OnnxBackend(
+            bundle,
+            DEVICES["tensorrt"],
+            load_backend("torch:cpu", bundle),
+            "fp32",
+            load=load,
+            machine=A100,
+            options=options,
+        )
         for frames in (100, 90):
             backend.run("ar_conditioning", mel=np.zeros((1, 80, frames), np.float32))
             backend.sessions.unload()
@@ -152,8 +193,14 @@ def test_engines_are_built_again_on_demand_and_once(onnx_packages, rebuild):
 
 def test_the_options_of_engines_are_refused_elsewhere_by_name(onnx_packages):
     bundle = onnx_packages.bundle("conditioning_encoder")
-    for field, value in (("engine_batch", 2), ("engine_symbols", (64,)), ("engine_frames", (512,)),
-                         ("engine_fp16", True), ("engine_workspace", 2.0), ("rebuild_engines", True)):
+    for field, value in (
+        ("engine_batch", 2),
+        ("engine_symbols", (64,)),
+        ("engine_frames", (512,)),
+        ("engine_fp16", True),
+        ("engine_workspace", 2.0),
+        ("rebuild_engines", True),
+    ):
         for backend in ("onnx:cpu", "torch:cpu"):
             with pytest.raises(UserError, match=rf"{field} has no effect .*{backend}: it is for onnx:tensorrt"):
                 load_backend(backend, bundle, **{field: value})
@@ -167,8 +214,13 @@ def test_a_decoder_has_one_engine_for_steps_of_all_lengths(decoder_bundle):
         requested.add(key)
         return session_loader(DEVICES["cpu"])(SessionKey(key.path))
 
-    backend = OnnxBackend(decoder_bundle, replace(DEVICES["tensorrt"], memory="cpu"),
-                          load_backend("torch:cpu", decoder_bundle), "fp32", load=load)
+    backend = OnnxBackend(
+        decoder_bundle,
+        replace(DEVICES["tensorrt"], memory="cpu"),
+        load_backend("torch:cpu", decoder_bundle),
+        "fp32",
+        load=load,
+    )
     decoder, lengths = backend.decoder(2, 3 * GROWTH), set()
     decoder.prefill(columns(0, 6))
     for length in range(0, 3 * GROWTH, GROWTH - 1):
@@ -182,7 +234,9 @@ def test_a_decoder_has_one_engine_for_steps_of_all_lengths(decoder_bundle):
 
 def test_the_free_axes_of_a_graph_have_names(onnx_packages):
     assert input_axes(onnx_packages.folder / onnx_packages.package("univnet").path / "univnet.onnx") == {
-        "mel": ["batch", 100, "frames"], "noise": ["batch", 64, "frames_and_10"]}
+        "mel": ["batch", 100, "frames"],
+        "noise": ["batch", 64, "frames_and_10"],
+    }
 
 
 def test_the_cache_command_lists_and_clears_engines(home, capsys):

@@ -19,8 +19,9 @@ from tests.random_model import random_model
 
 FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
-NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
-                                   reason="needs Core AI: pip install '.[coreai]'")
+NEEDS_CORE_AI = pytest.mark.skipif(
+    importlib.util.find_spec("coreai") is None, reason="needs Core AI: pip install '.[coreai]'"
+)
 
 
 class InterpretingRuntime(Runtime):
@@ -52,8 +53,9 @@ class InPlaceRuntime(MilRuntime):
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
         interpreter = super().load(package, function if function in Package(package).functions else "main", "")
-        return CoreMLFunction(InterpreterAsCoreML(interpreter), interpreter.function, interpreter.name,
-                              lambda action, error: error)
+        return CoreMLFunction(
+            InterpreterAsCoreML(interpreter), interpreter.function, interpreter.name, lambda action, error: error
+        )
 
 
 def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
@@ -65,11 +67,14 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
     return paths
 
 
-def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16,
-              runtime: Runtime | None = None) -> list[PackageFunction]:
+def functions(
+    graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16, runtime: Runtime | None = None
+) -> list[PackageFunction]:
     runtime = runtime or InterpretingRuntime(arithmetic)
-    return [PackageFunction(runtime, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
-            for graph in graphs]
+    return [
+        PackageFunction(runtime, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
+        for graph in graphs
+    ]
 
 
 def reference_network(network: str, model: Any = None) -> nn.Module:
@@ -80,13 +85,17 @@ def reference_network(network: str, model: Any = None) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
-def assert_fits_the_engine(path: Path, dtypes: Collection[str] = ("fp16",), rank: int | None = 4,
-                           but: Collection[str] = ()) -> None:
+def assert_fits_the_engine(
+    path: Path, dtypes: Collection[str] = ("fp16",), rank: int | None = 4, but: Collection[str] = ()
+) -> None:
     """A package's function takes and returns these types, has values of this rank alone (None: of up to 4), and no
     operation that leaves the engine, ``but`` these."""
     function = Package(path).function("main")
     assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} <= set(dtypes)
     ranks = {len(type.shape) for op in function.ops for type in op.outputs.values()}
     assert ranks == {rank} if rank else max(ranks) <= 4
-    assert not [op.type for op in function.ops if op.type not in but
-                and op.type.startswith(("gather", "scatter", "transpose", "cast", "tile", "select"))]
+    assert not [
+        op.type
+        for op in function.ops
+        if op.type not in but and op.type.startswith(("gather", "scatter", "transpose", "cast", "tile", "select"))
+    ]

@@ -33,8 +33,11 @@ FP16_THRESHOLDS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
 
 def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[CoreMLGraph]:
     built = autoregressive.decoder_graphs(network, scale)
-    steps = [built.step(columns, slots, kind, capacity) for kind in ("io", "state")
-             for columns, slots, capacity in ((1, 96, 96), (4, 96, 96), (8, 96, 160), (8, 160, 160))]
+    steps = [
+        built.step(columns, slots, kind, capacity)
+        for kind in ("io", "state")
+        for columns, slots, capacity in ((1, 96, 96), (4, 96, 96), (8, 96, 160), (8, 160, 160))
+    ]
     stores = [built.store(capacity) for capacity in (96, 160)]
     return [built.prefill(16), built.prefill(32), *stores, *steps]
 
@@ -47,6 +50,7 @@ def network() -> UnifiedVoice:
 @pytest.fixture(scope="module")
 def packages(network: UnifiedVoice, tmp_path_factory: pytest.TempPathFactory):
     """``packages(style)``: the saved functions of a style, converted once."""
+
     @cache
     def convert(style: str) -> dict[str, Path]:
         return saved(graphs(network), STYLES[style], tmp_path_factory.mktemp(style))
@@ -57,13 +61,26 @@ def packages(network: UnifiedVoice, tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="module")
 def make_decoder(network: UnifiedVoice, packages):
     """``make_decoder(style, kind, lanes, capacity)``: a decoder on packages."""
-    def make(style: str = "fp32", kind: str = "step", lanes: int = 5, capacity: int = 24,
-             arithmetic: Arithmetic = FP16, widths: tuple[int, ...] = (1, 4, 8)) -> PackagedDecoder:
+
+    def make(
+        style: str = "fp32",
+        kind: str = "step",
+        lanes: int = 5,
+        capacity: int = 24,
+        arithmetic: Arithmetic = FP16,
+        widths: tuple[int, ...] = (1, 4, 8),
+    ) -> PackagedDecoder:
         loaded = functions(graphs(network), packages(style), arithmetic)
-        return PackagedDecoder([f for f in loaded if f.kind == "prefill"],
-                               [f for f in loaded if f.kind == kind and f.bucket["columns"] in widths],
-                               [f for f in loaded if f.kind == "store"], lanes, capacity, geometry(network), SCALE,
-                               STYLES[style].dtype)
+        return PackagedDecoder(
+            [f for f in loaded if f.kind == "prefill"],
+            [f for f in loaded if f.kind == kind and f.bucket["columns"] in widths],
+            [f for f in loaded if f.kind == "store"],
+            lanes,
+            capacity,
+            geometry(network),
+            SCALE,
+            STYLES[style].dtype,
+        )
 
     return make
 
@@ -105,7 +122,7 @@ def test_lanes_at_different_positions_match_torch(network, make_decoder, style, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_in_groups_are_joined_in_their_order(network, tmp_path, monkeypatch, kind):
     """As at the official size, where the scores of all heads are too many for the chip."""
-    monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)      # of one head
+    monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)  # of one head
     built = autoregressive.decoder_graphs(network, SCALE)
     step = built.step(8, 160, {"step": "io"}.get(kind, kind), 160)
     parts = [built.prefill(32), built.store(160), step]
@@ -125,7 +142,7 @@ def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make
     prefix = columns(0, 20)
     assert lowest_snr(reference.prefill(prefix), packaged.prefill(prefix)) >= 100
     rng, lengths = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
-    for turn in range(60):                  # 240 positions; the pool has 96 slots
+    for turn in range(60):  # 240 positions; the pool has 96 slots
         arguments = columns(turn, 4, 1), lengths
         assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= threshold
         lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
@@ -137,9 +154,9 @@ def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_de
     packaged.prefill(columns(0, 20))
     for turn in range(18):
         packaged.step(columns(turn, 5, 1), np.full(5, turn))
-    pool, = packaged.pools
-    stored = np.flatnonzero(pool.owner[:pool.slots] != pools.FREE)
-    assert len(stored) == 20 + 2 * 30       # 6 calls fill 30 of 32 recent columns, which are stored before the next
+    (pool,) = packaged.pools
+    stored = np.flatnonzero(pool.owner[: pool.slots] != pools.FREE)
+    assert len(stored) == 20 + 2 * 30  # 6 calls fill 30 of 32 recent columns, which are stored before the next
     np.testing.assert_array_equal(stored, np.arange(80))
 
 
@@ -149,7 +166,7 @@ def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder,
 
     def read_one(state, names):
         assert [array for array in read if array() is not None] == [], "one cache at a time: it is large"
-        array, = state_arrays(state, names)
+        (array,) = state_arrays(state, names)
         read.append(weakref.ref(array))
         return [array]
 
@@ -192,7 +209,7 @@ def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make
 
 
 def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make_decoder):
-    packaged = make_decoder(lanes=5, capacity=30)           # 160 slots: 4 lanes of 30 beside a prefix of 20
+    packaged = make_decoder(lanes=5, capacity=30)  # 160 slots: 4 lanes of 30 beside a prefix of 20
     expected = run_five_lanes(reference_decoder(network, 5, 30))
     assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
     assert [pool.lanes for pool in packaged.pools] == [4, 1]
@@ -207,8 +224,10 @@ def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
 def test_parts_of_the_logits_are_joined_in_their_order():
     """Also with more than ten parts, whose names do not sort by number."""
     outputs = {f"logits_{part}": np.full((1, 2, 1, 3), part) for part in reversed(range(12))}
-    assert pools.joined_logits({**outputs, "hidden": np.zeros((1, 5, 1, 3))}, slice(1, 3)).tolist() == [
-        [part for part in range(12) for _ in range(2)]] * 2
+    assert (
+        pools.joined_logits({**outputs, "hidden": np.zeros((1, 5, 1, 3))}, slice(1, 3)).tolist()
+        == [[part for part in range(12) for _ in range(2)]] * 2
+    )
 
 
 def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp_path):
@@ -217,7 +236,7 @@ def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp
     for channel, sign in ((7, 1), (40, -0.6)):
         network.gpt.h[0].mlp.c_proj.bias[channel] += sign * peak
         for block in network.gpt.h[1:]:
-            block.ln_1.weight[channel] /= peak / 10     # as training would, so that later layers ignore the offset
+            block.ln_1.weight[channel] /= peak / 10  # as training would, so that later layers ignore the offset
             block.ln_2.weight[channel] /= peak / 10
     scale = autoregressive.stream_scale(network)
     assert scale < 1
@@ -226,9 +245,16 @@ def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp
     expected = run_five_lanes(reference_decoder(network), 4)
     for arithmetic in (FP16, ROUNDED, NARROW):
         loaded = functions(used, paths, arithmetic)
-        packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"],
-                                   [f for f in loaded if f.kind == "step"], [], 5, 24, geometry(network), scale,
-                                   np.float16)
+        packaged = PackagedDecoder(
+            [f for f in loaded if f.kind == "prefill"],
+            [f for f in loaded if f.kind == "step"],
+            [],
+            5,
+            24,
+            geometry(network),
+            scale,
+            np.float16,
+        )
         assert lowest_snr(expected, run_five_lanes(packaged, 4)) >= 50
 
 
@@ -286,11 +312,15 @@ class CacheMeanEngine:
         return call
 
 
-@pytest.mark.parametrize(("fault", "passes"), [
-    (lambda number, cache, before: cache, True),
-    (lambda number, cache, before: cache * 1.05, False),
-    (lambda number, cache, before: cache if number < 100 else before, False),
-    (lambda number, cache, before: cache if number != 150 else cache * np.nan, False)])
+@pytest.mark.parametrize(
+    ("fault", "passes"),
+    [
+        (lambda number, cache, before: cache, True),
+        (lambda number, cache, before: cache * 1.05, False),
+        (lambda number, cache, before: cache if number < 100 else before, False),
+        (lambda number, cache, before: cache if number != 150 else cache * np.nan, False),
+    ],
+)
 def test_a_cache_that_goes_wrong_at_any_of_two_hundred_steps_is_found(probe, fault, passes):
     engine = CacheMeanEngine(fault)
     assert (probe.repeat(engine.predict, lambda: None) >= probe.threshold) == passes

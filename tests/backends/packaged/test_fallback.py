@@ -36,7 +36,7 @@ from tests.notices import noticed
 from tests.random_model import sized, write_random_bundle
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "univnet": (14,)}
-SAME_DB = 20        # random networks amplify rounding
+SAME_DB = 20  # random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
@@ -44,7 +44,7 @@ def converted_layers(shared: Path, folder: Path, buckets: dict[str, tuple[int, .
     """A bundle of networks of one layer each, since a first load repeats its probe many times."""
     source = folder / "random"
     with pytest.MonkeyPatch.context() as patch, sized(autoregressive={"layers": 1}, diffusion={"num_layers": 1}):
-        patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
+        patch.setattr(parity, "check_threshold", lambda *_: None)  # random weights miss it by some dB
         write_random_bundle(source)
         return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=buckets)], networks).path
 
@@ -57,8 +57,11 @@ def bundle(shared, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def two_buckets(shared, tmp_path_factory) -> Bundle:
     """A decoder with functions of 64 and of 128 slots."""
-    return Bundle(converted_layers(shared, tmp_path_factory.mktemp("bundles"),
-                                   {"prefill": (64,), "step": (64, 128)}, ["autoregressive"]))
+    return Bundle(
+        converted_layers(
+            shared, tmp_path_factory.mktemp("bundles"), {"prefill": (64,), "step": (64, 128)}, ["autoregressive"]
+        )
+    )
 
 
 def settings() -> Settings:
@@ -98,7 +101,7 @@ def test_the_cache_is_a_state_that_its_first_load_has_proved(mac, bundle, expect
     monkeypatch.setattr(trial, "STEPS", STEPS)
     audio, notices, _ = speak(bundle, cache="auto")
     assert notices == []
-    assert snr_db(expected, audio) > 5          # a state is fp16
+    assert snr_db(expected, audio) > 5  # a state is fp16
     assert mac.count("predict step") == STEPS, "its probe alone: it takes more time"
     before = mac.count("predict state")
     assert before > STEPS, "its probe, many times"
@@ -106,22 +109,32 @@ def test_the_cache_is_a_state_that_its_first_load_has_proved(mac, bundle, expect
     assert mac.count("predict state") < before + STEPS, "no second time"
 
 
-@pytest.mark.parametrize(("backend", "order", "why"), [
-    ("auto", Order("predict", function="store_32_128", message="error code: -14"), "cannot run it (error code -14)"),
-    ("coreml", Order("predict", "off", function="state_2_128_128"), "it returns other values (26.0 dB, and "),
-    ("auto", Order("predict", "stale", function="state_2_128_128"), "it returns other values ("),
-    ("coreml", Order("predict", "forget", function="store_32_128"), "it returns other values (")])
+@pytest.mark.parametrize(
+    ("backend", "order", "why"),
+    [
+        (
+            "auto",
+            Order("predict", function="store_32_128", message="error code: -14"),
+            "cannot run it (error code -14)",
+        ),
+        ("coreml", Order("predict", "off", function="state_2_128_128"), "it returns other values (26.0 dB, and "),
+        ("auto", Order("predict", "stale", function="state_2_128_128"), "it returns other values ("),
+        ("coreml", Order("predict", "forget", function="store_32_128"), "it returns other values ("),
+    ],
+)
 def test_where_states_do_not_work_the_host_keeps_the_cache(mac, bundle, expected, backend, order, why):
     mac.order(order)
     audio, notices, _ = speak(bundle, backend, cache="auto")
-    line, = notices
+    (line,) = notices
     assert why in line
     assert line.endswith(". Running step_2_128 and its like on CPU_AND_NE instead.")
     assert snr_db(expected, audio) > SAME_DB
 
 
-@pytest.mark.parametrize(("slow", "chosen"), [
-    ("state_2_128_128", "step"), ("store_32_128", "step"), ("step_2_128", "state"), (None, "state")])
+@pytest.mark.parametrize(
+    ("slow", "chosen"),
+    [("state_2_128_128", "step"), ("store_32_128", "step"), ("step_2_128", "state"), (None, "state")],
+)
 def test_the_faster_kind_of_cache_is_chosen_by_the_time_of_first_loads(mac, bundle, slow, chosen):
     """A state is slower where Core ML computes it on the CPU or copies it, both without an error."""
     mac.order(*([Order("predict", "slow", slow)] if slow else []))
@@ -131,7 +144,8 @@ def test_the_faster_kind_of_cache_is_chosen_by_the_time_of_first_loads(mac, bund
         assert [re.sub(r"[\d.]+ ms", "T ms", line) for line in notices] == [
             "A step with the cache in a state (state_2_128_128 and its share of a store) takes T ms on CPU_AND_NE, "
             "one with the cache on the host T ms. Running step_2_128 and its like on CPU_AND_NE "
-            "instead."] * (chosen == "step")
+            "instead."
+        ] * (chosen == "step")
         [*_, last] = [line for line in mac.log[before:] if line.startswith(("predict state", "predict step"))]
         assert last.startswith(f"predict {chosen}")
     assert mac.count("load step_2_128") == {"step": 4, "state": 2}[chosen], "it is tried and measured once"
@@ -174,7 +188,8 @@ def test_on_macos_27_no_function_begins_on_the_gpu_or_moves_there(macos_27, bund
     audio, notices, _ = speak(bundle)
     assert snr_db(expected, audio) > SAME_DB
     assert [line.rpartition(". ")[2] for line in notices if "instead" in line] == [
-        "Running denoise_2_64 on CPU_ONLY instead."]
+        "Running denoise_2_64 on CPU_ONLY instead."
+    ]
     assert macos_27.count("load univnet_14_17 CPU_ONLY")
     assert not [line for line in macos_27.log if "GPU" in line]
 
@@ -216,21 +231,33 @@ def test_functions_that_the_neural_engine_refuses_run_on_the_gpu(mac, bundle, ex
     audio, notices, _ = speak(bundle)
     assert snr_db(expected, audio) > SAME_DB
     assert [line.rpartition(". ")[2] for line in notices] == [
-        f"Running {one} instead." for one in ("step_2_128 on CPU_AND_GPU", "prefill_64 on CPU_AND_GPU",
-                                              "condition_16 on CPU_AND_GPU", "denoise_2_64 on CPU_AND_GPU")]
+        f"Running {one} instead."
+        for one in (
+            "step_2_128 on CPU_AND_GPU",
+            "prefill_64 on CPU_AND_GPU",
+            "condition_16 on CPU_AND_GPU",
+            "denoise_2_64 on CPU_AND_GPU",
+        )
+    ]
     assert all("the Neural Engine's compiler rejects it" in line for line in notices)
 
 
-@pytest.mark.parametrize(("function", "how", "instead"), [
-    ("prefill_64", "off", "prefill_64 on CPU_AND_GPU"), ("step_2_128", "stale", "step_2_128 on CPU_AND_GPU"),
-    ("denoise_2_64", "nan", "denoise_2_64 on CPU_AND_GPU"), ("condition_16", "off", "condition_16 on CPU_AND_GPU"),
-    ("univnet_14_17", "off", "univnet_14_17 on CPU_ONLY")])
+@pytest.mark.parametrize(
+    ("function", "how", "instead"),
+    [
+        ("prefill_64", "off", "prefill_64 on CPU_AND_GPU"),
+        ("step_2_128", "stale", "step_2_128 on CPU_AND_GPU"),
+        ("denoise_2_64", "nan", "denoise_2_64 on CPU_AND_GPU"),
+        ("condition_16", "off", "condition_16 on CPU_AND_GPU"),
+        ("univnet_14_17", "off", "univnet_14_17 on CPU_ONLY"),
+    ],
+)
 def test_one_function_that_is_refused_or_wrong_on_its_units_moves_alone(mac, bundle, expected, function, how, instead):
     units = "CPU_AND_GPU" if function.startswith("univnet") else "CPU_AND_NE"
     mac.order(Order("predict", how, function, units, "error code: -14"))
     audio, notices, _ = speak(bundle)
     assert snr_db(expected, audio) > SAME_DB
-    line, = notices
+    (line,) = notices
     assert f"{function!r}" in line
     assert f" on {units}: " in line
     assert line.endswith(f". Running {instead} instead.")
@@ -247,7 +274,8 @@ def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch
     assert re.search(rf"^coreml fp32, on torch: .*\b{network}\b", synthesizer.backend.name)
     on = [f"{function} on {one}" for one in (["CPU_ONLY"] if network == "univnet" else ["CPU_AND_GPU", "CPU_ONLY"])]
     assert [line.rpartition(". ")[2] for line in notices if not line.startswith(("Compiling", "Loading"))] == [
-        f"Running {one} instead." for one in (*on, f"{network} on torch")]
+        f"Running {one} instead." for one in (*on, f"{network} on torch")
+    ]
 
 
 def test_a_bundle_without_probes_opens_and_keeps_the_cache_on_the_host(mac, bundle, expected, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from ane.backends.torch.kernels import SWITCH, uses_amx
 
-INSTRUCTIONS = [*["amx"] * uses_amx(), "vectors"]      # of this CPU
+INSTRUCTIONS = [*["amx"] * uses_amx(), "vectors"]  # of this CPU
 
 
 @pytest.fixture(params=INSTRUCTIONS)

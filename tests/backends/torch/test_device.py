@@ -24,17 +24,29 @@ CUDA = torch.device("cuda")
 # what torch raises when CUDA is first used (torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp), and our message
 PROBLEMS = {
     "not built": (AssertionError("Torch not compiled with CUDA enabled"), "built without CUDA: install"),
-    "old driver": (RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update your "
-                                "GPU driver by downloading and installing a new version from the URL: …"),
-                   "driver is too old for this torch, which is built for CUDA 12.8: update"),
-    "no driver": (RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
-                               "installed a driver from http://www.nvidia.com/Download/index.aspx"),
-                  "no NVIDIA driver: if it has an NVIDIA GPU, install"),
+    "old driver": (
+        RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update your "
+            "GPU driver by downloading and installing a new version from the URL: …"
+        ),
+        "driver is too old for this torch, which is built for CUDA 12.8: update",
+    ),
+    "no driver": (
+        RuntimeError(
+            "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
+            "installed a driver from http://www.nvidia.com/Download/index.aspx"
+        ),
+        "no NVIDIA driver: if it has an NVIDIA GPU, install",
+    ),
     "no GPU": (RuntimeError("No CUDA GPUs are available"), "no NVIDIA GPU (CUDA_VISIBLE_DEVICES is '')"),
-    "old GPU": (RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with …"),
-                "no kernels for this GPU: install"),
-    "anything else": (RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized\n"
-                                   "and more"), "does not start: Unexpected error from cudaGetDeviceCount()"),
+    "old GPU": (
+        RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with …"),
+        "no kernels for this GPU: install",
+    ),
+    "anything else": (
+        RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized\nand more"),
+        "does not start: Unexpected error from cudaGetDeviceCount()",
+    ),
 }
 WITHOUT_GPU = ("not built", "no driver", "no GPU")
 
@@ -42,6 +54,7 @@ WITHOUT_GPU = ("not built", "no driver", "no GPU")
 @pytest.fixture
 def machine(monkeypatch):
     """``machine(problem, nvidia_smi)`` makes this machine one on which CUDA does not start for that reason."""
+
     def make(problem: str, nvidia_smi: bool = False) -> None:
         def init() -> None:
             raise PROBLEMS[problem][0]
@@ -60,7 +73,7 @@ def test_a_command_on_cuda_that_does_not_start_prints_one_line_with_advice(machi
     machine("no driver")
     output = tmp_path / "out.wav"
     assert main(["say", "hello", "--backend", "torch:cuda", "-o", str(output)]) == 1
-    line, = capsys.readouterr().err.splitlines()
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ane: error: --backend torch:cuda: ")
     assert PROBLEMS["no driver"][1] in line
     assert line.endswith("or use torch:cpu")
@@ -77,7 +90,7 @@ def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice_and_cuda_by_name
             if problem in WITHOUT_GPU and not nvidia_smi:
                 assert notices == []
             else:
-                line, = notices
+                (line,) = notices
                 assert line.startswith("using cpu instead of CUDA: ")
                 assert PROBLEMS[problem][1] in line
                 assert "\n" not in line
@@ -122,10 +135,15 @@ def test_bfloat16_needs_a_gpu_that_computes_in_it(monkeypatch, native):
             choose_precision("bf16", "fp16", CUDA)
 
 
-@pytest.mark.parametrize("error", [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryError(),
-    RuntimeError("CUDA error: out of memory"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_every_out_of_memory_error_of_torch_is_reported(error):
     with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors():
         raise error
@@ -136,7 +154,7 @@ def test_running_out_of_memory_while_a_graph_is_recorded_is_reported_and_other_e
     def recording():
         try:
             yield
-        finally:            # the end of the recording raises another error after the first
+        finally:  # the end of the recording raises another error after the first
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
     with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors(), recording():
@@ -189,15 +207,20 @@ def test_mps_before_macos_15_1_leaves_long_rows_to_the_cpu(monkeypatch, version,
 def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
     monkeypatch.setattr("ane.backends.torch.backend.refuses_long_rows", lambda device: True)
     backend = load_backend("torch:cpu", random_model())
-    backend.device = torch.device("meta")               # stands for MPS
+    backend.device = torch.device("meta")  # stands for MPS
     assert backend.device_of("univnet") == torch.device("cpu")
     assert backend.device_of("hifigan") == torch.device("cpu")
     assert backend.device_of("autoregressive") == torch.device("meta")
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"threads": 0}, "threads must be at least 1, got 0"),
-    ({"cache": "host"}, "cache must be one of auto, io, state, got 'host'"), ({"lanes": 2}, "lanes is unknown")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"cache": "host"}, "cache must be one of auto, io, state, got 'host'"),
+        ({"lanes": 2}, "lanes is unknown"),
+    ],
+)
 def test_options_out_of_range_are_refused_by_name(options, message):
     with pytest.raises(UserError, match=message):
         load_backend("torch:cpu", random_model(), **options)
@@ -238,11 +261,15 @@ def denoise(backend: TorchBackend) -> None:
     backend.denoiser([latents], voice, [18])([noise(1, 100, 18)], 12, True)
 
 
-@pytest.mark.parametrize(("network", "call"), [
-    ("univnet", lambda backend: backend.run("univnet", mel=noise(1, 100, 12), noise=noise(1, 64, 22))),
-    ("conditioning_encoder", lambda backend: backend.run("ar_conditioning", mel=noise(1, 80, 40))),
-    ("contextual_embedder", lambda backend: backend.run("diffusion_conditioning", mel=noise(1, 100, 40))),
-    ("diffusion", denoise)])
+@pytest.mark.parametrize(
+    ("network", "call"),
+    [
+        ("univnet", lambda backend: backend.run("univnet", mel=noise(1, 100, 12), noise=noise(1, 64, 22))),
+        ("conditioning_encoder", lambda backend: backend.run("ar_conditioning", mel=noise(1, 80, 40))),
+        ("contextual_embedder", lambda backend: backend.run("diffusion_conditioning", mel=noise(1, 100, 40))),
+        ("diffusion", denoise),
+    ],
+)
 def test_vocoders_encoders_and_the_denoiser_run_without_tf32(backend, network, call):
     seen = precisions_inside(backend, network)
     call(backend)

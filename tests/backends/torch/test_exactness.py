@@ -28,7 +28,7 @@ INTEL = CPUS.exists() and "GenuineIntel" in CPUS.read_text()
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 WIDTH, CAPACITY, LONGEST = 64, 70, 50
 
-LANES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, CAPACITY - 1)), min_size=1, max_size=9)   # prefix, length
+LANES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, CAPACITY - 1)), min_size=1, max_size=9)  # prefix, length
 
 
 @pytest.fixture(scope="module", params=[*PRECISIONS, *(f"torch's {each}" for each in PRECISIONS)])
@@ -60,8 +60,9 @@ def prefix(index: int) -> np.ndarray:
     return columns(index, (LONGEST, 3, 17, 32)[index])
 
 
-def stepped(backend: TorchBackend, lanes: list[tuple[int, int]], first_lane: int = 0,
-            new: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+def stepped(
+    backend: TorchBackend, lanes: list[tuple[int, int]], first_lane: int = 0, new: int = 1
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Hidden states and logits of every lane; those of a prefix and a length are always fed the same columns."""
     decoder = backend.decoder(first_lane + len(lanes), CAPACITY + new, 4, LONGEST)
     for index in {index for index, _ in lanes}:
@@ -70,8 +71,9 @@ def stepped(backend: TorchBackend, lanes: list[tuple[int, int]], first_lane: int
         if length:
             decoder.step(columns(index, length)[None], np.zeros(1, np.int64), first_lane + lane, np.array([index]))
     fed = np.stack([columns(100 + length, new) for _, length in lanes])
-    hidden, logits = decoder.step(fed, np.array([length for _, length in lanes]), first_lane,
-                                  np.array([index for index, _ in lanes]))
+    hidden, logits = decoder.step(
+        fed, np.array([length for _, length in lanes]), first_lane, np.array([index for index, _ in lanes])
+    )
     return list(zip(hidden, logits, strict=True))
 
 
@@ -125,8 +127,16 @@ def test_attention_does_not_depend_on_neighbours_at_any_width_of_heads(head_widt
 
     for columns in (1, 3):
         alone = {index: stepped([index], columns)[0] for index in range(len(lengths))}
-        for chosen in ([0, 1], [2, 3], [0, 1, 2], [0, 0], [2] * 40, [0, 3, 1, 3], [0, *[1] * 20, *[2] * 30],
-                       [3, 2, 1, 0]):
+        for chosen in (
+            [0, 1],
+            [2, 3],
+            [0, 1, 2],
+            [0, 0],
+            [2] * 40,
+            [0, 3, 1, 3],
+            [0, *[1] * 20, *[2] * 30],
+            [3, 2, 1, 0],
+        ):
             for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
                 np.testing.assert_array_equal(hidden, alone[index])
 
@@ -141,7 +151,7 @@ def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
         decoder = TorchDecoder(OnlyAttention(4, head_width), len(chosen), 480, torch.device("cpu"), torch.float32)
         decoder.prefill(spoken[0, :70])
         for lane, index in enumerate(chosen):
-            decoder.step(spoken[index:index + 1, :lengths[index]], np.zeros(1, np.int64), lane)
+            decoder.step(spoken[index : index + 1, : lengths[index]], np.zeros(1, np.int64), lane)
         return decoder.step(spoken[chosen, :columns], np.array([lengths[index] for index in chosen]))[0]
 
     for columns in (1, 3):
@@ -151,22 +161,31 @@ def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
                 np.testing.assert_array_equal(hidden, alone[index])
 
 
-@pytest.mark.xfail(INTEL, strict=False,         # one Intel CPU of two passes
-                   reason="MKL's kernels for AVX2 sum in other orders on Intel's CPUs: docs/presets-and-samplers.md")
+@pytest.mark.xfail(
+    INTEL,
+    strict=False,  # one Intel CPU of two passes
+    reason="MKL's kernels for AVX2 sum in other orders on Intel's CPUs: docs/presets-and-samplers.md",
+)
 def test_attention_is_exact_with_mkls_kernels_for_avx2():
     """MKL chooses its kernels once, when it is loaded; on AMD's CPUs the variable may have no effect."""
     chosen = "width_of_heads or how_long or (depend_on_its_neighbours and fp32)"
-    result = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", chosen],
-                            env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", chosen],
+        env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stdout[-2000:]
 
 
 @pytest.mark.parametrize("kernels", ["own", "torch's"])
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "fp16", "int8"])
-@pytest.mark.parametrize(("channels", "outputs"), [(64, 256), (256, 64), (768, 192), (1024, 96), (2048, 1024),
-                                                    (4096, 1024)])
-def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_threads(kernels, weights, channels, outputs,
-                                                                                  monkeypatch):
+@pytest.mark.parametrize(
+    ("channels", "outputs"), [(64, 256), (256, 64), (768, 192), (1024, 96), (2048, 1024), (4096, 1024)]
+)
+def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_threads(
+    kernels, weights, channels, outputs, monkeypatch
+):
     if kernels == "own" and not has_kernel(weights):
         pytest.skip("the kernels are compiled by pip install -e . on Linux, x86-64 with AVX-512 and g++")
     if kernels == "torch's":
@@ -175,7 +194,7 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
     if make is None:
         pytest.skip("this CPU has no packed layers")
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(outputs, channels, generator=generator) / channels ** 0.5
+    weight = torch.randn(outputs, channels, generator=generator) / channels**0.5
     # enough rows for rare differences: where sums end in another bit, few round to another bfloat16
     layer, x = make(weight, torch.zeros(outputs)), torch.randn(384, channels, generator=generator)
     assert isinstance(layer, KernelLinear) == (kernels == "own")
@@ -183,7 +202,7 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
     for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
         torch.set_num_threads(1)
         assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), rows
-        torch.set_num_threads(2)        # a call waits for a processor that other tests have: fewer calls of few rows
+        torch.set_num_threads(2)  # a call waits for a processor that other tests have: fewer calls of few rows
         count = max(64, 16 * rows)
         assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
     assert torch.equal(layer(x[None, :1]), expected[None, :1])

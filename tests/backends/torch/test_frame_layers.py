@@ -20,13 +20,16 @@ from tests.random_model import CONFIGS, random_model
 
 VNNI, AMX = torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported()
 X86 = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
-AVAILABLE = [weights for weights, has in (("bf16", torch.cpu._is_avx512_bf16_supported()),
-                                          ("int8", VNNI or linear.has_fbgemm_int8())) if X86 and has]
+AVAILABLE = [
+    weights
+    for weights, has in (("bf16", torch.cpu._is_avx512_bf16_supported()), ("int8", VNNI or linear.has_fbgemm_int8()))
+    if X86 and has
+]
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this CPU has no packed layers")
 
 # without VNNI, int8 rounds activations to 7 bits
-LAYER_DB = {"bf16": 45.0, "int8": 38.0 if VNNI else 34.0}       # of one layer of random weights
-NETWORK_DB = {"bf16": 33.0, "int8": 33.0 if VNNI else 29.0}     # of a call of the whole network, beside float32
+LAYER_DB = {"bf16": 45.0, "int8": 38.0 if VNNI else 34.0}  # of one layer of random weights
+NETWORK_DB = {"bf16": 33.0, "int8": 33.0 if VNNI else 29.0}  # of a call of the whole network, beside float32
 CONFIG = CONFIGS["diffusion"]
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIG.model_channels), dtype=np.float32)
 
@@ -66,15 +69,23 @@ def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, fram
 def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> list[np.ndarray]:
     """The prediction of an utterance for each seed, all in one call."""
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    latents = [rng.standard_normal((1, 3 + seed, CONFIG.in_latent_channels), dtype=np.float32)
-               for seed, rng in zip(seeds, rngs, strict=True)]
+    latents = [
+        rng.standard_normal((1, 3 + seed, CONFIG.in_latent_channels), dtype=np.float32)
+        for seed, rng in zip(seeds, rngs, strict=True)
+    ]
     frames = [4 * rows.shape[1] for rows in latents]
     noisy = [rng.standard_normal((1, 100, length), dtype=np.float32) for rng, length in zip(rngs, frames, strict=True)]
     return backend.denoiser(latents, VOICE, frames)(noisy, 700, guided)
 
 
-@pytest.fixture(scope="module", params=[*AVAILABLE, *["bf16, AMX"] * AMX, *(
-    f"{kind}, kernels" for kind in ("bf16", "int8") if has_frame_kernels(kind))])
+@pytest.fixture(
+    scope="module",
+    params=[
+        *AVAILABLE,
+        *["bf16, AMX"] * AMX,
+        *(f"{kind}, kernels" for kind in ("bf16", "int8") if has_frame_kernels(kind)),
+    ],
+)
 def backend(request) -> TorchBackend:
     weights, _, made_by = request.param.partition(", ")
     with amx(made_by != "", made_by == "kernels"):
@@ -121,15 +132,18 @@ def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_besi
     together = backend.run("clvp_speech", codes=codes)
     assert snr_db(exact, together) > NETWORK_DB[backend.chosen.name]
     for index in range(len(codes)):
-        np.testing.assert_array_equal(backend.run("clvp_speech", codes=codes[index:index + 1])[0], together[index])
+        np.testing.assert_array_equal(backend.run("clvp_speech", codes=codes[index : index + 1])[0], together[index])
 
 
 @pytest.mark.skipif("int8" not in AVAILABLE, reason="this CPU has no packed layers")
 def test_int8_leaves_first_and_last_layers_in_float32():
     with amx(False):
         network = TorchBackend(random_model(), "cpu", "int8").network("diffusion")
-    weights = {name.partition(".")[0] for name, tensor in network.state_dict().items()
-               if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name}
+    weights = {
+        name.partition(".")[0]
+        for name, tensor in network.state_dict().items()
+        if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name
+    }
     assert weights == {*network.ends, "unconditioned_embedding"}
     assert {tensor.dtype for tensor in network.state_dict().values() if not tensor.is_meta} == {torch.float32}
 

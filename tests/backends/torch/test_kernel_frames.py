@@ -9,26 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ane.backends.torch.kernel_frames import (
-    KernelFrameAttention,
-    KernelFrameConv,
-    KernelResidual,
-    has_frame_kernels,
-)
+from ane.backends.torch.kernel_frames import KernelFrameAttention, KernelFrameConv, KernelResidual, has_frame_kernels
 from ane.models.tortoise.networks.diffusion_decoder import TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, Packing
 from ane.system.decibels import snr_db
 from tests.backends.torch.test_kernels import unaligned
 
 KINDS = [kind for kind in ("bf16", "int8") if has_frame_kernels(kind)]
-pytestmark = [pytest.mark.skipif(not KINDS, reason="on Linux, a CPU with AVX-512 bf16 and VNNI and a C++ compiler: "
-                                                   "pip install -e . compiles the kernels"),
-              pytest.mark.usefixtures("instructions"), pytest.mark.parametrize("kind", KINDS)]
+pytestmark = [
+    pytest.mark.skipif(
+        not KINDS,
+        reason="on Linux, a CPU with AVX-512 bf16 and VNNI and a C++ compiler: pip install -e . compiles the kernels",
+    ),
+    pytest.mark.usefixtures("instructions"),
+    pytest.mark.parametrize("kind", KINDS),
+]
 
 CHANNELS, HEADS = 96, 4
-LEAST_DB = {"bf16": 43.0, "int8": 36.0}      # of a block of random weights
-PACKING = Packing(2, (70, 1, 33))           # several tiles of frames, one frame, a tile and a frame
-LONG = Packing(2, (600, 1, 133))            # several threads share it, in several chunks of frames
+LEAST_DB = {"bf16": 43.0, "int8": 36.0}  # of a block of random weights
+PACKING = Packing(2, (70, 1, 33))  # several tiles of frames, one frame, a tile and a frame
+LONG = Packing(2, (600, 1, 133))  # several threads share it, in several chunks of frames
 TIME = torch.nn.functional.silu(torch.randn(1, CHANNELS, generator=torch.Generator().manual_seed(3)))
 
 
@@ -51,8 +51,7 @@ def both(kind: str) -> list[tuple[nn.Module, nn.Module, tuple]]:
     """A plain block, the kernel, and what both take besides frames and packing."""
     residual = random_block(TimestepResBlock, CHANNELS)
     attention = random_block(FrameAttention, CHANNELS, HEADS)
-    return [(residual, KernelResidual(residual, kind), (TIME,)),
-            (attention, KernelFrameAttention(attention, kind), ())]
+    return [(residual, KernelResidual(residual, kind), (TIME,)), (attention, KernelFrameAttention(attention, kind), ())]
 
 
 @contextmanager
@@ -84,7 +83,7 @@ def test_heads_of_any_width_attend(kind, channels, heads):
 def test_a_convolution_computes_what_the_plain_one_computes(kind, inputs, outputs, frames):
     plain = random_block(FrameConv, inputs, outputs, 3, 1, 1)
     x = frames_of(Packing(3, (frames,)), inputs).view(3, frames, inputs)
-    x = x * torch.logspace(-1, 1, frames)[:, None]         # some frames louder than others
+    x = x * torch.logspace(-1, 1, frames)[:, None]  # some frames louder than others
     assert snr_db(plain(x), KernelFrameConv(plain.weight, plain.bias, kind)(x)) > LEAST_DB[kind]
 
 
@@ -153,7 +152,7 @@ def test_what_is_not_a_number_stays_in_its_row(kind):
     for _, block, arguments in both(kind):
         expected = block(x, *arguments, PACKING)
         wrong = x.clone()
-        wrong[75, 3] = np.nan       # of the second row
+        wrong[75, 3] = np.nan  # of the second row
         actual = block(wrong, *arguments, PACKING)
         assert actual[70:140].isnan().any(dim=1).all()
         assert torch.equal(actual[:70], expected[:70])

@@ -24,10 +24,11 @@ from tests.backends.torch.test_exactness import OnlyAttention
 from tests.random_model import random_model
 
 BY_INSTRUCTIONS = pytest.mark.usefixtures("instructions")
-NEEDS_KERNELS = pytest.mark.skipif(library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: "
-                                                             "pip install -e . compiles the kernels")
+NEEDS_KERNELS = pytest.mark.skipif(
+    library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: pip install -e . compiles the kernels"
+)
 CPU = torch.device("cpu")
-AVAILABLE = [kind for kind in KINDS if has_kernel(kind)]      # by the instructions of this CPU
+AVAILABLE = [kind for kind in KINDS if has_kernel(kind)]  # by the instructions of this CPU
 OUTPUTS = 72
 
 
@@ -41,7 +42,7 @@ def unaligned(rows: np.ndarray, offset: int) -> torch.Tensor:
     """The rows in memory that begins ``offset`` floats after a multiple of 64 bytes."""
     memory = torch.empty(rows.size + 32)
     start = (-memory.data_ptr() // 4) % 16 + offset
-    return memory[start:start + rows.size].view(rows.shape).copy_(torch.from_numpy(rows))
+    return memory[start : start + rows.size].view(rows.shape).copy_(torch.from_numpy(rows))
 
 
 @BY_INSTRUCTIONS
@@ -49,7 +50,7 @@ def unaligned(rows: np.ndarray, offset: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", AVAILABLE)
 def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind):
     class JoinedBlock(nn.Module):
-        joins = ("norm", "linear", "act"),
+        joins = (("norm", "linear", "act"),)
 
         def __init__(self):
             super().__init__()
@@ -158,7 +159,7 @@ def test_scores_of_a_prefix_are_recorded_as_torch_records_them():
 
     expected, found = recorded(TorchDecoder), recorded(KernelDecoder)
     assert np.isneginf(found[0, :, 7:20]).all()
-    np.testing.assert_allclose(found, expected[:, :, :found.shape[2]], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected[:, :, : found.shape[2]], rtol=1e-4, atol=1e-5)
 
 
 @NEEDS_KERNELS
@@ -184,7 +185,7 @@ def test_a_decoder_of_a_cpu_uses_them(precision):
 
 
 def test_the_build_and_the_package_agree_on_what_the_source_is(tmp_path, monkeypatch):
-    interface = types.SimpleNamespace(BuildHookInterface=object)        # hatchling is installed while a wheel is built
+    interface = types.SimpleNamespace(BuildHookInterface=object)  # hatchling is installed while a wheel is built
     monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
     shutil.copytree(kernels.SOURCES, tmp_path / "cpp")
     (tmp_path / "cpp" / ".frames.h.swp").write_text("of an editor")
@@ -233,8 +234,13 @@ def test_doctor_says_whether_they_are_compiled(monkeypatch):
 
 def test_a_variable_of_the_environment_switches_them_off():
     program = "from ane.backends.torch.kernels import library; print(library())"
-    result = subprocess.run([sys.executable, "-c", program], env={**os.environ, "ANE_KERNELS": "0"},
-                            capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "ANE_KERNELS": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert result.stdout == "None\n"
 
 

@@ -36,16 +36,21 @@ VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
 PACKINGS = {
     "rows bf16": (partial(HalfPrecisionLinear, dtype=torch.bfloat16), True, 45.0),
     "oneDNN fp32": (partial(PackedLinear, dtype=torch.float32), torch.backends.mkldnn.is_available(), 110.0),
-    "oneDNN bf16": (partial(PackedLinear, dtype=torch.bfloat16),
-                    torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported(), 45.0),
+    "oneDNN bf16": (
+        partial(PackedLinear, dtype=torch.bfloat16),
+        torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported(),
+        45.0,
+    ),
     "FBGEMM fp16": (HalfWeightLinear, has_fbgemm(), 70.0),
     "oneDNN int8": (Int8Linear, VNNI, 35.0),
     "FBGEMM int8": (Int8FewRowsLinear, VNNI and has_fbgemm_int8(), 35.0),
     "FBGEMM int8, 7 bits": (partial(Int8FewRowsLinear, levels=127), has_fbgemm_int8(), 30.0),
     "FBGEMM int8, 14 bits": (Int8TwoDigitLinear, has_fbgemm_int8(), 38.0),
     "torch int8": (Int8WeightLinear, True, 38.0),
-    **{f"own {kind}": (partial(KernelLinear, kind=kind), has_kernel(kind), threshold)
-       for kind, threshold in (("int8", 35.0), ("bf16", 45.0), ("fp16", 70.0), ("fp32", 110.0))},
+    **{
+        f"own {kind}": (partial(KernelLinear, kind=kind), has_kernel(kind), threshold)
+        for kind, threshold in (("int8", 35.0), ("bf16", 45.0), ("fp16", 70.0), ("fp32", 110.0))
+    },
 }
 INT8 = (Int8Linear, Int8FewRowsLinear, Int8TwoDigitLinear, Int8WeightLinear)
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
@@ -53,8 +58,10 @@ AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in P
 
 def random_layer(inputs: int = 192, outputs: int = 130) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return (torch.randn(inputs, outputs, generator=generator).T * torch.logspace(-2, 1, outputs)[:, None],
-            torch.randn(outputs, generator=generator))
+    return (
+        torch.randn(inputs, outputs, generator=generator).T * torch.logspace(-2, 1, outputs)[:, None],
+        torch.randn(outputs, generator=generator),
+    )
 
 
 @pytest.fixture
@@ -133,8 +140,10 @@ def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch, n
 
 
 @pytest.mark.skipif("FBGEMM int8, 7 bits" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
-@pytest.mark.parametrize(("vnni", "fastest", "earlier"), [
-    (True, Int8FewRowsLinear, Int8Linear), (False, Int8TwoDigitLinear, Int8WeightLinear)])
+@pytest.mark.parametrize(
+    ("vnni", "fastest", "earlier"),
+    [(True, Int8FewRowsLinear, Int8Linear), (False, Int8TwoDigitLinear, Int8WeightLinear)],
+)
 def test_a_torch_without_fbgemms_kernel_uses_another(monkeypatch, no_kernels, vnni, fastest, earlier):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
     assert prepacking("int8") is fastest

@@ -34,8 +34,9 @@ def network() -> UnifiedVoice:
     return module.eval().requires_grad_(False)
 
 
-def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4,
-           dtype: torch.dtype = torch.float32) -> StaticDecoder:
+def static(
+    network: UnifiedVoice, run: StepRunner, smallest: int = 4, dtype: torch.dtype = torch.float32
+) -> StaticDecoder:
     return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST, run, smallest)
 
 
@@ -85,8 +86,10 @@ def test_an_unreferenced_decoder_is_freed_at_once(network, fake_graphs):
 def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, fake_graphs):
     """This happens in decoders of one prefix without a longest length."""
     run = fake_graphs()
-    both = (TorchDecoder(network, 2, 10, CPU, torch.float32),
-            StaticDecoder(network, 2, 10, CPU, torch.float32, run=run))
+    both = (
+        TorchDecoder(network, 2, 10, CPU, torch.float32),
+        StaticDecoder(network, 2, 10, CPU, torch.float32, run=run),
+    )
     for length in (4, 60, 9):
         assert_close(*(decoder.prefill(columns(length, length)) for decoder in both))
         for turn in range(3):

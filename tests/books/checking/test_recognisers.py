@@ -18,16 +18,18 @@ from tests.books.stand_in import RATE
 from tests.imported import imported
 from tests.models.whisper.random_whisper import KNOWN_TOKENS, write_openai
 
-LETTERS = range(64, 90)      # tokens of a to z
+LETTERS = range(64, 90)  # tokens of a to z
 TEXT = "Dr. Lee owes me $5, and the color of his jewelry is gray."
 HEARD = [
     ("Doctor Lee owes me five dollars and the colour of his jewellery is grey.", []),
     ("Dr. Lee owes me and the color of his jewelry is gray.", ["'five dollars' is not heard"]),
-    ("Dr. Lee owes me $5, owes me $5, and the color of his jewelry is gray.",
-     ["'owes me five dollars' is heard, which its text does not have"]),
-    ("Dr. Lee owes me $5, and the color of his kettle bag is gray.",
-     ["'kettle bag' is heard instead of 'jewelry'"]),
-    ("", ["'doctor lee owes me five dollars and the color of his jewelry is gray' is not heard"])]
+    (
+        "Dr. Lee owes me $5, owes me $5, and the color of his jewelry is gray.",
+        ["'owes me five dollars' is heard, which its text does not have"],
+    ),
+    ("Dr. Lee owes me $5, and the color of his kettle bag is gray.", ["'kettle bag' is heard instead of 'jewelry'"]),
+    ("", ["'doctor lee owes me five dollars and the color of his jewelry is gray' is not heard"]),
+]
 
 
 @pytest.mark.parametrize(("heard", "problems"), HEARD)
@@ -63,8 +65,18 @@ def test_a_job_is_judged_by_the_model_that_is_named(whisper, tmp_path, monkeypat
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("Hello there.\n")
-    command = ["read", "book.txt", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--max-codes", "20",
-               "--retries", "0"]
+    command = [
+        "read",
+        "book.txt",
+        "-o",
+        "book.wav",
+        "--bundle=demo",
+        "--preset=fastest",
+        "--max-codes",
+        "20",
+        "--retries",
+        "0",
+    ]
     assert main([*command, "--check", "--recogniser", str(imported(whisper, tmp_path / "whisper").path)]) == 0
     assert "hello" in capsys.readouterr().err
     assert main([*command, "--recogniser", str(whisper)]) != 0
@@ -88,15 +100,20 @@ def spoken() -> Callable[[str], np.ndarray]:
     return cache(lambda text: trimmed(synthesizer.speak(text, preset="fastest", seed=1).audio, (0.05, 0.05)))
 
 
-@pytest.mark.parametrize(("text", "heard", "suspect"), [
-    (KNOWN, KNOWN, False),
-    (KNOWN, "She asked her brother to help with the after dinner.", True),
-    (KNOWN, "She asked her brother asked her brother to help with the dishes after dinner.", True),
-    (KNOWN, "She asked her brother to help with the dishes after dinner bakedo nutiga vo.", True),
-    (KNOWN, "They have lived in the same house for more than twenty years.", True),
-    (UNKNOWN, UNKNOWN, False)])
+@pytest.mark.parametrize(
+    ("text", "heard", "suspect"),
+    [
+        (KNOWN, KNOWN, False),
+        (KNOWN, "She asked her brother to help with the after dinner.", True),
+        (KNOWN, "She asked her brother asked her brother to help with the dishes after dinner.", True),
+        (KNOWN, "She asked her brother to help with the dishes after dinner bakedo nutiga vo.", True),
+        (KNOWN, "They have lived in the same house for more than twenty years.", True),
+        (UNKNOWN, UNKNOWN, False),
+    ],
+)
 def test_words_that_are_dropped_added_or_others_are_found_and_those_of_no_dictionary_are_not(
-        recogniser, spoken, text, heard, suspect):
+    recogniser, spoken, text, heard, suspect
+):
     sound = spoken(heard)
     assert bool(misfits(recogniser.fit(text, sound, RATE), sound, RATE, -20.0)) == suspect
 
@@ -114,11 +131,13 @@ def test_a_short_word_that_is_missing_is_named(recogniser, spoken, heard, left_o
 
 
 # whose words the recogniser missed: "what", "have", "of" beside other words, and the last one before digital silence
-CLEAR = ["He took off his coat and sat down by the fire. I have been thinking about what you said yesterday.",
-         "The book on the table belongs to my teacher. He wanted to be an artist but his family was against it.",
-         "The team played well but they lost the game in the end. Nobody knows what will happen in the next few years.",
-         "People will lose a new garden. I would rather stay at home and read a good book.",
-         "The people of the village were kind to us. He wanted to be an artist but his family was against it."]
+CLEAR = [
+    "He took off his coat and sat down by the fire. I have been thinking about what you said yesterday.",
+    "The book on the table belongs to my teacher. He wanted to be an artist but his family was against it.",
+    "The team played well but they lost the game in the end. Nobody knows what will happen in the next few years.",
+    "People will lose a new garden. I would rather stay at home and read a good book.",
+    "The people of the village were kind to us. He wanted to be an artist but his family was against it.",
+]
 
 
 @pytest.mark.parametrize("text", CLEAR)
@@ -131,7 +150,7 @@ def test_the_default_voice_is_not_suspect(recogniser, text):
 def speech(seconds: float = 1.0, level: float = 0.1) -> np.ndarray:
     """Something like a vowel, with the silence that a chunk of a book has at its ends."""
     time = np.arange(round(seconds * RATE)) / RATE
-    sound = level * sum(np.sin(2 * np.pi * 120 * number * time + number ** 2) / number for number in range(1, 12))
+    sound = level * sum(np.sin(2 * np.pi * 120 * number * time + number**2) / number for number in range(1, 12))
     quiet = np.zeros(RATE // 20)
     return np.concatenate((quiet, sound, quiet)).astype(np.float32)
 
@@ -140,8 +159,8 @@ def test_speech_has_no_defect():
     found = signals_of(speech(), RATE)
     assert (found.clipped, found.clicks) == (0, 0)
     assert found.seconds == pytest.approx(1.0, abs=0.02)
-    power = sum(0.5 / harmonic ** 2 for harmonic in range(1, 12))
-    assert found.loudness == pytest.approx(20 * np.log10(0.1 * power ** 0.5), abs=0.5)
+    power = sum(0.5 / harmonic**2 for harmonic in range(1, 12))
+    assert found.loudness == pytest.approx(20 * np.log10(0.1 * power**0.5), abs=0.5)
     assert found.edge < -60
 
 
@@ -154,7 +173,7 @@ def test_a_click_is_found_in_speech_and_in_silence(at):
 
 def test_clipping_cut_ends_and_pauses_are_measured():
     assert signals_of(np.clip(speech(level=0.9), -1, 1), RATE).clipped > 10
-    for cut in (speech()[:RATE // 2], speech()[RATE // 2:]):
+    for cut in (speech()[: RATE // 2], speech()[RATE // 2 :]):
         assert signals_of(cut, RATE).edge > -6, "as loud as the speech"
     paused = np.concatenate((speech(), np.zeros(RATE, np.float32), speech()))
     assert signals_of(paused, RATE).pause == pytest.approx(1.1, abs=0.03)

@@ -54,7 +54,7 @@ def test_a_suspect_chunk_is_spoken_again_with_another_seed_and_the_good_sound_is
     assert not any(problems)
     assert sum(SPOILT in text for text in speaker.spoken) == 3
     assert not any(np.abs(np.frombuffer(sound, np.float32)).max() > 0.9 for sound in sounds(tmp_path))
-    assert checked_job(tmp_path, SpoilingSpeaker(spoilt=9)) == (0, problems)        # nothing is judged again
+    assert checked_job(tmp_path, SpoilingSpeaker(spoilt=9)) == (0, problems)  # nothing is judged again
 
 
 def test_what_stays_doubtful_is_said_and_the_number_of_tries_is_bounded(tmp_path):
@@ -142,7 +142,12 @@ def test_a_chunk_is_judged_by_what_its_lexicon_reads_and_without_commands():
 
 
 def test_a_word_that_the_decoder_skipped_is_named():
-    words = [SpokenWord("The", 0, 0.07), SpokenWord("cloud.", 0.07, 0.6), SpokenWord("How", 0.6, 0.61),
-             SpokenWord("a", 0.61, 0.63), SpokenWord("trouble", 0.63, 0.64, estimated=True),
-             SpokenWord("(note)", 0.64, 0.64)]
+    words = [
+        SpokenWord("The", 0, 0.07),
+        SpokenWord("cloud.", 0.07, 0.6),
+        SpokenWord("How", 0.6, 0.61),
+        SpokenWord("a", 0.61, 0.63),
+        SpokenWord("trouble", 0.63, 0.64, estimated=True),
+        SpokenWord("(note)", 0.64, 0.64),
+    ]
     assert [problem.what for problem in skipped_words(words)] == ["'How' is skipped"]

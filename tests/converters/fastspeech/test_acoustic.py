@@ -69,8 +69,11 @@ def text_inputs(*lengths: int) -> dict[str, np.ndarray]:
 def mel_inputs(symbols: int, *lengths: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(2)
     counts = np.stack([rng.multinomial(length, np.full(symbols, 1 / symbols)) for length in lengths])
-    return {"states": rng.standard_normal((len(lengths), symbols, SMALL.d_model), dtype=np.float32),
-            "alignment": alignment_matrix(counts, max(lengths)), "mask": length_mask(np.array(lengths), max(lengths))}
+    return {
+        "states": rng.standard_normal((len(lengths), symbols, SMALL.d_model), dtype=np.float32),
+        "alignment": alignment_matrix(counts, max(lengths)),
+        "mask": length_mask(np.array(lengths), max(lengths)),
+    }
 
 
 def expected(network: FastSpeech, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -81,14 +84,16 @@ def expected(network: FastSpeech, inputs: dict[str, np.ndarray]) -> np.ndarray:
 def worst(network: FastSpeech, package: Functions) -> float:
     """dB of the worse side, over batches whose rows nearly fill, fill and barely use a bucket."""
     text, mel = text_inputs(1, 24, 17), mel_inputs(20, 64, 3, 33)
-    frames = mel["mask"][:, None].astype(bool)              # outside the mask anything is returned
-    return min(snr_db(expected(network, text), STAGES["text"].packaged(package, "text", text)),
-               snr_db(np.where(frames, expected(network, mel), 0), STAGES["mel"].packaged(package, "mel", mel)))
+    frames = mel["mask"][:, None].astype(bool)  # outside the mask anything is returned
+    return min(
+        snr_db(expected(network, text), STAGES["text"].packaged(package, "text", text)),
+        snr_db(np.where(frames, expected(network, mel), 0), STAGES["mel"].packaged(package, "mel", mel)),
+    )
 
 
-@pytest.mark.parametrize(("style", "arithmetic", "least"), [
-    (FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 50),
-    (HALF, NARROW, 48)])
+@pytest.mark.parametrize(
+    ("style", "arithmetic", "least"), [(FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 50), (HALF, NARROW, 48)]
+)
 def test_both_sides_equal_the_references(network, package, style, arithmetic, least):
     assert worst(network, package(style, arithmetic)) >= least
 

@@ -64,9 +64,13 @@ def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packag
     assert max(mel.shape[1] for mel in speech.mels) <= 160
 
 
-@pytest.mark.parametrize(("text", "rate", "fault"), [
-    (LONG, 1.0, r"is \d+ symbols long, and one pass takes at most 60: allow it to be split"),
-    (LONG[:50], 0.5, r"takes \d+ mel frames at speed 0.5, and one pass takes at most 160: allow it to be split")])
+@pytest.mark.parametrize(
+    ("text", "rate", "fault"),
+    [
+        (LONG, 1.0, r"is \d+ symbols long, and one pass takes at most 60: allow it to be split"),
+        (LONG[:50], 0.5, r"takes \d+ mel frames at speed 0.5, and one pass takes at most 160: allow it to be split"),
+    ],
+)
 def test_a_text_that_must_not_be_split_is_refused_with_the_numbers(packaged, text, rate, fault):
     with pytest.raises(UserError, match=fault):
         synthesizer(packaged, "mil").speak(text, speed=rate, settings=FastSpeechSettings(split=None))
@@ -81,7 +85,7 @@ def test_onnx_keeps_batches(packaged):
         ids[row, :length], mask[row, :length] = rng.integers(1, SMALL.embeddings, length), 1
     together = backend.run("text", ids=ids, mask=mask)
     for row, length in enumerate(lengths):
-        alone = backend.run("text", ids=ids[row:row + 1, :length], mask=mask[row:row + 1, :length])
+        alone = backend.run("text", ids=ids[row : row + 1, :length], mask=mask[row : row + 1, :length])
         assert np.abs(together[row, :length] - alone[0]).max() <= 5e-6
 
 
@@ -89,8 +93,11 @@ def test_onnx_graphs_name_their_axes_and_share_one_table_of_positions(packaged):
     package = next(package for package in packaged.onnx_packages if package.network == "fastspeech")
     folder = packaged.path / package.path
     assert input_axes(folder / "text.onnx") == {"ids": ["batch", "symbols"], "mask": ["batch", "symbols"]}
-    assert input_axes(folder / "mel.onnx") == {"states": ["batch", "symbols", SMALL.d_model],
-                                               "alignment": ["batch", "symbols", "frames"], "mask": ["batch", "frames"]}
+    assert input_axes(folder / "mel.onnx") == {
+        "states": ["batch", "symbols", SMALL.d_model],
+        "alignment": ["batch", "symbols", "frames"],
+        "mask": ["batch", "frames"],
+    }
     tables = []
     for kind in ("text", "mel"):
         stored = onnx.load(folder / f"{kind}.onnx", load_external_data=False).graph.initializer
@@ -107,8 +114,11 @@ def test_every_length_of_a_tensorrt_engine_has_positions(packaged):
     shapes = {"states": (3, 50, SMALL.d_model), "alignment": (3, 50, 190), "mask": (3, 190)}
     profile = shape_profile(input_axes(path), shapes)
     assert profile["trt_profile_max_shapes"] == f"states:4x64x{SMALL.d_model},alignment:4x64x256,mask:4x256"
-    table = next(tensor for tensor in onnx.load(path, load_external_data=False).graph.initializer
-                 if tensor.name.endswith("positions.table"))
+    table = next(
+        tensor
+        for tensor in onnx.load(path, load_external_data=False).graph.initializer
+        if tensor.name.endswith("positions.table")
+    )
     assert table.dims[0] >= 256
 
 
@@ -122,23 +132,41 @@ def test_speech_on_engines_of_some_ranges_is_split_to_fit_them_and_not_cut_off(p
         return session_loader(DEVICES["cpu"])(SessionKey(key.path))
 
     ranges = TensorRTOptions(engine_symbols=(16, 40), engine_frames=(64, 128), engine_batch=2)
-    backend = OnnxBackend(packaged, replace(DEVICES["tensorrt"], memory="cpu"), load_backend("torch:cpu", packaged),
-                          load=load, machine="a GPU", options=ranges)
+    backend = OnnxBackend(
+        packaged,
+        replace(DEVICES["tensorrt"], memory="cpu"),
+        load_backend("torch:cpu", packaged),
+        load=load,
+        machine="a GPU",
+        options=ranges,
+    )
     on_engines = FastSpeechSynthesizer(packaged, backend)
     assert (on_engines.most_symbols, on_engines.most_frames) == (40, 128)
     speech = on_engines.speak(LONG)
     assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
     assert max(len(durations) for durations in speech.durations) <= 40
     assert snr_db(synthesizer(packaged, "torch:cpu").speak("Yes.").audio, on_engines.speak("Yes.").audio) >= 80
-    assert {shapes for graph, shapes in requested if graph == "text"} == {
-        "ids:6x40,mask:6x40", "ids:2x16,mask:2x16"}, "six chunks in a pass, and one"
+    assert {shapes for graph, shapes in requested if graph == "text"} == {"ids:6x40,mask:6x40", "ids:2x16,mask:2x16"}, (
+        "six chunks in a pass, and one"
+    )
     assert {shapes.rpartition("x")[2] for graph, shapes in requested if graph == "mel"} <= {"64", "128"}
 
 
 def test_the_benchmark_of_engines_calls_both_sides(packaged, tmp_path):
     """On ONNX Runtime's CPU, where no engine is built."""
-    run_benchmarks(["engines", "--bundle", str(packaged.path), "--backend", "onnx:cpu", "--rounds", "1", "-o",
-                    str(tmp_path / "out.json")])
+    run_benchmarks(
+        [
+            "engines",
+            "--bundle",
+            str(packaged.path),
+            "--backend",
+            "onnx:cpu",
+            "--rounds",
+            "1",
+            "-o",
+            str(tmp_path / "out.json"),
+        ]
+    )
     [row] = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert row["what"] == "usual ranges"
     assert row["figures"].keys() == {"first_s", "cached_s", "rebuilt_s"}
@@ -154,37 +182,73 @@ def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, 
         assert function["snr"] >= 90
         assert function["drift"] is None
     inside = {function["function"]: [value["module"] for value in function["values"]] for function in found}
-    text, mel, vocoder = (next(modules for name, modules in inside.items() if name.startswith(kind))
-                          for kind in ("text", "mel", "vocoder"))
-    for path in ("phoneme_side.layer_stack.0.slf_attn", "phoneme_side.layer_stack.1.pos_ffn.w_1",
-                 "length_regulator.duration_predictor.conv1d_2"):
+    text, mel, vocoder = (
+        next(modules for name, modules in inside.items() if name.startswith(kind))
+        for kind in ("text", "mel", "vocoder")
+    )
+    for path in (
+        "phoneme_side.layer_stack.0.slf_attn",
+        "phoneme_side.layer_stack.1.pos_ffn.w_1",
+        "length_regulator.duration_predictor.conv1d_2",
+    ):
         assert path in text
     assert "mel_side.layer_stack.0.pos_ffn.w_2" in mel
     assert {"conv_pre", "ups.1", "resblocks.0"} <= set(vocoder)
 
 
-LAYER = ("slf_attn.linear", "slf_attn.scaled_dot", "slf_attn.residual", "slf_attn.ln", "pos_ffn.conv1", "pos_ffn.conv2",
-         "pos_ffn.residual", "pos_ffn.ln")
+LAYER = (
+    "slf_attn.linear",
+    "slf_attn.scaled_dot",
+    "slf_attn.residual",
+    "slf_attn.ln",
+    "pos_ffn.conv1",
+    "pos_ffn.conv2",
+    "pos_ffn.residual",
+    "pos_ffn.ln",
+)
 
 
 def test_values_inside_onnx_graphs_have_nvidias_names(packaged, tmp_path):
     """All of those that its verify_trt.py compares, apart from ``out.seq_mask``, which the host makes."""
-    assert main(["verify", "--bundle", str(packaged.path), "--against", "onnx:cpu", "--networks", "fastspeech",
-                 "--layers", "--json", str(tmp_path / "out.json")]) == 0
+    assert (
+        main(
+            [
+                "verify",
+                "--bundle",
+                str(packaged.path),
+                "--against",
+                "onnx:cpu",
+                "--networks",
+                "fastspeech",
+                "--layers",
+                "--json",
+                str(tmp_path / "out.json"),
+            ]
+        )
+        == 0
+    )
     values = [value for one in json.loads((tmp_path / "out.json").read_text())["functions"] for value in one["values"]]
     names = {f"act.{side}.{name}" for side in ("phoneme_side", "mel_side") for name in ("add_pos_enc", "seq")}
     for side, layers in (("phoneme_side", SMALL.phoneme_side_n_layer), ("mel_side", SMALL.mel_side_n_layer)):
         blocks = [f"act.{side}.layer_stack.{layer}" for layer in range(layers)]
         names |= {*blocks, *(f"{block}.{name}" for block in blocks for name in LAYER)}
     assert {value["published"] for value in values} - {""} == names | {
-        "act.emb", "act.length_regulator.dur", "act.length_regulator.seq", "out.seq"}
+        "act.emb",
+        "act.length_regulator.dur",
+        "act.length_regulator.seq",
+        "out.seq",
+    }
     assert max(value["error"] for value in values) <= 1e-4
     assert all(value["count"] and not value["outside"] for value in values)
 
 
-@pytest.mark.parametrize(("graph", "weight", "name"), [
-    ("text", "phoneme_side.layer_stack.1.pos_ffn.w_1", "act.phoneme_side.layer_stack.1.pos_ffn.conv1"),
-    ("mel", "mel_side.layer_stack.0.slf_attn.linear", "act.mel_side.layer_stack.0.slf_attn.linear")])
+@pytest.mark.parametrize(
+    ("graph", "weight", "name"),
+    [
+        ("text", "phoneme_side.layer_stack.1.pos_ffn.w_1", "act.phoneme_side.layer_stack.1.pos_ffn.conv1"),
+        ("mel", "mel_side.layer_stack.0.slf_attn.linear", "act.mel_side.layer_stack.0.slf_attn.linear"),
+    ],
+)
 def test_a_changed_weight_of_an_onnx_graph_is_the_first_that_drifts(packaged, tmp_path, capsys, graph, weight, name):
     path = Path(shutil.copytree(packaged.path, tmp_path / "copy"))
     spoil_onnx(path, "packages/fastspeech-fp32.onnx", graph, weight)
@@ -210,8 +274,25 @@ def test_the_default_buckets_cover_the_model(imported):
 def test_only_some_networks(imported, tmp_path):
     """The others run on torch, which the backend's name says."""
     out = tmp_path / "out"
-    assert main(["convert", str(imported.path), "--to", "coreml", "--networks", "vocoder", "--precision", "fp32",
-                 "--buckets", "vocoder=14", "-o", str(out)]) == 0
+    assert (
+        main(
+            [
+                "convert",
+                str(imported.path),
+                "--to",
+                "coreml",
+                "--networks",
+                "vocoder",
+                "--precision",
+                "fp32",
+                "--buckets",
+                "vocoder=14",
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     model = synthesizer(Bundle(out), "mil")
     assert model.backend.name == "mil fp32, on torch: fastspeech"
     assert model.most_symbols == SMALL.max_seq_len

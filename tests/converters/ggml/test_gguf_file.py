@@ -23,16 +23,28 @@ from tests.random_model import random_contents
 
 Type = gguf.GGMLQuantizationType
 # llama.cpp's name of a GPT-2's part → ours, and whether llama.cpp transposes the weight
-PARTS = {"token_embd": ("mel_embedding", False), "position_embd": ("mel_pos_embedding.emb", False),
-         "output_norm": ("gpt.ln_f", False), "output": ("mel_head", False)}
-LAYER_PARTS = {"attn_norm": ("ln_1", False), "attn_qkv": ("attn.c_attn", True), "attn_output": ("attn.c_proj", True),
-               "ffn_norm": ("ln_2", False), "ffn_up": ("mlp.c_fc", True), "ffn_down": ("mlp.c_proj", True)}
-SHORTER = (("relative_pos_embeddings.relative_attention_bias", "relative_bias"),
-           ("conditioning_timestep_integrator", "timestep_integrator"),
-           ("transformer.transformer.attn_layers", "transformer"))
+PARTS = {
+    "token_embd": ("mel_embedding", False),
+    "position_embd": ("mel_pos_embedding.emb", False),
+    "output_norm": ("gpt.ln_f", False),
+    "output": ("mel_head", False),
+}
+LAYER_PARTS = {
+    "attn_norm": ("ln_1", False),
+    "attn_qkv": ("attn.c_attn", True),
+    "attn_output": ("attn.c_proj", True),
+    "ffn_norm": ("ln_2", False),
+    "ffn_up": ("mlp.c_fc", True),
+    "ffn_down": ("mlp.c_proj", True),
+}
+SHORTER = (
+    ("relative_pos_embeddings.relative_attention_bias", "relative_bias"),
+    ("conditioning_timestep_integrator", "timestep_integrator"),
+    ("transformer.transformer.attn_layers", "transformer"),
+)
 # the largest error of a value: of fp16, as a share of the value; of Q8_0, as a share of the largest of its 32, half a
 # step of 1/127 and the rounding of the scale to fp16
-FP16_ERROR, Q8_0_ERROR = 2.0 ** -11, 0.57 / 127
+FP16_ERROR, Q8_0_ERROR = 2.0**-11, 0.57 / 127
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +58,16 @@ def sources(model: Bundle) -> dict[str, np.ndarray]:
     for network in model.networks:
         names = {}
         if network == "autoregressive":
-            parts = PARTS | {f"blk.{layer}.{theirs}": (f"gpt.h.{layer}.{ours}", transposed)
-                             for theirs, (ours, transposed) in LAYER_PARTS.items()
-                             for layer in range(model.config(network).layers)}
-            names = {f"{ours}.{kind}": (f"{theirs}.{kind}", transposed and kind == "weight")
-                     for theirs, (ours, transposed) in parts.items() for kind in ("weight", "bias")}
+            parts = PARTS | {
+                f"blk.{layer}.{theirs}": (f"gpt.h.{layer}.{ours}", transposed)
+                for theirs, (ours, transposed) in LAYER_PARTS.items()
+                for layer in range(model.config(network).layers)
+            }
+            names = {
+                f"{ours}.{kind}": (f"{theirs}.{kind}", transposed and kind == "weight")
+                for theirs, (ours, transposed) in parts.items()
+                for kind in ("weight", "bias")
+            }
         for key, tensor in model.tensors(network).items():
             name, transposed = names.get(key, (f"{network}.{key}", False))
             for long, short in SHORTER:
@@ -71,8 +88,11 @@ def test_every_tensor_reads_back_within_its_rounding(tmp_path, request, name, pr
     wanted = sources(model)
     reader = gguf.GGUFReader(tmp_path / "out.gguf")
     found = {tensor.name: tensor for tensor in reader.tensors}
-    voices = {f"voice.{path.stem}.{part}" for path in (model.voices.glob("*.safetensors") if model.voices else ())
-              for part in ("autoregressive", "diffusion")}
+    voices = {
+        f"voice.{path.stem}.{part}"
+        for path in (model.voices.glob("*.safetensors") if model.voices else ())
+        for part in ("autoregressive", "diffusion")
+    }
     assert found.keys() == wanted.keys() | voices | {"mel_norms"}
     for key, source in wanted.items():
         got, kind = values(found[key]), found[key].tensor_type
@@ -81,12 +101,13 @@ def test_every_tensor_reads_back_within_its_rounding(tmp_path, request, name, pr
         if kind == Type.F32:
             assert not error.any(), key
         elif kind == Type.F16:
-            assert (error <= FP16_ERROR * source + 2.0 ** -25).all(), key
+            assert (error <= FP16_ERROR * source + 2.0**-25).all(), key
         else:
             assert (error.reshape(-1, 32).max(1) <= Q8_0_ERROR * source.reshape(-1, 32).max(1)).all(), key
     types = {tensor.tensor_type for tensor in found.values()}
-    assert types == {"fp32": {Type.F32}, "fp16": {Type.F32, Type.F16},
-                     "q8_0": {Type.F32, Type.F16, Type.Q8_0}}[precision]
+    assert (
+        types == {"fp32": {Type.F32}, "fp16": {Type.F32, Type.F16}, "q8_0": {Type.F32, Type.F16, Type.Q8_0}}[precision]
+    )
     assert found["blk.0.attn_qkv.weight"].tensor_type == {"fp32": Type.F32, "fp16": Type.F16}.get(precision, Type.Q8_0)
 
 
@@ -99,8 +120,9 @@ def test_a_gpt_2_of_llama_cpp_computes_the_decoder(tmp_path):
     tensors = {tensor.name: torch.from_numpy(values(tensor).copy()) for tensor in reader.tensors}
     assert stated["general.architecture"] == "gpt2"
     assert stated["tokenizer.ggml.model"] == "none"
-    width, heads, epsilon = (stated[f"gpt2.{key}"] for key in (
-        "embedding_length", "attention.head_count", "attention.layer_norm_epsilon"))
+    width, heads, epsilon = (
+        stated[f"gpt2.{key}"] for key in ("embedding_length", "attention.head_count", "attention.layer_norm_epsilon")
+    )
     assert tensors["token_embd.weight"].shape == (stated["gpt2.vocab_size"], width)
     assert tensors["position_embd.weight"].shape == (stated["gpt2.context_length"], width)
 
@@ -111,7 +133,7 @@ def test_a_gpt_2_of_llama_cpp_computes_the_decoder(tmp_path):
         return F.linear(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
 
     codes = torch.tensor([1024, 3, 14, 15, 92, 65])
-    embedded = x = tensors["token_embd.weight"][codes] + tensors["position_embd.weight"][:len(codes)]
+    embedded = x = tensors["token_embd.weight"][codes] + tensors["position_embd.weight"][: len(codes)]
     for layer in range(stated["gpt2.block_count"]):
         at = f"blk.{layer}"
         joined = linear(norm(x, f"{at}.attn_norm"), f"{at}.attn_qkv")
@@ -123,8 +145,9 @@ def test_a_gpt_2_of_llama_cpp_computes_the_decoder(tmp_path):
     logits = linear(norm(norm(x, "output_norm"), "autoregressive.final_norm"), "output")
 
     network = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
-    network.load_state_dict({key: tensor.float() for key, tensor in expanded(
-        model.tensors("autoregressive")).items()}, assign=True)
+    network.load_state_dict(
+        {key: tensor.float() for key, tensor in expanded(model.tensors("autoregressive")).items()}, assign=True
+    )
     with torch.inference_mode():
         torch.testing.assert_close(logits, network.logits(network(embedded[None]))[0], rtol=1e-4, atol=1e-4)
 
@@ -147,15 +170,24 @@ def test_metadata_and_voices_are_those_of_the_model(tmp_path):
 
 
 def test_names_are_unique_and_short_enough_for_ggml_at_the_official_sizes():
-    names = [tensor.name for network in NETWORKS.values()
-             for tensor in gguf_tensors(network.name, network.official(), "q8_0")]
+    names = [
+        tensor.name
+        for network in NETWORKS.values()
+        for tensor in gguf_tensors(network.name, network.official(), "q8_0")
+    ]
     assert len(names) == len(set(names))
     assert max(map(len, names)) <= NAME_BYTES
 
 
-@pytest.mark.parametrize(("value", "precision", "reason"), [
-    (np.nan, "fp32", "NaN"), (np.inf, "q8_0", "NaN or infinite"), (1e6, "fp16", "beyond the range of fp16"),
-    (1e6, "q8_0", "beyond the range of fp16")])
+@pytest.mark.parametrize(
+    ("value", "precision", "reason"),
+    [
+        (np.nan, "fp32", "NaN"),
+        (np.inf, "q8_0", "NaN or infinite"),
+        (1e6, "fp16", "beyond the range of fp16"),
+        (1e6, "q8_0", "beyond the range of fp16"),
+    ],
+)
 def test_an_invalid_value_is_named_and_nothing_is_written(tmp_path, monkeypatch, random_fp32, value, precision, reason):
     tensors = random_fp32.tensors("autoregressive")
     tensors["gpt.h.1.attn.c_attn.weight"][3, 5] = value

@@ -43,7 +43,7 @@ def load(path: Path, known: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]
         count, length, kind = struct.unpack_from("<3i", data, at)
         axes = struct.unpack_from(f"<{count}i", data, at + 12)
         at += 12 + 4 * count
-        name = data[at:at + length].decode()
+        name = data[at : at + length].decode()
         at += length
         assert name in known
         assert kind == 0
@@ -88,9 +88,12 @@ def test_the_command_writes_the_embedded_model_exactly(tmp_path, capsys):
     voice = load_voice(model.voices / "michael.safetensors")
     for network, file in FILES.items():
         found = load(folder / file, registered(file, DEMO_LAYERS))
-        sources = {key.replace("gpt.", "inference_model.transformer.").replace(
-            "final_norm.", "inference_model.lm_head.0.").replace("mel_head.", "inference_model.lm_head.1."): tensor
-                   for key, tensor in model.tensors(network).items()}
+        sources = {
+            key.replace("gpt.", "inference_model.transformer.")
+            .replace("final_norm.", "inference_model.lm_head.0.")
+            .replace("mel_head.", "inference_model.lm_head.1."): tensor
+            for key, tensor in model.tensors(network).items()
+        }
         if network == "diffusion":
             np.testing.assert_array_equal(found.pop("diffusion_conditioning_latent"), voice.diffusion)
         assert found.keys() == sources.keys()
@@ -103,8 +106,13 @@ def test_the_command_writes_the_embedded_model_exactly(tmp_path, capsys):
 def test_a_fault_in_the_last_network_leaves_no_file_and_others_alone(tmp_path, monkeypatch):
     model = Bundle(random_model().path)
     tensors = model.tensors
-    monkeypatch.setattr(model, "tensors", lambda network: tensors(network) | (
-        {"conv_pre.bias": torch.full((4,), torch.nan)} if network == "univnet" else {}))
+    monkeypatch.setattr(
+        model,
+        "tensors",
+        lambda network: (
+            tensors(network) | ({"conv_pre.bias": torch.full((4,), torch.nan)} if network == "univnet" else {})
+        ),
+    )
     voice = Voice(*(np.zeros((1, width), np.float32) for width in model.widths), "none")
     (tmp_path / "mol.bin").write_bytes(b"precious")
     with pytest.raises(UserError, match=r"univnet: conv_pre\.bias has NaN"):

@@ -18,7 +18,7 @@ from tests.conversions import converted
 
 BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}
 TEXT = "Hello there. How are you?"
-FP16_MEL_DB = 36        # of logarithmic mels; 42 reached when every operation is rounded
+FP16_MEL_DB = 36  # of logarithmic mels; 42 reached when every operation is rounded
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,9 @@ def packaged(shared: Path) -> Bundle:
 
 @pytest.mark.parametrize("engine", ["mil", "onnx:cpu"])
 def test_speech_is_that_of_torch(packaged, engine):
-    expected, speech = (HibariSynthesizer(packaged, load_backend(backend, packaged)).speak(TEXT)
-                        for backend in ("torch:cpu", engine))
+    expected, speech = (
+        HibariSynthesizer(packaged, load_backend(backend, packaged)).speak(TEXT) for backend in ("torch:cpu", engine)
+    )
     assert [durations.tolist() for durations in speech.durations] == [found.tolist() for found in expected.durations]
     assert snr_db(expected.audio, speech.audio) >= 50
 
@@ -39,8 +40,10 @@ def test_speech_is_that_of_torch(packaged, engine):
 def test_speech_in_fp16_is_that_of_torch(shared):
     """As a Mac converts it, with and without rounding of every operation; samples move with the summed pitch."""
     model = converted(shared, open_model("heart"), [CoreMLOptions(buckets=BUCKETS)])
-    expected, speech, rounded = (HibariSynthesizer(model, load_backend(backend, model)).speak(TEXT)
-                                 for backend in ("torch:cpu", "mil", "mil:fp16"))
+    expected, speech, rounded = (
+        HibariSynthesizer(model, load_backend(backend, model)).speak(TEXT)
+        for backend in ("torch:cpu", "mil", "mil:fp16")
+    )
     assert {package.precision for package in model.packages} == {"fp16"}
     for found in (speech, rounded):
         assert [one.tolist() for one in found.durations] == [one.tolist() for one in expected.durations]
@@ -48,8 +51,21 @@ def test_speech_in_fp16_is_that_of_torch(shared):
 
 
 def test_values_inside_onnx_graphs_are_those_of_the_modules(packaged, tmp_path):
-    assert main(["verify", "--bundle", str(packaged.path), "--against", "onnx:cpu", "--layers", "--json",
-                 str(tmp_path / "out.json")]) == 0
+    assert (
+        main(
+            [
+                "verify",
+                "--bundle",
+                str(packaged.path),
+                "--against",
+                "onnx:cpu",
+                "--layers",
+                "--json",
+                str(tmp_path / "out.json"),
+            ]
+        )
+        == 0
+    )
     for one in json.loads((tmp_path / "out.json").read_text())["functions"]:
-        published = one["package"].endswith("int8")      # its outputs alone are compared
+        published = one["package"].endswith("int8")  # its outputs alone are compared
         assert (one["passed"], one["drift"], len(one["values"]) > 20) == (True, None, not published)

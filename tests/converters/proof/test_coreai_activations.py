@@ -19,7 +19,7 @@ def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tm
     call = FunctionCall({"x": X}, state, "ALL")
     runtime = CoreAIRuntime(values=True)
     source = interpreted(runtime)
-    for _ in range(2):          # the call's state is not changed
+    for _ in range(2):  # the call's state is not changed
         expected = list(interpreted(MilRuntime())(path, "main", call))
         actual = list(source(path, "main", call))
         assert [part[:2] for part in actual] == [part[:2] for part in expected]

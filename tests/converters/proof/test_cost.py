@@ -30,18 +30,36 @@ def weight(*shape: int) -> np.ndarray:
 
 PRODUCTS = {
     # inputs, body, FLOPs: 2 for each multiplication and addition
-    "conv": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv(x=x, weight=weight(6, 8, 1, 3), pad_type="valid"),
-             2 * 6 * 8 * 3 * 8),
-    "grouped": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv(x=x, weight=weight(8, 1, 1, 3), groups=8, pad_type="same"),
-                2 * 8 * 1 * 3 * 10),
-    "transposed": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv_transpose(x=x, weight=weight(8, 4, 1, 2), strides=[1, 2],
-                                                                     pad_type="valid"), 2 * 8 * 4 * 2 * 10),
-    "matmul": ({"x": (1, 3, 5, 7), "z": (1, 3, 5, 11)}, lambda x, z: mb.matmul(x=x, y=z, transpose_x=True),
-               2 * 3 * 7 * 5 * 11),
-    "einsum": ({"x": (1, 4, 1, 6), "z": (1, 6, 1, 9)},
-               lambda x, z: mb.einsum(values=(x, z), equation="bkhc,bchq->bkhq"), 2 * 4 * 6 * 9),
-    "attention": ({"x": (1, 2, 5, 8), "z": (1, 2, 7, 8)},
-                  lambda x, z: mb.scaled_dot_product_attention(query=x, key=z, value=z), 2 * 2 * 5 * 7 * (8 + 8)),
+    "conv": (
+        {"x": (1, 8, 1, 10)},
+        lambda x: mb.conv(x=x, weight=weight(6, 8, 1, 3), pad_type="valid"),
+        2 * 6 * 8 * 3 * 8,
+    ),
+    "grouped": (
+        {"x": (1, 8, 1, 10)},
+        lambda x: mb.conv(x=x, weight=weight(8, 1, 1, 3), groups=8, pad_type="same"),
+        2 * 8 * 1 * 3 * 10,
+    ),
+    "transposed": (
+        {"x": (1, 8, 1, 10)},
+        lambda x: mb.conv_transpose(x=x, weight=weight(8, 4, 1, 2), strides=[1, 2], pad_type="valid"),
+        2 * 8 * 4 * 2 * 10,
+    ),
+    "matmul": (
+        {"x": (1, 3, 5, 7), "z": (1, 3, 5, 11)},
+        lambda x, z: mb.matmul(x=x, y=z, transpose_x=True),
+        2 * 3 * 7 * 5 * 11,
+    ),
+    "einsum": (
+        {"x": (1, 4, 1, 6), "z": (1, 6, 1, 9)},
+        lambda x, z: mb.einsum(values=(x, z), equation="bkhc,bchq->bkhq"),
+        2 * 4 * 6 * 9,
+    ),
+    "attention": (
+        {"x": (1, 2, 5, 8), "z": (1, 2, 7, 8)},
+        lambda x, z: mb.scaled_dot_product_attention(query=x, key=z, value=z),
+        2 * 2 * 5 * 7 * (8 + 8),
+    ),
 }
 
 
@@ -78,10 +96,14 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
     """Bytes of weights, of cache read and written, and FLOPs of a step in fp16, by hand."""
     D, layers = config.model_dim, config.layers
     matrices = layers * 12 * D * D + vocabulary * D
-    others = layers * 13 * D + 4 * D + vocabulary       # biases: 3, 1, 4 and 1 D; norms: 4 D; two last norms; head
+    others = layers * 13 * D + 4 * D + vocabulary  # biases: 3, 1, 4 and 1 D; norms: 4 D; two last norms; head
     attention = layers * 2 * 2 * D * columns * (slots + columns)
-    return (2 * (matrices + others), 2 * 2 * layers * D * slots, 2 * 2 * layers * D * columns,
-            2 * matrices * columns + attention)
+    return (
+        2 * (matrices + others),
+        2 * 2 * layers * D * slots,
+        2 * 2 * layers * D * columns,
+        2 * matrices * columns + attention,
+    )
 
 
 @pytest.mark.parametrize("cache", ["io", "state"])
@@ -94,8 +116,9 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     weights, read, written, flops = decoder(network.config, network.config.number_mel_codes, 16, slots)
     assert (counted.weights, counted.cache_read) == (weights, read)
     assert (counted.cache_written, counted.flops) == (written, flops)
-    handed_over = sum(type.size for types in (package.function().inputs, package.function().outputs)
-                      for type in types.values())
+    handed_over = sum(
+        type.size for types in (package.function().inputs, package.function().outputs) for type in types.values()
+    )
     assert counted.converted == 6 * handed_over
     assert counted.rewritten == 0
     assert counted.large == 0
@@ -128,8 +151,10 @@ def test_a_state_that_the_graph_rewrites_costs_all_of_it(tmp_path):
     def body(x, total):
         total = mb.coreml_update_state(state=total, value=mb.add(x=mb.read_state(input=total), y=x))
         return {"y": mb.exp(x=total)}
-    graph = CoreMLGraph("state", {}, {"x": (1, 8, 1, 64)}, lambda style, **values: body(**values),
-                        {"total": (1, 8, 1, 64)})
+
+    graph = CoreMLGraph(
+        "state", {}, {"x": (1, 8, 1, 64)}, lambda style, **values: body(**values), {"total": (1, 8, 1, 64)}
+    )
     graph.build(Style()).save(str(tmp_path / "state.mlpackage"))
     counted = cost.cost(Package(tmp_path / "state.mlpackage"))
     assert (counted.cache_written, counted.rewritten) == (1024, 1024)
@@ -139,6 +164,7 @@ def test_a_state_that_the_graph_rewrites_costs_all_of_it(tmp_path):
 def test_values_above_two_megabytes_count_twice(tmp_path):
     def body(x):
         return {"y": mb.reduce_sum(x=mb.exp(x=mb.tile(x=x, reps=[1, 8, 1, 256])), axes=[3], keep_dims=True)}
+
     package = saved(tmp_path, body, x=(1, 8, 1, 64))
     counted = cost.cost(package)
     assert counted.large == 2 * (2 * 64 * 64 * 256)
@@ -147,15 +173,18 @@ def test_values_above_two_megabytes_count_twice(tmp_path):
 
 # Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design
 # of the decoder: at 60 GB/s (here: 60.9) and 126.4 GB/s.
-TABLE = {("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079}, ("M1", "4-bit"): {1: 260, 8: 1065, 16: 1367, 32: 1593},
-         ("M4 Pro", "fp16"): {1: 157, 8: 984, 16: 1580, 32: 2266}}
+TABLE = {
+    ("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079},
+    ("M1", "4-bit"): {1: 260, 8: 1065, 16: 1367, 32: 1593},
+    ("M4 Pro", "fp16"): {1: 157, 8: 984, 16: 1580, 32: 2266},
+}
 
 
 @pytest.mark.parametrize(("chip", "precision"), TABLE)
 def test_the_roofline_gives_the_table_of_the_design(chip, precision):
     for lanes, tokens in TABLE[chip, precision].items():
         weights, read, _, flops = decoder(UnifiedVoiceConfig(), 8194, lanes, 256 * lanes)
-        weights = 199e6 if precision == "4-bit" else weights            # bytes of the stored package
+        weights = 199e6 if precision == "4-bit" else weights  # bytes of the stored package
         seconds, bound = cost.estimate(weights + read, flops, CHIPS[chip], dispatch=0)
         assert lanes / seconds == pytest.approx(tokens, rel=0.02)
         assert bound == "bandwidth"

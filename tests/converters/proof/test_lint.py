@@ -19,6 +19,7 @@ KERNEL = np.random.default_rng(0).standard_normal((8, 8, 1, 3)).astype(np.float1
 
 def saved(tmp_path, body, states=None, style=None, **inputs) -> Package:
     """A package of one function; ``body(**values)`` returns its only output, or its outputs by name."""
+
     def outputs(_, **inputs):
         result = body(**inputs)
         return result if isinstance(result, dict) else {"y": result}
@@ -56,8 +57,9 @@ def with_logic(x):
 def recurrent(x):
     weights = np.ones((4, 64), np.float16), np.ones((4, 1), np.float16)
     h = np.zeros((1, 1), np.float16)
-    return mb.lstm(x=mb.reshape(x=x, shape=(8, 1, 64)), initial_h=h, initial_c=h, weight_ih=weights[0],
-                   weight_hh=weights[1])[0]
+    return mb.lstm(
+        x=mb.reshape(x=x, shape=(8, 1, 64)), initial_h=h, initial_c=h, weight_ih=weights[0], weight_hh=weights[1]
+    )[0]
 
 
 def fused(x):
@@ -91,13 +93,19 @@ GRAPHS = {
     "recurrent": (recurrent, {"lstm"}),
     "fused-attention": (fused, {"scaled_dot_product_attention"}),
     "fp32": (wide, {"cast", "exp"}),
-    "dimension": (lambda x: mb.concat(values=[mb.tile(x=x, reps=[1, 1, 1, 256]), mb.reduce_sum(
-        x=x, axes=[3], keep_dims=True)], axis=3), {"concat"}),
+    "dimension": (
+        lambda x: mb.concat(
+            values=[mb.tile(x=x, reps=[1, 1, 1, 256]), mb.reduce_sum(x=x, axes=[3], keep_dims=True)], axis=3
+        ),
+        {"concat"},
+    ),
     "singleton-width": (lambda x: mb.reduce_sum(x=x, axes=[3], keep_dims=True), {"reduce_sum"}),
     "kernel-width": (lambda x: conv(x, np.ones((8, 8, 1, 14), np.float16)), {"conv"}),
     "dilation": (lambda x: conv(x, dilations=[1, 2]), {"conv"}),
-    "upsample": (lambda x: mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=3),
-                 {"upsample_nearest_neighbor"}),
+    "upsample": (
+        lambda x: mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=3),
+        {"upsample_nearest_neighbor"},
+    ),
     "odd-stride": (transposed_conv, {"conv_transpose"}),
     "sin-cos": (lambda x: mb.add(x=mb.sin(x=x), y=mb.cos(x=x)), {"sin", "cos"}),
     "reflection": (lambda x: mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 3, 3], mode="reflect"), {"pad"}),
@@ -123,6 +131,7 @@ def test_a_clean_graph_is_not_reported(tmp_path):
         x = mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=2)
         x = mb.slice_by_index(x=x, begin=(0, 4, 0, 0), end=(1, 8, 1, 96))
         return mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 0, 32], mode="constant", constant_val=np.float16(0))
+
     assert broken(saved(tmp_path, body)) == {}
 
 
@@ -130,12 +139,15 @@ def test_a_clean_graph_is_not_reported(tmp_path):
 def test_a_state_of_an_odd_width_is_reported(tmp_path, width, reported):
     def body(x, total):
         return {"y": mb.coreml_update_state(state=total, value=mb.exp(x=mb.read_state(input=total))), "z": mb.exp(x=x)}
+
     package = saved(tmp_path, body, {"total": (1, 8, 1, width)}, x=X)
     assert ("state-width" in broken(package)) == reported
 
 
-@pytest.mark.parametrize(("shape", "reported"), [((1, 65536, 1, 1), False), ((1, 65537, 1, 1), True),
-                                                 ((1, 1, 1, 16384), False), ((1, 1, 16385, 1), True)])
+@pytest.mark.parametrize(
+    ("shape", "reported"),
+    [((1, 65536, 1, 1), False), ((1, 65537, 1, 1), True), ((1, 1, 1, 16384), False), ((1, 1, 16385, 1), True)],
+)
 def test_channels_may_be_more_than_columns(tmp_path, shape, reported):
     found = broken(saved(tmp_path, lambda x: mb.exp(x=x), x=shape))
     assert ("dimension" in found) == reported
@@ -146,9 +158,14 @@ def test_rules_have_unique_ids_and_a_source():
     assert all(re.fullmatch(r"\w.*: https://\S+", rule.source) for rule in RULES)
 
 
-@pytest.mark.parametrize(("input", "rule"), [
-    (TensorType((1, 8, 1, -1), "fp16"), "dynamic-shape"), (TensorType(X, "int32"), "integer-io"),
-    (TensorType(X, "bool"), "integer-io")])
+@pytest.mark.parametrize(
+    ("input", "rule"),
+    [
+        (TensorType((1, 8, 1, -1), "fp16"), "dynamic-shape"),
+        (TensorType(X, "int32"), "integer-io"),
+        (TensorType(X, "bool"), "integer-io"),
+    ],
+)
 def test_open_dimensions_integers_and_booleans_are_refused_as_inputs(tmp_path, input, rule):
     package = saved(tmp_path, lambda x: mb.exp(x=x))
     package.functions["main"] = dataclasses.replace(package.functions["main"], inputs={"x": input})
@@ -168,6 +185,7 @@ def test_a_third_state_is_one_too_many(tmp_path):
             x = mb.add(x=x, y=mb.read_state(input=state))
             mb.coreml_update_state(state=state, value=x)
         return x
+
     for count, rule in ((2, set()), (3, {"states"})):
         states = {f"s{number}": X for number in range(count)}
         assert set(broken(saved(tmp_path, body, states, x=X))) == rule
@@ -178,6 +196,7 @@ def test_a_slice_at_a_computed_index_is_reported(tmp_path):
         begin = mb.cast(x=mb.reshape(x=mb.reduce_max(x=x, axes=[0, 1, 2, 3]), shape=(1,)), dtype="int32")
         begin = mb.concat(values=[np.zeros(3, np.int32), begin], axis=0)
         return mb.slice_by_size(x=x, begin=begin, size=(1, 8, 1, 32))
+
     assert "computed-slice" in broken(saved(tmp_path, body))
 
 
@@ -225,6 +244,7 @@ def test_compressed_weights_are_distinguished(tmp_path):
         def with_scales(x):
             weight = mb.constexpr_blockwise_shift_scale(data=codes, scale=np.full(scales, 0.1, np.float16))
             return mb.conv(x=x, weight=weight, pad_type="valid")
+
         return with_scales
 
     by_channel, by_block = (broken(saved(tmp_path, body(scales))) for scales in ((8, 1, 1, 1), (8, 2, 1, 1)))
@@ -241,6 +261,7 @@ def test_a_record_counts_violations_and_shows_the_first(tmp_path):
         part = mb.slice_by_index(x=x, begin=(0, 0, 0, 0), end=(1, 2, 1, 64))
         eight, two = (mb.reduce_sum(x=values, axes=[3], keep_dims=True) for values in (x, part))
         return mb.add(x=eight, y=mb.reduce_sum(x=two, axes=[1], keep_dims=True))
+
     found = broken(saved(tmp_path, body))["singleton-width"]
     assert found.ops == {"reduce_sum": 2, "add": 1}, "a single value is exempt"
     record = json.loads(json.dumps(found.record()))

@@ -17,7 +17,7 @@ from tests.random_model import write_random_bundle
 from tests.small_bundle import record_again, spoil_onnx
 
 BLOCK = ["ln_1", "attn.c_attn", "attn.c_proj", "attn", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj", "mlp"]
-FP32_DB = 85            # of any value inside a float32 graph
+FP32_DB = 85  # of any value inside a float32 graph
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,14 @@ def test_each_module_of_the_decoder_and_of_the_denoiser_is_compared(bundle, tmp_
         assert set(modules) >= inside | {"gpt.ln_f", "final_norm"}
         assert modules.index("gpt.h.0.mlp.c_fc") < modules.index("gpt.h.0.mlp") < modules.index("gpt.h.1.ln_1")
     denoiser = {value["module"] for value in found["diffusion-fp32/denoise"]["values"]}
-    assert denoiser >= {"integrating_conv", "layers.0.resblk.in_layers.2",
-                        "layers.0.attn.qkv", "layers.1.attn.proj_out", "layers.4", "out.2"}
+    assert denoiser >= {
+        "integrating_conv",
+        "layers.0.resblk.in_layers.2",
+        "layers.0.attn.qkv",
+        "layers.1.attn.proj_out",
+        "layers.4",
+        "out.2",
+    }
     for name, one in found.items():
         assert one["passed"]
         if name.partition("/")[0].endswith("fp32"):
@@ -51,9 +57,15 @@ def test_each_module_of_the_decoder_and_of_the_denoiser_is_compared(bundle, tmp_
             assert min(value["snr"] for value in one["values"]) >= FP32_DB
 
 
-@pytest.mark.parametrize(("network", "graph", "weight"), [
-    ("autoregressive", "prefill", "gpt.h.1.mlp.c_fc"), ("autoregressive", "step", "gpt.h.2.attn.c_attn"),
-    ("autoregressive", "step", "mel_head"), ("diffusion", "denoise", "layers.1.resblk.out_layers.3")])
+@pytest.mark.parametrize(
+    ("network", "graph", "weight"),
+    [
+        ("autoregressive", "prefill", "gpt.h.1.mlp.c_fc"),
+        ("autoregressive", "step", "gpt.h.2.attn.c_attn"),
+        ("autoregressive", "step", "mel_head"),
+        ("diffusion", "denoise", "layers.1.resblk.out_layers.3"),
+    ],
+)
 def test_a_changed_weight_is_the_first_that_drifts(bundle, tmp_path, capsys, network, graph, weight):
     path = Path(shutil.copytree(bundle.path, tmp_path / "copy"))
     spoil_onnx(path, f"packages/{network}-fp32.onnx", graph, weight)
@@ -68,8 +80,19 @@ def test_a_changed_weight_is_the_first_that_drifts(bundle, tmp_path, capsys, net
 
 def test_the_numbers_are_those_of_the_arrays_that_are_kept_and_shown(bundle, tmp_path, capsys):
     dump = tmp_path / "values.npz"
-    found = verified(bundle.path, tmp_path, "--networks", "diffusion", "--function", "denoise", "--tolerance", "1e-6",
-                     "--dump", str(dump), "--show")["diffusion-fp32/denoise"]
+    found = verified(
+        bundle.path,
+        tmp_path,
+        "--networks",
+        "diffusion",
+        "--function",
+        "denoise",
+        "--tolerance",
+        "1e-6",
+        "--dump",
+        str(dump),
+        "--show",
+    )["diffusion-fp32/denoise"]
     kept, out = np.load(dump), capsys.readouterr().out
     assert len(kept.files) == 2 * len(found["values"])
     for value in found["values"]:

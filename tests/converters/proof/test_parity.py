@@ -30,18 +30,25 @@ from tests.small_bundle import write_small_bundle
 
 # network, kind, precision → threshold with fp32 maths, and with fp16 rounding
 THRESHOLDS = [
-    ("autoregressive", "step", "fp32", 100, 100), ("autoregressive", "step", "fp16", 60, 46),
-    ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "store", "fp32", 60, 60),
-    ("autoregressive", "state", "fp16", 60, 46), ("autoregressive", "step", "8bit", 26, 26),
-    ("autoregressive", "step", "6bit", 15, 15), ("autoregressive", "step", "4bit", 8, 8),
+    ("autoregressive", "step", "fp32", 100, 100),
+    ("autoregressive", "step", "fp16", 60, 46),
+    ("autoregressive", "state", "fp32", 60, 60),
+    ("autoregressive", "store", "fp32", 60, 60),
+    ("autoregressive", "state", "fp16", 60, 46),
+    ("autoregressive", "step", "8bit", 26, 26),
+    ("autoregressive", "step", "6bit", 15, 15),
+    ("autoregressive", "step", "4bit", 8, 8),
     ("diffusion", "denoise", "fp16", 72, 50),
-    ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50), ("hifigan", "hifigan", "fp16", 60, 41),
-    ("univnet", "univnet", "fp32", 100, 100)]
+    ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50),
+    ("hifigan", "hifigan", "fp16", 60, 41),
+    ("univnet", "univnet", "fp32", 100, 100),
+]
 
 
 def package(network: str, kind: str, precision: str, format: str = "coreml") -> PackageRecord:
-    return PackageRecord(network, precision, f"packages/{network}", [], {"main": FunctionRecord(kind, {}, {})},
-                         format=format)
+    return PackageRecord(
+        network, precision, f"packages/{network}", [], {"main": FunctionRecord(kind, {}, {})}, format=format
+    )
 
 
 @pytest.mark.parametrize(("network", "kind", "precision", "maths", "rounding"), THRESHOLDS)
@@ -85,9 +92,13 @@ def test_the_mean_is_that_of_the_noise():
 
 # ONNX
 
-ONNX_THRESHOLDS = [("autoregressive", "step", "fp32", 90), ("autoregressive", "step", "fp16", 45),
-                   ("autoregressive", "step", "int8", 20), ("autoregressive", "step", "int4", 8),
-                   ("univnet", "univnet", "fp32", 80)]
+ONNX_THRESHOLDS = [
+    ("autoregressive", "step", "fp32", 90),
+    ("autoregressive", "step", "fp16", 45),
+    ("autoregressive", "step", "int8", 20),
+    ("autoregressive", "step", "int4", 8),
+    ("univnet", "univnet", "fp32", 80),
+]
 
 
 def check_onnx(record: PackageRecord, snr: float, error: float) -> None:
@@ -146,8 +157,9 @@ def model():
 
 def test_a_prefill_that_stores_wrong_keys_is_noticed(model):
     backend = reference_backend(model, keep=True)
-    expected, actual = (prefill(each, model, {"columns": 24}, np.random.default_rng(0))
-                        for each in (backend, WithoutKeys(backend)))
+    expected, actual = (
+        prefill(each, model, {"columns": 24}, np.random.default_rng(0)) for each in (backend, WithoutKeys(backend))
+    )
     same = [np.allclose(*pair, atol=0.01) for pair in zip(expected, actual, strict=True)]
     assert same == [True] * 6 + [False] * 2 + [True] * 2
 

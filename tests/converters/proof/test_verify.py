@@ -77,23 +77,46 @@ def test_sound_packages_pass(inside):
 GPT = ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]
 
 
-@pytest.mark.parametrize(("function", "count", "modules"), [
-    ("prefill_32", 21, GPT), ("step_2_64", 21, GPT), ("state_2_64_64", 21, GPT), ("store_32_64", 0, []),
-    ("clvp_text_32", 6, ["text_transformer.transformer.attn_layers.layers.3.1", "text_transformer.transformer.norm",
-                         "to_text_latent"]),
-    ("clvp_speech_32", 6, ["speech_transformer.transformer.attn_layers.layers.0.1", "to_speech_latent"]),
-    ("diffusion_conditioning_401", 8, [*"0123456", "(the network)"]),
-    ("ar_random", 6, ["layers.0", "layers.4", "(the network)"]),
-    ("hifigan_14_14", 20, ["conv_pre", "cond_layer", "ups.3", "resblocks.11", "conv_post", "(the network)"]),
-    ("univnet_14_17", 41, ["conv_pre", "res_stack.0.convt_pre.1", "res_stack.1.kernel_predictor.residual_convs.2.3",
-                           "res_stack.2.conv_blocks.3.1", "res_stack.2", "conv_post.1"]),
-])
+@pytest.mark.parametrize(
+    ("function", "count", "modules"),
+    [
+        ("prefill_32", 21, GPT),
+        ("step_2_64", 21, GPT),
+        ("state_2_64_64", 21, GPT),
+        ("store_32_64", 0, []),
+        (
+            "clvp_text_32",
+            6,
+            [
+                "text_transformer.transformer.attn_layers.layers.3.1",
+                "text_transformer.transformer.norm",
+                "to_text_latent",
+            ],
+        ),
+        ("clvp_speech_32", 6, ["speech_transformer.transformer.attn_layers.layers.0.1", "to_speech_latent"]),
+        ("diffusion_conditioning_401", 8, [*"0123456", "(the network)"]),
+        ("ar_random", 6, ["layers.0", "layers.4", "(the network)"]),
+        ("hifigan_14_14", 20, ["conv_pre", "cond_layer", "ups.3", "resblocks.11", "conv_post", "(the network)"]),
+        (
+            "univnet_14_17",
+            41,
+            [
+                "conv_pre",
+                "res_stack.0.convt_pre.1",
+                "res_stack.1.kernel_predictor.residual_convs.2.3",
+                "res_stack.2.conv_blocks.3.1",
+                "res_stack.2",
+                "conv_post.1",
+            ],
+        ),
+    ],
+)
 def test_values_equal_the_outputs_of_the_modules_they_are_named_after(inside, function, count, modules):
     found = {value.module: value for value in inside[function].values}
     assert len(inside[function].values) == count
     for module in modules:
         assert found[module].snr > 50, module
-    if function == "diffusion_conditioning_401":        # the scales of its streams are reported
+    if function == "diffusion_conditioning_401":  # the scales of its streams are reported
         assert [found[module].factor for module in "026"] == [1, 4, 4]
 
 
@@ -102,16 +125,20 @@ def denoised_and_compared(folder: Path, rows: int) -> list[list[ComparedValue]]:
     network, length = reference_network("diffusion"), 57
     graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
     engine, paths = CallRecorder(InterpretingRuntime()), saved(graphs, FP32, folder)
-    functions = [[PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
-                 for graph in graphs]
+    functions = [
+        [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
+        for graph in graphs
+    ]
 
     def captured(graph: CoreMLGraph) -> CapturedOutputs:
         names = [name for op in Package(paths[graph.name]).function("main").ops for name in op.outputs]
         return CapturedOutputs("diffusion", FunctionRecord(graph.kind, dict(graph.bucket), {}), names, network)
 
     rng, config = np.random.default_rng(0), network.config
-    latents, voice = (rng.standard_normal(shape, dtype=np.float32)
-                      for shape in ((1, 13, config.in_latent_channels), (1, 2 * config.model_channels)))
+    latents, voice = (
+        rng.standard_normal(shape, dtype=np.float32)
+        for shape in ((1, 13, config.in_latent_channels), (1, 2 * config.model_channels))
+    )
     packaged = PackagedDenoiser(*functions, network.unconditioned_embedding.numpy(), latents, voice, length)
     run = Diffusion(1, "ddim", 2.0 if rows == 2 else None)
     first, last = found = {graph.name: captured(graph) for graph in graphs}
@@ -120,15 +147,20 @@ def denoised_and_compared(folder: Path, rows: int) -> list[list[ComparedValue]]:
         sample(reference, [length], run, [np.random.default_rng(1)])
     sample(packaged, [length], run, [np.random.default_rng(1)])
     source = interpreted(MilRuntime())
-    return [compare_with_modules(one, source(paths[name], "main", engine.calls[name]),
-                         engine.calls[name]) for name, one in found.items()]
+    return [
+        compare_with_modules(one, source(paths[name], "main", engine.calls[name]), engine.calls[name])
+        for name, one in found.items()
+    ]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_denoiser_is_compared_with_all_its_modules(tmp_path, rows):
     of_condition, of_network = denoised_and_compared(tmp_path, rows)
-    blocks = [*(f"conditioning_timestep_integrator.{index}.resblk" for index in range(3)),
-              *(f"layers.{index}.resblk" for index in range(2)), *(f"layers.{index}" for index in range(2, 5))]
+    blocks = [
+        *(f"conditioning_timestep_integrator.{index}.resblk" for index in range(3)),
+        *(f"layers.{index}.resblk" for index in range(2)),
+        *(f"layers.{index}" for index in range(2, 5)),
+    ]
     inner = [f"{block}{layer}" for block in blocks for layer in (".in_layers.2", ".out_layers.3", "")]
     attention = [block.replace("resblk", "attn") for block in blocks if "resblk" in block]
     modules = ["time_embed", "inp_block", "integrating_conv", "out", *inner, *attention]
@@ -144,7 +176,7 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     chosen = choose_packages(model, ["autoregressive"])
     for one in verify(model, chosen, runner_named("mil"), layers=LayerComparison()):
         assert not one.passed
-        if one.function != "store_32_64":           # it has no layers: the prefill or the step beside it is wrong
+        if one.function != "store_32_64":  # it has no layers: the prefill or the step beside it is wrong
             assert one.drift.name == layer
             assert (one.difference.op, one.difference.name) == ("conv", layer)
 
@@ -171,7 +203,7 @@ def test_a_mac_must_reach_what_was_recorded_less_what_a_right_engine_loses(small
     model = UnverifiedBundle(small)
     chosen = choose_packages(model, ["rlg_auto"])
     flushed = chosen[0][0].functions["ar_random"].parity[FLUSHED]
-    one, = verify(model, chosen, runner_named("coreml"))
+    (one,) = verify(model, chosen, runner_named("coreml"))
     assert one.passed
     assert one.required == pytest.approx(max(36, flushed - 12))
     assert dataclasses.replace(one, recorded=None).required == 36, "a package of an earlier version"
@@ -182,12 +214,21 @@ def value(snr: float) -> ComparedValue:
     return ComparedValue(f"at {snr}", "add", 0.0, snr)
 
 
-@pytest.mark.parametrize(("ratios", "drift"), [
-    ((200, 71, 70, 63, 62, 61), None),              # a first rounding is no drift
-    ((71, 60, 51, 40), 51), ((200, 115, 30, 60), 30), ((60, 55, 50, 45, 41, 38), 41),
-    ((52,), None), ((51.9,), 51.9),                 # 8 dB below 10 dB above the threshold of 50
-    ((55, 47), None), ((55, 46.9), 46.9),           # 8 dB below the lowest before
-    ((52, 44, 42), None), ((52, 44, 41.9), 41.9)])  # 8 dB below the threshold
+@pytest.mark.parametrize(
+    ("ratios", "drift"),
+    [
+        ((200, 71, 70, 63, 62, 61), None),  # a first rounding is no drift
+        ((71, 60, 51, 40), 51),
+        ((200, 115, 30, 60), 30),
+        ((60, 55, 50, 45, 41, 38), 41),
+        ((52,), None),
+        ((51.9,), 51.9),  # 8 dB below 10 dB above the threshold of 50
+        ((55, 47), None),
+        ((55, 46.9), 46.9),  # 8 dB below the lowest before
+        ((52, 44, 42), None),
+        ((52, 44, 41.9), 41.9),
+    ],
+)  # 8 dB below the threshold
 def test_drift_is_a_large_drop_or_the_end_of_a_long_decline(ratios, drift):
     found = first_drift([value(snr) for snr in ratios], 50)
     assert (found and found.snr) == drift
@@ -207,13 +248,14 @@ def test_ratios_ignore_a_power_of_two_and_are_never_nan():
 def test_a_package_states_its_options(small):
     for package in UnverifiedBundle(small).packages:
         assert CoreMLOptions.of(package) == OPTIONS
-        package.source["options"] |= {"heads": "matmul", "wide": []}        # as earlier versions state them
+        package.source["options"] |= {"heads": "matmul", "wide": []}  # as earlier versions state them
         assert CoreMLOptions.of(package) == OPTIONS
     with pytest.raises(UserError, match="does not state the options"):
         CoreMLOptions.of(dataclasses.replace(package, source={}))
 
 
 # Core ML's own values, by a stand-in
+
 
 class Inspecting:
     """Values with the rounding of fp16, of a package with one function; one value is missing."""
@@ -235,7 +277,7 @@ def check(small, mac):  # noqa: F811
 
     def check(function: str, inspector: type, shows_all: bool = False) -> FunctionCheck:
         runner = PackageRunner("coreml", engine, partial(core_ml_activations, inspector=inspector), shows_all=shows_all)
-        one, = verify(model, choose_packages(model, function=function), runner, layers=LayerComparison())
+        (one,) = verify(model, choose_packages(model, function=function), runner, layers=LayerComparison())
         return one
 
     return check

@@ -21,8 +21,10 @@ from tests.small_bundle import OPTIONS
 MODEL = Path("Sources/TortoiseCoreML/Model")
 BUCKETS = {"prefill": (32,), "step": (64, 96), "hifigan": (14,)}
 LIMIT_S = 600
-needs_swift = pytest.mark.skipif(shutil.which("swift") is None, reason=(
-    "there is no Swift compiler: install one of swift.org, or on Debian 13 `apt-get install swiftlang`"))
+needs_swift = pytest.mark.skipif(
+    shutil.which("swift") is None,
+    reason=("there is no Swift compiler: install one of swift.org, or on Debian 13 `apt-get install swiftlang`"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +42,25 @@ def exported(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> dict[str, str]:
     """SHA-256 of each file by its path."""
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_package_has_a_manifest_sources_tables_packages_and_golden_vectors(small: Path, exported: Path) -> None:
     written = files(exported)
-    assert {"Package.swift", "README.md", "Sources/Tortoise/Synthesis.swift", "Sources/TortoiseCoreML/Speaker.swift",
-            "Tests/TortoiseTests/GoldenTests.swift", "Tests/TortoiseTests/Golden/golden.json",
-            "Tests/TortoiseTests/Golden/golden.f32", f"{MODEL}/tables.f32"} < set(written)
+    assert {
+        "Package.swift",
+        "README.md",
+        "Sources/Tortoise/Synthesis.swift",
+        "Sources/TortoiseCoreML/Speaker.swift",
+        "Tests/TortoiseTests/GoldenTests.swift",
+        "Tests/TortoiseTests/Golden/golden.json",
+        "Tests/TortoiseTests/Golden/golden.f32",
+        f"{MODEL}/tables.f32",
+    } < set(written)
     tables = json.loads((exported / MODEL / "tortoise.json").read_text())
     assert (tables["voices"], tables["defaultVoice"]) == (["noise"], "noise")
     for network in ("autoregressive", "hifigan"):
@@ -69,7 +81,7 @@ def test_arrays_of_a_file_are_where_its_index_states(tmp_path: Path) -> None:
     index = write_arrays(tmp_path / "x", arrays)
     values = np.fromfile(tmp_path / "x", "<f4")
     for name, array in arrays.items():
-        found = values[index[name]["offset"]:][:array.size].reshape(index[name]["shape"])
+        found = values[index[name]["offset"] :][: array.size].reshape(index[name]["shape"])
         assert np.array_equal(found, array)
 
 
@@ -80,13 +92,14 @@ def test_a_fingerprint_changes_when_two_values_change_places() -> None:
     first, second = fingerprint(array), fingerprint(swapped)
     assert np.isclose(first["norm"], second["norm"])
     assert abs(first["product"] - second["product"]) > 1e-3 * first["norm"]
-    weight = (1_664_525 + 1_013_904_223) % 2 ** 32
-    assert np.isclose(fingerprint(np.array([2.0]))["product"], 2 * (weight / 2 ** 32 - 0.5))
+    weight = (1_664_525 + 1_013_904_223) % 2**32
+    assert np.isclose(fingerprint(np.array([2.0]))["product"], 2 * (weight / 2**32 - 0.5))
 
 
 @pytest.fixture
 def complaint(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """``complaint(*arguments)``: the one line that the command prints when it refuses, having written nothing."""
+
     def run(*arguments: object) -> str:
         before = files(tmp_path)
         assert main(["export-swift", *map(str, arguments)]) == 1
@@ -108,14 +121,16 @@ def test_a_bundle_without_steps_of_the_cache_io_is_refused(complaint, small: Pat
     bundle = shutil.copytree(small, tmp_path / "bundle")
     content = json.loads((bundle / "bundle.json").read_text())
     for package in content["coreml"]["packages"]:
-        package["functions"] = {name: function for name, function in package["functions"].items()
-                                if function["kind"] != "step"}
+        package["functions"] = {
+            name: function for name, function in package["functions"].items() if function["kind"] != "step"
+        }
     (bundle / "bundle.json").write_text(json.dumps(content))
     assert "--cache io" in complaint("--bundle", bundle, "-o", tmp_path / "voice")
 
 
-def test_only_an_exported_package_is_replaced_and_only_by_force(complaint, small: Path, exported: Path,
-                                                                tmp_path: Path) -> None:
+def test_only_an_exported_package_is_replaced_and_only_by_force(
+    complaint, small: Path, exported: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "voice"
     shutil.copytree(exported, target)
     assert "add --force" in complaint("--bundle", small, "-o", target)
@@ -141,8 +156,14 @@ def test_tokenizers_of_other_kinds_are_refused() -> None:
 
 
 def swift(*arguments: object, folder: Path) -> None:
-    done = subprocess.run(list(map(str, arguments)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        list(map(str, arguments)),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+    )
     assert done.returncode == 0, done.stdout[-6000:]
 
 
@@ -164,7 +185,19 @@ def test_the_sources_for_core_ml_have_the_right_types(exported: Path, tmp_path: 
     sources = exported / "Sources"
     swift(*emit, "-module-name", "CoreML", stub, folder=tmp_path)
     swift(*emit, "-module-name", "Tortoise", *sorted((sources / "Tortoise").glob("*.swift")), folder=tmp_path)
-    accessor = tmp_path / "accessor.swift"      # SwiftPM writes this one
+    accessor = tmp_path / "accessor.swift"  # SwiftPM writes this one
     accessor.write_text("import Foundation\nextension Bundle { static var module: Bundle { .main } }\n")
-    swift("swiftc", "-swift-version", "6", "-typecheck", "-warnings-as-errors", "-I", modules, "-module-name",
-          "TortoiseCoreML", accessor, *sorted((sources / "TortoiseCoreML").glob("*.swift")), folder=tmp_path)
+    swift(
+        "swiftc",
+        "-swift-version",
+        "6",
+        "-typecheck",
+        "-warnings-as-errors",
+        "-I",
+        modules,
+        "-module-name",
+        "TortoiseCoreML",
+        accessor,
+        *sorted((sources / "TortoiseCoreML").glob("*.swift")),
+        folder=tmp_path,
+    )

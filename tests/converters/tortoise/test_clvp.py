@@ -33,8 +33,17 @@ from tests.backends.packaged.packages import (
 )
 from tests.random_model import draw
 
-CONFIG = CLVPConfig(dim_text=96, dim_speech=64, dim_latent=48, text_enc_depth=2, text_heads=2, speech_enc_depth=3,
-                    speech_heads=1, num_text_tokens=50, num_speech_tokens=90)
+CONFIG = CLVPConfig(
+    dim_text=96,
+    dim_speech=64,
+    dim_latent=48,
+    text_enc_depth=2,
+    text_heads=2,
+    speech_enc_depth=3,
+    speech_heads=1,
+    num_text_tokens=50,
+    num_speech_tokens=90,
+)
 BUCKETS = 16, 40
 LENGTHS = 1, 2, 15, 16, 17, 40
 HALF = Style("fp16")
@@ -66,12 +75,14 @@ class ClvpSides(NamedTuple):
     speech: Side
 
 
-def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic,
-            lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
+def ranking(
+    module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic, lengths: tuple[int, ...] = BUCKETS
+) -> ClvpSides:
     text, speech = (functions(side, paths, arithmetic) for side in graphs(module, lengths))
-    return ClvpSides(partial(clvp_vectors, text, module.text_emb.weight.numpy(),
-                             module.temperature.exp().item(), "the text"),
-                     partial(clvp_vectors, speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
+    return ClvpSides(
+        partial(clvp_vectors, text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
+        partial(clvp_vectors, speech, module.speech_emb.weight.numpy(), 1.0, "the speech"),
+    )
 
 
 def ids(length: int, rows: int = 1) -> np.ndarray:
@@ -80,6 +91,7 @@ def ids(length: int, rows: int = 1) -> np.ndarray:
 
 def worst(module: CLVP, ranked: ClvpSides, lengths: tuple[int, ...] = LENGTHS) -> float:
     """dB of the worse side, over the vectors of all lengths."""
+
     def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: Side) -> float:
         expected = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
         return snr_db(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
@@ -98,8 +110,9 @@ def paths(module, tmp_path_factory) -> dict[Style, dict[str, Path]]:
     return {style: saved(text + speech, style, tmp_path_factory.mktemp("clvp")) for style in (FP32, HALF)}
 
 
-@pytest.mark.parametrize(("style", "arithmetic", "least"), [
-    (FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 55), (HALF, NARROW, 55)])
+@pytest.mark.parametrize(
+    ("style", "arithmetic", "least"), [(FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 55), (HALF, NARROW, 55)]
+)
 def test_vectors_of_many_lengths_equal_the_references(module, paths, style, arithmetic, least):
     assert worst(module, ranking(module, paths[style], arithmetic)) >= least
 
@@ -107,8 +120,10 @@ def test_vectors_of_many_lengths_equal_the_references(module, paths, style, arit
 def test_outlier_channels_do_not_overflow(tmp_path):
     """As in trained networks: thousands in single channels, which the gains of the norms reduce."""
     module = network()
-    for table, side, channels in ((module.text_emb, module.text_transformer, (3, 60)),
-                                  (module.speech_emb, module.speech_transformer, (5, 30))):
+    for table, side, channels in (
+        (module.text_emb, module.text_transformer, (3, 60)),
+        (module.speech_emb, module.speech_transformer, (5, 30)),
+    ):
         encoder = side.transformer
         gains = [norm.g for (norm,), _ in encoder.attn_layers.layers] + [encoder.norm.weight]
         for gain in gains:
@@ -184,18 +199,28 @@ def encoding(served: list[PackageFunction], inputs: dict[str, np.ndarray]) -> np
 
 
 CASES = {
-    "clip of upstream's": ConditioningCase("ar_conditioning", "conditioning_encoder", (2, 80, 517),
-                                           conditioning.ar_conditioning),
-    "short clip": ConditioningCase("ar_conditioning", "conditioning_encoder", (1, 80, 33),
-                       lambda network: conditioning.ar_conditioning(network, 33)),
-    "clip of upstream's, 24 kHz": ConditioningCase("diffusion_conditioning", "contextual_embedder", (2, 100, 401),
-                                       conditioning.diffusion_conditioning),
-    "long clip, 24 kHz": ConditioningCase("diffusion_conditioning", "contextual_embedder", (1, 100, 838),
-                              lambda network: conditioning.diffusion_conditioning(network, 838)),
+    "clip of upstream's": ConditioningCase(
+        "ar_conditioning", "conditioning_encoder", (2, 80, 517), conditioning.ar_conditioning
+    ),
+    "short clip": ConditioningCase(
+        "ar_conditioning",
+        "conditioning_encoder",
+        (1, 80, 33),
+        lambda network: conditioning.ar_conditioning(network, 33),
+    ),
+    "clip of upstream's, 24 kHz": ConditioningCase(
+        "diffusion_conditioning", "contextual_embedder", (2, 100, 401), conditioning.diffusion_conditioning
+    ),
+    "long clip, 24 kHz": ConditioningCase(
+        "diffusion_conditioning",
+        "contextual_embedder",
+        (1, 100, 838),
+        lambda network: conditioning.diffusion_conditioning(network, 838),
+    ),
     "random": ConditioningCase("ar_random", "rlg_auto", (3, 64), conditioning.ar_random),
     "random, diffusion": ConditioningCase("diffusion_random", "rlg_diffuser", (1, 64), conditioning.diffusion_random),
 }
-OUTLIERS = {"short clip": "init", "long clip, 24 kHz": "1"}       # and the convolution that writes the residual stream
+OUTLIERS = {"short clip": "init", "long clip, 24 kHz": "1"}  # and the convolution that writes the residual stream
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -89,7 +89,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def run(path: Path, arithmetic: Arithmetic = FP16, **inputs: np.ndarray) -> np.ndarray:
-    output, = Interpreter(Package(path), None, arithmetic).predict(inputs).values()
+    (output,) = Interpreter(Package(path), None, arithmetic).predict(inputs).values()
     return output
 
 
@@ -101,17 +101,21 @@ def conditioned(network: DiffusionTts, latents: int) -> tuple[dict[str, np.ndarr
     return {"latents": given.swapaxes(1, 2)[:, :, None], "voice": voice[:, :, None, None]}, expected
 
 
-def denoised(network: DiffusionTts, length: int, bucket: int,
-             batch: int = 2) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def denoised(
+    network: DiffusionTts, length: int, bucket: int, batch: int = 2
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Padded inputs of a denoise graph, and the reference's output without padding."""
     width = network.config.model_channels
     x, code = numbers(1, 100, length), numbers(batch, width, length, seed=1)
     timestep = torch.tensor([TIMESTEP])
     rows = torch.from_numpy(x).expand(batch, -1, -1)
     expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
-    return {"x": pad_last_axis(x[:, :, None], bucket), "code": pad_last_axis(code[:, :, None], bucket),
-            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None],
-            **sequence_masks(length, bucket)}, expected
+    return {
+        "x": pad_last_axis(x[:, :, None], bucket),
+        "code": pad_last_axis(code[:, :, None], bucket),
+        "time": timestep_embedding(timestep, width).numpy()[:, :, None, None],
+        **sequence_masks(length, bucket),
+    }, expected
 
 
 @pytest.mark.parametrize("length", [1, 3, 130, 192])
@@ -146,7 +150,7 @@ def test_scores_of_six_seconds_stay_on_the_chip_and_those_of_twelve_do_not_take_
     network = random_network(DiffusionConfig(model_channels=64, num_layers=1, in_latent_channels=20, num_heads=16))
     short, long = (scores(build(diffusion.denoise(network, 2, frames), Style("fp16"))) for frames in (576, 1152))
     assert max(nbytes(type) for op in short for type in op.outputs.values()) <= blocks.ON_CHIP
-    assert len(short) == len(long) == 4 * 12        # layers, and products of each
+    assert len(short) == len(long) == 4 * 12  # layers, and products of each
 
 
 # the random model is three times as sensitive as a trained one: torch in half precision reaches 50 dB
@@ -198,21 +202,27 @@ def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
         assert_fits_the_engine(path, ("fp16", "fp32"))
 
 
-def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int,
-         value: float = 1.0) -> tuple[PackagedDenoiser, TorchDenoiser]:
+def bind(
+    network: DiffusionTts, served: list[PackageFunction], latents: int, length: int, value: float = 1.0
+) -> tuple[PackagedDenoiser, TorchDenoiser]:
     config = network.config
     given, voice = value * numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
-    condition, denoise = ([function for function in served if function.kind == kind] for kind in (
-        "condition", "denoise"))
-    return (PackagedDenoiser(condition, denoise, network.unconditioned_embedding.numpy(), given, voice, length),
-            TorchDenoiser(network, [torch.from_numpy(given)], torch.from_numpy(voice), [length]))
+    condition, denoise = (
+        [function for function in served if function.kind == kind] for kind in ("condition", "denoise")
+    )
+    return (
+        PackagedDenoiser(condition, denoise, network.unconditioned_embedding.numpy(), given, voice, length),
+        TorchDenoiser(network, [torch.from_numpy(given)], torch.from_numpy(voice), [length]),
+    )
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samples_are_those_of_torch(odd, small, sampler, guidance):
-    [made], [expected] = (sample(each, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)],
-                                 prediction="v") for each in bind(odd, small, 14, 60))
+    [made], [expected] = (
+        sample(each, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)], prediction="v")
+        for each in bind(odd, small, 14, 60)
+    )
     assert snr_db(expected, made) > 90
 
 
@@ -236,14 +246,20 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
             class LoggingFunction:
                 def predict(self, inputs, state=None):
                     called.append(name)
-                    return {"code": np.zeros((1, 48, 1, 64), np.float32),
-                            "prediction": np.zeros((2, 200, 1, inputs["inside"].shape[-1]), np.float32)}
+                    return {
+                        "code": np.zeros((1, 48, 1, 64), np.float32),
+                        "prediction": np.zeros((2, 200, 1, inputs["inside"].shape[-1]), np.float32),
+                    }
+
             return LoggingFunction()
 
-    graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
-                                              for length in (128, 64))]
-    served = [PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind)
-              for graph in graphs]
+    graphs = [
+        diffusion.condition(odd, 64),
+        *(diffusion.denoise(odd, batch, length) for batch in (2, 1) for length in (128, 64)),
+    ]
+    served = [
+        PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs
+    ]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
         [output] = denoiser([np.zeros((1, 100, length), np.float32)], 5, guided)

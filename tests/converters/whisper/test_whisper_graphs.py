@@ -21,14 +21,7 @@ from converters.coreml.package import CoreMLOptions, check_options
 from converters.functions import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
 from converters.whisper.functions import prefill_columns
-from converters.whisper.graphs import (
-    QUERIES,
-    attend_to_all,
-    decoder_graphs,
-    decoder_scale,
-    encoder,
-    encoder_scale,
-)
+from converters.whisper.graphs import QUERIES, attend_to_all, decoder_graphs, decoder_scale, encoder, encoder_scale
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 
 
@@ -45,7 +38,7 @@ def decoder(vocabulary: int = 100, width: int = 16) -> WhisperDecoder:
 
 
 def run(graph: CoreMLGraph, style: Style, folder: Path, arithmetic=FP16, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    function, = functions([graph], saved([graph], style, folder), arithmetic)
+    (function,) = functions([graph], saved([graph], style, folder), arithmetic)
     return function(**inputs)
 
 
@@ -56,8 +49,16 @@ def decoder_inputs(network: WhisperDecoder, columns: int) -> tuple[dict[str, np.
     states = torch.randn(1, config.n_audio_ctx, config.n_text_state, generator=generator)
     memories = [torch.cat(part).transpose(2, 3).numpy() for part in zip(*network.memory(states), strict=True)]
     mask = np.where(np.tri(columns, dtype=bool), 0, -1e4).astype(np.float32)[None, None]
-    return {"x": x.transpose(1, 2)[:, :, None].numpy(), "mask": mask, "memory_keys": memories[0],
-            "memory_values": memories[1]}, x, states
+    return (
+        {
+            "x": x.transpose(1, 2)[:, :, None].numpy(),
+            "mask": mask,
+            "memory_keys": memories[0],
+            "memory_values": memories[1],
+        },
+        x,
+        states,
+    )
 
 
 def reference(network: WhisperDecoder, x: torch.Tensor, states: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -78,9 +79,11 @@ def test_a_head_in_parts_gives_the_logits_of_every_column(tmp_path, vocabulary):
     assert snr_db(reference(network, x, states)[1], logits) >= 100
 
 
-@pytest.mark.parametrize(("style", "arithmetic", "threshold"), [
-    (FP32, FP16, 100), (Style(), FP16, 55), (Style(), ROUNDED, 48),
-    (Style(), NARROW, 45)], ids=["fp32", "fp16", "rounded", "narrow"])
+@pytest.mark.parametrize(
+    ("style", "arithmetic", "threshold"),
+    [(FP32, FP16, 100), (Style(), FP16, 55), (Style(), ROUNDED, 48), (Style(), NARROW, 45)],
+    ids=["fp32", "fp16", "rounded", "narrow"],
+)
 def test_a_prefill_matches_the_network(tmp_path, style, arithmetic, threshold):
     network = decoder()
     inputs, x, states = decoder_inputs(network, 5)
@@ -96,8 +99,12 @@ def test_many_subnormal_weights_of_attention_may_be_flushed(tmp_path):
     q, k = np.zeros((2, 1, width, 1, N), np.float32)
     q[:, 0], k[:, 0, :, 7] = 1, np.log(20000)
     v = 1 + 0.3 * np.random.default_rng(0).standard_normal((1, width, 1, N)).astype(np.float32)
-    graph = CoreMLGraph("attention", {}, {"q": q.shape, "k": k.shape, "v": v.shape},
-                        lambda style, q, k, v: {"y": attend_to_all(style, q, k, v, heads=1)})
+    graph = CoreMLGraph(
+        "attention",
+        {},
+        {"q": q.shape, "k": k.shape, "v": v.shape},
+        lambda style, q, k, v: {"y": attend_to_all(style, q, k, v, heads=1)},
+    )
     attended = run(graph, Style(), tmp_path, Arithmetic(fp16=True, flush=True), q=q, k=k, v=v)["y"]
     weight = np.exp(k[0, 0, 0]) / np.exp(k[0, 0, 0]).sum()
     assert np.median(weight) < 6e-5
@@ -106,8 +113,9 @@ def test_many_subnormal_weights_of_attention_may_be_flushed(tmp_path):
 
 
 def model_of(config: WhisperDecoderConfig) -> SimpleNamespace:
-    return SimpleNamespace(name="small", family=find_family("whisper"), networks={"encoder", "decoder"},
-                           config=lambda network: config)
+    return SimpleNamespace(
+        name="small", family=find_family("whisper"), networks={"encoder", "decoder"}, config=lambda network: config
+    )
 
 
 def requested(lanes: tuple[int, ...]) -> GraphRequest:
@@ -148,14 +156,26 @@ def test_default_lengths_hold_the_longest_prompt_and_all_positions():
     assert prefill_columns(model_of(WhisperDecoderConfig())) == (16, 64, 256)
     graphs = coreml_graphs("decoder", requested((1, 8)))
     assert [graph.name for graph in graphs] == [
-        "memory_24", "prefill_16", "prefill_64", "step_1_128", "step_8_576", "state_1_128_128",
-        "state_8_576_576", "store_32_128", "store_32_576"]
+        "memory_24",
+        "prefill_16",
+        "prefill_64",
+        "step_1_128",
+        "step_8_576",
+        "state_1_128_128",
+        "state_8_576_576",
+        "store_32_128",
+        "store_32_576",
+    ]
 
 
-@pytest.mark.parametrize(("buckets", "message"), [
-    ({"prefill": (8,)}, "must be at least 16"),
-    ({"prefill": (96,)}, "this model takes at most 64 columns"),
-    ({"step": (20000,)}, "the Neural Engine takes no axis above")])
+@pytest.mark.parametrize(
+    ("buckets", "message"),
+    [
+        ({"prefill": (8,)}, "must be at least 16"),
+        ({"prefill": (96,)}, "this model takes at most 64 columns"),
+        ({"step": (20000,)}, "the Neural Engine takes no axis above"),
+    ],
+)
 def test_lengths_that_do_not_fit_are_refused(buckets, message):
     with pytest.raises(UserError, match=message):
         check_options(CoreMLOptions(buckets=buckets), model_of(decoder().config))

@@ -17,8 +17,9 @@ def test_sizes_are_read_from_the_tensors_of_a_checkpoint_or_a_plain_state_dict(f
     assert imported(tmp_path / "plain.pt").config("fastspeech") == SMALL
     model = import_fastspeech(files / "checkpoint.pt")
     assert model.configs == {"fastspeech": SMALL}
-    assert model.surplus.unneeded == {"checkpoint.pt": [
-        "step", "optim", "phoneme_side.position.weight", "mel_side.position.weight"]}
+    assert model.surplus.unneeded == {
+        "checkpoint.pt": ["step", "optim", "phoneme_side.position.weight", "mel_side.position.weight"]
+    }
 
 
 def test_a_bundle_keeps_the_family_the_sizes_and_the_weights(files, tmp_path):
@@ -47,20 +48,23 @@ def resized(key, *shape):
     return lambda entries: entries.update({key: torch.zeros(shape)})
 
 
-@pytest.mark.parametrize(("change", "fault"), [
-    (without("word_emb.weight"), "key word_emb.weight is missing: this is no checkpoint of NVIDIA"),
-    (without("mel_linear.bias"), "key mel_linear.bias is missing"),
-    (without("phoneme_side.layer_stack.0.slf_attn.fc.weight"), "slf_attn.fc.weight is missing"),
-    (without("mel_side.position.weight"), "mel_side.position.weight is missing"),
-    (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
-    (resized("mel_side.position.weight", 201, 24), "is not the table of sines"),
-    (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "a multiple of 192 is needed"),
-    (resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3), "has shape 24×40×3, the network has 24×40×5"),
-    (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
-    (resized("word_emb.weight", 149), "word_emb.weight is of another shape"),
-    (lambda entries: entries.update({"mel_linear.bias": torch.arange(80)}), "a plain tensor of floats"),
-    (lambda entries: entries.update({"mel_linear.bias": "text"}), "a plain tensor of floats"),
-])
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (without("word_emb.weight"), "key word_emb.weight is missing: this is no checkpoint of NVIDIA"),
+        (without("mel_linear.bias"), "key mel_linear.bias is missing"),
+        (without("phoneme_side.layer_stack.0.slf_attn.fc.weight"), "slf_attn.fc.weight is missing"),
+        (without("mel_side.position.weight"), "mel_side.position.weight is missing"),
+        (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
+        (resized("mel_side.position.weight", 201, 24), "is not the table of sines"),
+        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "a multiple of 192 is needed"),
+        (resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3), "has shape 24×40×3, the network has 24×40×5"),
+        (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
+        (resized("word_emb.weight", 149), "word_emb.weight is of another shape"),
+        (lambda entries: entries.update({"mel_linear.bias": torch.arange(80)}), "a plain tensor of floats"),
+        (lambda entries: entries.update({"mel_linear.bias": "text"}), "a plain tensor of floats"),
+    ],
+)
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
     entries = fastspeech_entries()
     change(entries)
@@ -70,26 +74,40 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "fault"), [
-    ([1, 2], "contains a list"), ({"a": 1}, "word_emb.weight is missing"),
-    ({"model": {}}, "word_emb.weight is missing"), ({1: 2}, "word_emb.weight is missing"),
-    ({"model": {"module.word_emb.weight": 3}}, "of another shape")])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ([1, 2], "contains a list"),
+        ({"a": 1}, "word_emb.weight is missing"),
+        ({"model": {}}, "word_emb.weight is missing"),
+        ({1: 2}, "word_emb.weight is missing"),
+        ({"model": {"module.word_emb.weight": 3}}, "of another shape"),
+    ],
+)
 def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(UserError, match=fault):
         import_fastspeech(tmp_path / "x.pt")
 
 
-@pytest.mark.parametrize(("arguments", "fault"), [
-    ({"padding": "none"}, "padding must be exact or published"), ({"d_model": 3}, "'d_model' is unknown")])
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [({"padding": "none"}, "padding must be exact or published"), ({"d_model": 3}, "'d_model' is unknown")],
+)
 def test_arguments(files, arguments, fault):
     with pytest.raises(UserError, match=fault):
         import_fastspeech(files / "checkpoint.pt", arguments)
 
 
-@pytest.mark.parametrize(("name", "value", "fault"), [
-    ("d_model", 0, "d_model must be like"), ("padding", "off", "padding must be"),
-    ("fft_conv1d_kernel", 4, "must be odd"), ("other", 1, "does not know")])
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("d_model", 0, "d_model must be like"),
+        ("padding", "off", "padding must be"),
+        ("fft_conv1d_kernel", 4, "must be odd"),
+        ("other", 1, "does not know"),
+    ],
+)
 def test_a_damaged_config_in_a_bundle_is_refused(files, tmp_path, name, value, fault):
     path = write_bundle(import_fastspeech(files / "checkpoint.pt"), tmp_path / "bundle").path / "bundle.json"
     text = path.read_text()

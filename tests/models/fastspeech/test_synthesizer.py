@@ -75,8 +75,7 @@ def test_what_cannot_be_split_is_refused(synthesizer):
     with pytest.raises(UserError, match=r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise"):
         synthesizer.speak("incomprehensibilities", speed=0.25)
     with pytest.raises(UserError, match="allow it to be split"):
-        synthesizer.speak("one two three four five six seven eight", speed=0.5,
-                          settings=FastSpeechSettings(split=None))
+        synthesizer.speak("one two three four five six seven eight", speed=0.5, settings=FastSpeechSettings(split=None))
 
 
 def test_notes_name_unknown_phonemes_and_griffin_lim_in_place_of_a_vocoder(files):
@@ -122,14 +121,14 @@ def test_pauses_and_ssml_change_single_chunks(synthesizer):
     assert len(paused.audio) == len(plain.audio) + 1.5 * SAMPLE_RATE
     ssml = f'<speak><prosody rate="50%" volume="soft">{TEXT}</prosody><break time="1s"/>{TEXT}</speak>'
     slow = synthesizer.speak(ssml, settings=NO_PAUSE)
-    *slow_mels, last = slow.mels            # the slow part takes more frames than the model has positions: two chunks
+    *slow_mels, last = slow.mels  # the slow part takes more frames than the model has positions: two chunks
     assert sum(mel.shape[1] for mel in slow_mels) == pytest.approx(2 * plain.mels[0].shape[1], rel=0.1)
     np.testing.assert_allclose(last, plain.mels[0], atol=1e-4)
     np.testing.assert_allclose(np.concatenate(list(synthesizer.stream(ssml, settings=NO_PAUSE))), slow.audio, atol=1e-4)
 
 
 def test_a_word_lasts_as_long_as_its_symbols_in_a_stream_too(synthesizer):
-    """"b" of the first chunk is symbols 2 to 3 of "a bc."; the second chunk begins after the first and the pauses."""
+    """ "b" of the first chunk is symbols 2 to 3 of "a bc."; the second chunk begins after the first and the pauses."""
     settings, text = FastSpeechSettings(split=(1, 6), pause=0.1), "a bc. [pause:1s] d e"
     speech = synthesizer.speak(text, settings=settings)
     words = speech.words
@@ -142,5 +141,6 @@ def test_a_word_lasts_as_long_as_its_symbols_in_a_stream_too(synthesizer):
     assert [word.word for word in stream.words] == ["a", "bc."], "those of a chunk come with its first piece"
     list(stream)
     assert [word.word for word in stream.words] == [word.word for word in words]
-    np.testing.assert_allclose([(word.start, word.end) for word in stream.words],
-                               [(word.start, word.end) for word in words])
+    np.testing.assert_allclose(
+        [(word.start, word.end) for word in stream.words], [(word.start, word.end) for word in words]
+    )

@@ -13,16 +13,26 @@ def spelt(text: str) -> str:
     return " ".join(SYMBOLS[index].removeprefix("@") for index in text_to_ids(text))
 
 
-@pytest.mark.parametrize(("text", "symbols"), [
-    ("{HH AH0}", "HH AH0"), ("a{B}b", "a B b"), ("{B} {D}", "B   D"), ("{HH}\n{AH0}", "HH   AH0"),
-    ("a {B", "a   b"), ("{}a", "a"), ("{B XX}", "B")])
+@pytest.mark.parametrize(
+    ("text", "symbols"),
+    [
+        ("{HH AH0}", "HH AH0"),
+        ("a{B}b", "a B b"),
+        ("{B} {D}", "B   D"),
+        ("{HH}\n{AH0}", "HH   AH0"),
+        ("a {B", "a   b"),
+        ("{}a", "a"),
+        ("{B XX}", "B"),
+    ],
+)
 def test_phonemes_in_braces(text, symbols):
     assert spelt(text) == symbols
 
 
-@pytest.mark.parametrize(("text", "positions"), [
-    *(("This is one sentence of a longer text. " * 12, positions) for positions in (30, 60, 200)),
-    ("1777 " * 20, 60)])        # numbers grow in words
+@pytest.mark.parametrize(
+    ("text", "positions"),
+    [*(("This is one sentence of a longer text. " * 12, positions) for positions in (30, 60, 200)), ("1777 " * 20, 60)],
+)  # numbers grow in words
 def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(text, positions):
     chunks = split_into_symbols(text, (150, 250), positions)
     assert max(len(chunk.ids) for chunk in chunks) <= positions
@@ -34,7 +44,9 @@ def test_halves_of_a_chunk_are_complete_and_share_its_delivery():
     parts = halve(chunk, 100, 0.25)
     assert " ".join(part.text for part in parts) == chunk.text
     assert [(part.speed, part.before, part.after, part.final) for part in parts] == [
-        (1.5, 0.0, 0.25, False), (1.5, 0.0, 1.0, True)]
+        (1.5, 0.0, 0.25, False),
+        (1.5, 0.0, 1.0, True),
+    ]
     [word] = split_into_symbols("word", None, 100)
     assert halve(word, 100) == [word]
 
@@ -46,17 +58,22 @@ def test_braces_stay_together():
     assert " ".join(split(text, 8, 12)) == text
 
 
-@pytest.mark.parametrize(("text", "lengths", "fault"), [
-    ("", (150, 250), "nothing to say"), ("   ", None, "nothing to say"), ("!?", None, "nothing to say"),
-    ("a" * 50, (150, 250), "insert spaces"), ("word " * 20, None, "allow it to be split")])
+@pytest.mark.parametrize(
+    ("text", "lengths", "fault"),
+    [
+        ("", (150, 250), "nothing to say"),
+        ("   ", None, "nothing to say"),
+        ("!?", None, "nothing to say"),
+        ("a" * 50, (150, 250), "insert spaces"),
+        ("word " * 20, None, "allow it to be split"),
+    ],
+)
 def test_what_cannot_be_spoken(text, lengths, fault):
     with pytest.raises(UserError, match=fault):
         split_into_symbols(text, lengths, 40)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("split", (300, 200)), ("pause", -1.0), ("batch", 0),
-    ("rounding", "up")])
+@pytest.mark.parametrize(("name", "value"), [("split", (300, 200)), ("pause", -1.0), ("batch", 0), ("rounding", "up")])
 def test_a_value_out_of_range_is_refused(name, value):
     with pytest.raises(UserError, match=f"^{name} must be"):
         FastSpeechSettings(**{name: value})

@@ -48,7 +48,8 @@ def test_one_command_adds_the_published_voice_and_it_speaks_as_heart_bit_for_bit
     assert imported_voice(graph, "mine").speak(TEXT, seed=1) == ane.load().speak(TEXT, seed=1)
     mine, heart = open_model("mine"), open_model()
     assert {file.file: file.sha256 for package in mine.onnx_packages for file in package.files} == {
-        file.file: file.sha256 for package in heart.onnx_packages for file in package.files}
+        file.file: file.sha256 for package in heart.onnx_packages for file in package.files
+    }
     assert (mine.default_voice, mine.manifest.licence) == ("heart", "Apache-2.0")
     assert sum(file.stat().st_size for file in mine.path.rglob("*") if file.is_file()) < 8_000_000
     assert ane.load("mine", backend="torch:cpu").speak("Rain.", seed=1).seconds > 0.3
@@ -59,10 +60,13 @@ def by_rows(model: ModelProto) -> None:
     tensors = {one.name: one for one in model.graph.initializer}
     for name in [name for name in tensors if name.endswith("_quantized")]:
         scale, zero = (tensors[name.replace("_quantized", part)] for part in ("_scale", "_zero_point"))
-        weights = numpy_helper.to_array(tensors[name]) * numpy_helper.to_array(scale)           # (I, O)
+        weights = numpy_helper.to_array(tensors[name]) * numpy_helper.to_array(scale)  # (I, O)
         scales = np.maximum(np.abs(weights).max(axis=0), 1e-9).astype(np.float32) / 127
-        for tensor, value in ((tensors[name], np.rint(weights / scales).astype(np.int8)), (scale, scales),
-                              (zero, np.zeros(len(scales), np.int8))):
+        for tensor, value in (
+            (tensors[name], np.rint(weights / scales).astype(np.int8)),
+            (scale, scales),
+            (zero, np.zeros(len(scales), np.int8)),
+        ):
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
@@ -85,8 +89,10 @@ def test_a_voice_with_a_scale_for_each_row_speaks_on_both_backends(graph: Path, 
 def test_a_voice_of_britain_has_british_phonemes(graph: Path, home: Path) -> None:
     (home / "bf_nobody.onnx").write_bytes(graph.read_bytes())
     british, heart = imported_voice(home / "bf_nobody.onnx", "british"), ane.load()
-    counts = [[len(chunk.ids) for chunk in speaker.chunks(speaker.request(TEXT), SpeechContext())]
-              for speaker in (british, heart)]
+    counts = [
+        [len(chunk.ids) for chunk in speaker.chunks(speaker.request(TEXT), SpeechContext())]
+        for speaker in (british, heart)
+    ]
     wanted = [sum(len(word.phonemes) for word in phonemise(TEXT, flag)) for flag in (True, False)]
     assert wanted[0] - wanted[1] == sum(counts[0]) - sum(counts[1]) != 0
 
@@ -135,10 +141,17 @@ def with_seven_frames(model: ModelProto) -> None:
     node.input.append("seven")
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (without_padding, "its part 'pads' is missing"), (with_seven_frames, "ONNX Runtime cannot run it: "),
-    (without_part, "pn.pro_in.weight"), (with_unknown, "m.more.weight has the shape (9, 9), the network has none"),
-    (not_finite, "m.head.bias has NaN"), (other_inputs, "its inputs are ids, tempo, not ids and speed")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_padding, "its part 'pads' is missing"),
+        (with_seven_frames, "ONNX Runtime cannot run it: "),
+        (without_part, "pn.pro_in.weight"),
+        (with_unknown, "m.more.weight has the shape (9, 9), the network has none"),
+        (not_finite, "m.head.bias has NaN"),
+        (other_inputs, "its inputs are ids, tempo, not ids and speed"),
+    ],
+)
 def test_graphs_of_another_form_are_refused_in_one_line(graph: Path, home: Path, capsys, change, message) -> None:
     file = changed(graph, home / "voice.onnx", change)
     assert main(["import", str(file), "-o", "mine"]) == 1
@@ -154,10 +167,14 @@ def test_a_graph_that_names_its_values_otherwise_is_cut_at_the_same_places(graph
     assert imported_voice(file, "mine").speak(TEXT, seed=1) == ane.load().speak(TEXT, seed=1)
 
 
-@pytest.mark.parametrize(("name", "cut", "message"), [
-    ("voice.onnx", 7_000_000, "is damaged: it is not a whole ONNX graph"),
-    ("hibari.onnx", 7_000_000, f"has another SHA-256 than the voice heart of {RELEASE}"),
-    ("am_fenrir_v2.int8.onnx", None, f"has another SHA-256 than the voice fenrir of {RELEASE}")])
+@pytest.mark.parametrize(
+    ("name", "cut", "message"),
+    [
+        ("voice.onnx", 7_000_000, "is damaged: it is not a whole ONNX graph"),
+        ("hibari.onnx", 7_000_000, f"has another SHA-256 than the voice heart of {RELEASE}"),
+        ("am_fenrir_v2.int8.onnx", None, f"has another SHA-256 than the voice fenrir of {RELEASE}"),
+    ],
+)
 def test_damaged_files_are_refused_in_one_line(graph: Path, home: Path, capsys, name, cut, message) -> None:
     (home / name).write_bytes(graph.read_bytes()[:cut])
     assert main(["import", str(home / name), "-o", "mine"]) == 1
@@ -169,7 +186,8 @@ def test_damaged_files_are_refused_in_one_line(graph: Path, home: Path, capsys, 
 def test_the_voices_of_the_package_are_those_of_its_registry(graph: Path) -> None:
     registry = json.loads((graph.parent / "voices.json").read_text())
     assert {voice.name: (voice.file, voice.sha256, voice.teacher, voice.british) for voice in VOICES} == {
-        name: (entry["file"], entry["sha256"], entry["kokoro"], entry["british"]) for name, entry in registry.items()}
+        name: (entry["file"], entry["sha256"], entry["kokoro"], entry["british"]) for name, entry in registry.items()
+    }
 
 
 def test_a_repository_without_a_voice_says_how_to_name_one(capsys) -> None:

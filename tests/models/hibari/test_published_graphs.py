@@ -13,12 +13,18 @@ from ane.text.passages import Passage
 from tests.models.hibari.test_synthesizer import DURATIONS, PITCH, SYMBOLS
 
 SENTENCES = (
-    "The wind blew over the hill, and it rained in the valley.", "Please close the door behind you.",
-    "She counted eleven boats in the harbour before breakfast.", "Why would anybody paint a fence purple?",
-    "Our train leaves at a quarter past nine.", "He wrote the letter twice and burned it once.",
-    "Nobody had told the gardener about the frost.", "Is this the way to the station?",
-    "A long road leads from the village to the sea.", "They sang until the lamps went out.")
-EQUAL_DURATIONS = 0.8       # of the sentences: a duration is a rounded number, so rounding can move it
+    "The wind blew over the hill, and it rained in the valley.",
+    "Please close the door behind you.",
+    "She counted eleven boats in the harbour before breakfast.",
+    "Why would anybody paint a fence purple?",
+    "Our train leaves at a quarter past nine.",
+    "He wrote the letter twice and burned it once.",
+    "Nobody had told the gardener about the frost.",
+    "Is this the way to the station?",
+    "A long road leads from the village to the sea.",
+    "They sang until the lamps went out.",
+)
+EQUAL_DURATIONS = 0.8  # of the sentences: a duration is a rounded number, so rounding can move it
 PARTS_DB = {"text": 30, "prosody": 30, "spectra": 35}
 
 
@@ -42,13 +48,16 @@ def test_durations_and_pitch_are_those_of_the_published_graph(voice):
     states, counts = voice.text(chunk, 1.0)
     assert counts.tolist() == DURATIONS
     f0, _ = voice.prosody(states, counts)
-    assert {frame: f0[frame] for frame in PITCH} == {frame: pytest.approx(hertz, abs=0.5)
-                                                     for frame, hertz in PITCH.items()}
+    assert {frame: f0[frame] for frame in PITCH} == {
+        frame: pytest.approx(hertz, abs=0.5) for frame, hertz in PITCH.items()
+    }
 
 
 def test_most_sentences_have_the_durations_of_the_torch_network(voice, reference):
-    equal = [np.array_equal(*(speaker.speak(text, seed=0).details["durations"][0] for speaker in (voice, reference)))
-             for text in SENTENCES]
+    equal = [
+        np.array_equal(*(speaker.speak(text, seed=0).details["durations"][0] for speaker in (voice, reference)))
+        for text in SENTENCES
+    ]
     assert np.mean(equal) >= EQUAL_DURATIONS
 
 
@@ -56,8 +65,9 @@ def test_most_sentences_have_the_durations_of_the_torch_network(voice, reference
 def test_each_stage_is_near_the_torch_network_on_what_a_sentence_needs(voice, reference, stage, monkeypatch):
     calls = []
     run = reference.backend.run
-    monkeypatch.setattr(reference.backend, "run", lambda name, **inputs: calls.append((name, inputs)) or run(name,
-                                                                                                         **inputs))
+    monkeypatch.setattr(
+        reference.backend, "run", lambda name, **inputs: calls.append((name, inputs)) or run(name, **inputs)
+    )
     reference.speak(SENTENCES[0], seed=0)
     for name, inputs in calls:
         if name == stage:
@@ -68,8 +78,11 @@ def test_each_stage_is_near_the_torch_network_on_what_a_sentence_needs(voice, re
     assert stage in dict(calls)
 
 
-@pytest.mark.parametrize("text", ["Yes.", SENTENCES[0], " ".join(SENTENCES[:2]), " ".join(SENTENCES * 2)],
-                         ids=["one call of the decoder", "one or two calls", "two calls", "several chunks"])
+@pytest.mark.parametrize(
+    "text",
+    ["Yes.", SENTENCES[0], " ".join(SENTENCES[:2]), " ".join(SENTENCES * 2)],
+    ids=["one call of the decoder", "one or two calls", "two calls", "several chunks"],
+)
 @pytest.mark.parametrize("speed", [1.0, 1.7])
 def test_a_stream_is_the_whole_speech_bit_for_bit_and_begins_with_a_short_piece(voice, text, speed):
     first, *others = voice.stream(text, seed=5, speed=speed)

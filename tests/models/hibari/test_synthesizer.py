@@ -35,7 +35,7 @@ def network() -> Hibari:
 def padded(x: torch.Tensor, more: int) -> tuple[torch.Tensor, torch.Tensor]:
     """x (1, N, …) with ``more`` positions of padding, and its mask."""
     mask = torch.ones(1, x.shape[1] + more)
-    mask[:, x.shape[1]:] = 0
+    mask[:, x.shape[1] :] = 0
     return torch.cat([x, torch.zeros(1, more, *x.shape[2:], dtype=x.dtype)], dim=1), mask
 
 
@@ -45,11 +45,12 @@ def test_durations_and_pitch_are_those_of_the_published_graph(network):
     with torch.no_grad():
         encoded = network.text(ids, torch.ones(ids.shape))[0]
         counts = (encoded[:, -1].exp() - 1).round().clamp(min=1).long()
-        states = encoded[:, :network.config.prosody_width].repeat_interleave(counts, 0)[None]
+        states = encoded[:, : network.config.prosody_width].repeat_interleave(counts, 0)[None]
         prosody = network.prosody(states, torch.ones(states.shape[:2]))[0].numpy()
     assert counts.tolist() == DURATIONS
-    assert {frame: prosody[frame, 0] for frame in PITCH} == {frame: pytest.approx(f0, abs=4)
-                                                             for frame, f0 in PITCH.items()}
+    assert {frame: prosody[frame, 0] for frame in PITCH} == {
+        frame: pytest.approx(f0, abs=4) for frame, f0 in PITCH.items()
+    }
 
 
 @torch.no_grad()
@@ -58,7 +59,7 @@ def test_padding_changes_no_output(network):
     slow, frames = torch.randn(1, 30, network.config.prosody_width), torch.randn(1, 40, network.config.width + 2)
     for method, x, rate in ((network.text, ids, 1), (network.prosody, slow, 2), (network.spectra, frames, 1)):
         alone = method(x, torch.ones(x.shape[:2])).numpy()
-        beside = method(*padded(x, 13))[:, :rate * x.shape[1]].numpy()
+        beside = method(*padded(x, 13))[:, : rate * x.shape[1]].numpy()
         assert snr_db(alone, beside) > 90
 
 
@@ -68,8 +69,8 @@ def test_a_window_with_its_margins_is_the_whole(network):
     margin = margins(network.config)["spectra"]
     whole = network.spectra(frames, torch.ones(1, 120))
     assert whole.shape == (1, 120, SPECTRA * BINS)
-    window = network.spectra(frames[:, 50 - margin:60 + margin], torch.ones(1, 10 + 2 * margin))
-    assert snr_db(whole[0, 50:60].numpy(), window[0, margin:margin + 10].numpy()) > 90
+    window = network.spectra(frames[:, 50 - margin : 60 + margin], torch.ones(1, 10 + 2 * margin))
+    assert snr_db(whole[0, 50:60].numpy(), window[0, margin : margin + 10].numpy()) > 90
     assert not np.allclose(whole[0, 50:60], network.spectra(frames[:, 50:60], torch.ones(1, 10))[0], atol=1e-3)
 
 
@@ -107,7 +108,7 @@ def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
 @pytest.mark.parametrize("speed", [0.25, 0.5, 1.2, 2.0, 4.0])
 def test_the_speed_changes_the_length_and_the_times_of_words(voice, speed):
     usual, changed = voice.speak(TEXT), voice.speak(TEXT, speed=speed)
-    silence = 0.1       # before a chunk, at most
+    silence = 0.1  # before a chunk, at most
     assert changed.seconds == pytest.approx(usual.seconds / speed, rel=0.1, abs=4 * silence)
     assert changed.words[-1].end == pytest.approx(usual.words[-1].end / speed, rel=0.1, abs=4 * silence)
 

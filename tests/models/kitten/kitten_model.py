@@ -13,19 +13,26 @@ from ane.models.kitten.synthesizer import KittenSynthesizer, Phonemizer
 from tests.imported import imported
 
 VOICES = ("expr-voice-2-f", "expr-voice-5-m")
-HOP = 600       # samples per id
+HOP = 600  # samples per id
 
 
-def write_kitten_model(folder: Path, width: int = 8, layers: int = 1, rows: int = 16, noise: float = 0.0,
-                       **config: Any) -> Path:
+def write_kitten_model(
+    folder: Path, width: int = 8, layers: int = 1, rows: int = 16, noise: float = 0.0, **config: Any
+) -> Path:
     """Write config.json, model.onnx and voices.npz: ``layers`` convolutions of 5 over ``width`` channels."""
     folder.mkdir(parents=True)
     values = np.random.default_rng(0)
     tables = {name: values.standard_normal((rows, 256)).astype(np.float32) for name in VOICES}
     np.savez(folder / "voices.npz", **tables)
     save(kitten_graph(width, layers, noise), folder / "model.onnx")
-    content = {"type": "ONNX2", "model_file": "model.onnx", "voices": "voices.npz",
-               "speed_priors": {VOICES[0]: 0.8}, "voice_aliases": {"Bella": VOICES[0]}, **config}
+    content = {
+        "type": "ONNX2",
+        "model_file": "model.onnx",
+        "voices": "voices.npz",
+        "speed_priors": {VOICES[0]: 0.8},
+        "voice_aliases": {"Bella": VOICES[0]},
+        **config,
+    }
     (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
@@ -39,13 +46,20 @@ def write_kokoro_model(folder: Path, durations: str = "/encoder/Clip_output_0", 
         model.metadata_props.add(key="kokoro_config", value=json.dumps(metadata))
     save(model, folder / "model.onnx")
     with (folder / "voices-v1.0.bin").open("wb") as file:
-        np.savez(file, **{name: values.standard_normal((16, 1, 256)).astype(np.float32)
-                          for name in ("af_bella", "af_heart")})
+        np.savez(
+            file, **{name: values.standard_normal((16, 1, 256)).astype(np.float32) for name in ("af_bella", "af_heart")}
+        )
     return folder
 
 
-def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP, tokens: str = "input_ids",
-                 durations: str = "duration") -> Any:
+def kitten_graph(
+    width: int,
+    layers: int,
+    noise: float = 0.0,
+    samples: int = HOP,
+    tokens: str = "input_ids",
+    durations: str = "duration",
+) -> Any:
     """An ONNX model: embedding, convolutions over the ids, and a projection to ``samples`` an id; seeded weights.
 
     With ``noise`` it adds RandomNormalLike of that scale, as the published graphs do.
@@ -59,29 +73,43 @@ def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP
         scale = 1 / np.sqrt(np.prod(shape[1:]))
         return numpy_helper.from_array((values.standard_normal(shape) * scale).astype(np.float32), name)
 
-    weights = [weight("embedding", 178, width), weight("styling", 256, width), weight("output", width, samples),
-               numpy_helper.from_array(np.array([-1]), "flat")]
-    nodes = [helper.make_node("Gather", ["embedding", tokens], ["embedded"]),          # (1, T, C)
-             helper.make_node("MatMul", ["style", "styling"], ["styled"]),                  # (1, C)
-             helper.make_node("Add", ["embedded", "styled"], ["conditioned"]),
-             helper.make_node("Div", ["conditioned", "speed"], ["paced"]),
-             helper.make_node("Transpose", ["paced"], ["x0"], perm=[0, 2, 1])]              # (1, C, T)
+    weights = [
+        weight("embedding", 178, width),
+        weight("styling", 256, width),
+        weight("output", width, samples),
+        numpy_helper.from_array(np.array([-1]), "flat"),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["embedding", tokens], ["embedded"]),  # (1, T, C)
+        helper.make_node("MatMul", ["style", "styling"], ["styled"]),  # (1, C)
+        helper.make_node("Add", ["embedded", "styled"], ["conditioned"]),
+        helper.make_node("Div", ["conditioned", "speed"], ["paced"]),
+        helper.make_node("Transpose", ["paced"], ["x0"], perm=[0, 2, 1]),
+    ]  # (1, C, T)
     for layer in range(layers):
         weights.append(weight(f"kernel{layer}", width, width, 5))
-        nodes += [helper.make_node("Conv", [f"x{layer}", f"kernel{layer}"], [f"y{layer}"], pads=[2, 2]),
-                  helper.make_node("Tanh", [f"y{layer}"], [f"x{layer + 1}"])]
-    nodes += [helper.make_node("Transpose", [f"x{layers}"], ["columns"], perm=[0, 2, 1]),
-              helper.make_node("MatMul", ["columns", "output"], ["frames"]),                # (1, T, samples)
-              helper.make_node("Tanh", ["frames"], ["bounded"]),
-              helper.make_node("Reshape", ["bounded", "flat"], ["clean" if noise else "waveform"]),
-              helper.make_node("Equal", [tokens, tokens], ["each"]),
-              helper.make_node("Cast", ["each"], [durations], to=TensorProto.FLOAT)]
+        nodes += [
+            helper.make_node("Conv", [f"x{layer}", f"kernel{layer}"], [f"y{layer}"], pads=[2, 2]),
+            helper.make_node("Tanh", [f"y{layer}"], [f"x{layer + 1}"]),
+        ]
+    nodes += [
+        helper.make_node("Transpose", [f"x{layers}"], ["columns"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["columns", "output"], ["frames"]),  # (1, T, samples)
+        helper.make_node("Tanh", ["frames"], ["bounded"]),
+        helper.make_node("Reshape", ["bounded", "flat"], ["clean" if noise else "waveform"]),
+        helper.make_node("Equal", [tokens, tokens], ["each"]),
+        helper.make_node("Cast", ["each"], [durations], to=TensorProto.FLOAT),
+    ]
     if noise:
-        nodes += [helper.make_node("RandomNormalLike", ["clean"], ["noise"], scale=noise),
-                  helper.make_node("Add", ["clean", "noise"], ["waveform"])]
-    inputs = [helper.make_tensor_value_info(tokens, TensorProto.INT64, [1, "T"]),
-              helper.make_tensor_value_info("style", TensorProto.FLOAT, [1, 256]),
-              helper.make_tensor_value_info("speed", TensorProto.FLOAT, [1])]
+        nodes += [
+            helper.make_node("RandomNormalLike", ["clean"], ["noise"], scale=noise),
+            helper.make_node("Add", ["clean", "noise"], ["waveform"]),
+        ]
+    inputs = [
+        helper.make_tensor_value_info(tokens, TensorProto.INT64, [1, "T"]),
+        helper.make_tensor_value_info("style", TensorProto.FLOAT, [1, 256]),
+        helper.make_tensor_value_info("speed", TensorProto.FLOAT, [1]),
+    ]
     outputs = [helper.make_tensor_value_info("waveform", TensorProto.FLOAT, ["S"])]
     if "/" not in durations:
         outputs.append(helper.make_tensor_value_info(durations, TensorProto.FLOAT, [1, "T"]))

@@ -28,4 +28,3 @@ def test_a_damaged_header_and_a_member_that_is_no_array_are_one_line(tmp_path):
         archive.writestr("heart.npy", b"not an array")
     with pytest.raises(UserError, match="voice heart is not an array"):
         read_tables(path)
-

@@ -36,13 +36,20 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     refused(folder, f"{file} is missing")
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"type": "ONNX3"}, "its type is 'ONNX3', not ONNX1 or ONNX2"), ({"model_file": "../a.onnx"}, "model_file must"),
-    ({"model_file": None}, "model_file must be the name of a file"), ({"voices": ""}, "voices must be the name"),
-    ({"speed_priors": {"a": "b"}}, "speed_priors must map voices to numbers"), ({"speed_priors": {"a": 0}}, "is 0"),
-    ({"voice_aliases": {"Bella": 1}}, "must map voices to names"), ({"voice_aliases": ["a"]}, "must map"),
-    ({"voice_aliases": {"Bella": "x"}}, "has no voice x, which the alias Bella of config.json names"),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"type": "ONNX3"}, "its type is 'ONNX3', not ONNX1 or ONNX2"),
+        ({"model_file": "../a.onnx"}, "model_file must"),
+        ({"model_file": None}, "model_file must be the name of a file"),
+        ({"voices": ""}, "voices must be the name"),
+        ({"speed_priors": {"a": "b"}}, "speed_priors must map voices to numbers"),
+        ({"speed_priors": {"a": 0}}, "is 0"),
+        ({"voice_aliases": {"Bella": 1}}, "must map voices to names"),
+        ({"voice_aliases": ["a"]}, "must map"),
+        ({"voice_aliases": {"Bella": "x"}}, "has no voice x, which the alias Bella of config.json names"),
+    ],
+)
 def test_a_wrong_config(folder: Path, values: dict[str, Any], message: str) -> None:
     configure(folder, **values)
     refused(folder, message)
@@ -57,17 +64,22 @@ def style(table: np.ndarray) -> bytes:
     return archive(**{"expr-voice-2-f": table})
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    *((lambda _, damaged=damaged: damaged, "voices.npz cannot be read as voices") for damaged in (
-        b"", b"PK\x03\x04damaged", b"\x93NUMPY", b"[]", style(np.array([{}] * 256, object)))),
-    (lambda content: content[:len(content) // 2], "voices.npz cannot be read as voices"),
-    (lambda content: content[:200] + bytes(100) + content[300:], "voices.npz"),
-    (lambda _: archive(), "has no voices"),
-    (lambda _: style(np.zeros((4, 255), np.float32)), r"must be rows of 256 floats, not float32 \(4, 255\)"),
-    (lambda _: style(np.zeros((0, 256), np.float32)), "must be rows"),
-    (lambda _: style(np.zeros((4, 256), np.int64)), "must be rows"),
-    (lambda _: style(np.full((4, 256), np.nan, np.float32)), "has NaN or infinite values"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            (lambda _, damaged=damaged: damaged, "voices.npz cannot be read as voices")
+            for damaged in (b"", b"PK\x03\x04damaged", b"\x93NUMPY", b"[]", style(np.array([{}] * 256, object)))
+        ),
+        (lambda content: content[: len(content) // 2], "voices.npz cannot be read as voices"),
+        (lambda content: content[:200] + bytes(100) + content[300:], "voices.npz"),
+        (lambda _: archive(), "has no voices"),
+        (lambda _: style(np.zeros((4, 255), np.float32)), r"must be rows of 256 floats, not float32 \(4, 255\)"),
+        (lambda _: style(np.zeros((0, 256), np.float32)), "must be rows"),
+        (lambda _: style(np.zeros((4, 256), np.int64)), "must be rows"),
+        (lambda _: style(np.full((4, 256), np.nan, np.float32)), "has NaN or infinite values"),
+    ],
+)
 def test_voices_that_are_damaged_or_no_styles_are_refused(folder: Path, change: Any, message: str) -> None:
     path = folder / "voices.npz"
     path.write_bytes(change(path.read_bytes()))
@@ -95,9 +107,13 @@ def test_a_graph_that_is_damaged_or_of_another_model_is_refused(folder: Path) ->
     refused(folder, r"its input style is tensor\(float\) \(1, 128\)")
 
 
-@pytest.mark.parametrize(("embedding", "message"), [
-    (np.full((178, 8), np.nan, np.float32), r"chunk 1 of 1, 'Say you\.': the graph returns NaN"),
-    (np.zeros((50, 8), np.float32), r"chunk 1 of 1, 'Say you\.': ONNX Runtime cannot run .*model\.onnx: ")])
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        (np.full((178, 8), np.nan, np.float32), r"chunk 1 of 1, 'Say you\.': the graph returns NaN"),
+        (np.zeros((50, 8), np.float32), r"chunk 1 of 1, 'Say you\.': ONNX Runtime cannot run .*model\.onnx: "),
+    ],
+)
 def test_a_graph_that_fails_or_returns_nan_names_the_chunk(folder: Path, embedding: np.ndarray, message: str) -> None:
     model = kitten_graph(8, 0)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(embedding, "embedding"))
@@ -116,8 +132,10 @@ def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, mo
     monkeypatch.setattr(family, "download_files", download)
     repository = "KittenML/kitten-tts-nano-0.8-fp32"
     FAMILY.download(repository, None, lambda file: None)
-    assert requests == [(repository, ("config.json",), None),
-                        (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40)]
+    assert requests == [
+        (repository, ("config.json",), None),
+        (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40),
+    ]
 
 
 def test_a_bundle_has_the_files_of_its_folder(folder: Path, tmp_path: Path) -> None:
@@ -127,8 +145,10 @@ def test_a_bundle_has_the_files_of_its_folder(folder: Path, tmp_path: Path) -> N
     content = json.loads((destination / "bundle.json").read_text())
     assert (content["format"], content["model"], content["source"]) == (1, "kitten", {"repository": "a/b"})
     assert {record["file"] for record in content["files"].values()} == {"config.json", "model.onnx", "voices.npz"}
-    assert all((folder / name).read_bytes() == (destination / name).read_bytes()
-               for name in ("config.json", "model.onnx", "voices.npz"))
+    assert all(
+        (folder / name).read_bytes() == (destination / name).read_bytes()
+        for name in ("config.json", "model.onnx", "voices.npz")
+    )
     assert is_kitten_folder(folder)
     assert not is_kitten_folder(tmp_path)
 

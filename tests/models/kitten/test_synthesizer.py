@@ -48,18 +48,19 @@ def test_a_graph_with_noise_keeps_its_lengths_and_loudness(tmp_path: Path) -> No
     folder = write_kitten_model(tmp_path / "noisy", noise=0.1)
     sequential, parallel_speech = (speak(folder, workers, sentences(15), settings=PUBLISHED) for workers in (1, 3))
     assert sequential.audio.shape == parallel_speech.audio.shape
-    loudness = [np.sqrt(np.mean(speech.audio ** 2)) for speech in (sequential, parallel_speech)]
+    loudness = [np.sqrt(np.mean(speech.audio**2)) for speech in (sequential, parallel_speech)]
     assert loudness[0] == pytest.approx(loudness[1], rel=0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_failed_chunk_names_its_text_and_cancels_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch,
-                                                            workers: int) -> None:
+def test_a_failed_chunk_names_its_text_and_cancels_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     run, runs = GraphFunction.__call__, []
 
     def failing(self, **inputs):
         runs.append(inputs)
-        if inputs["input_ids"].size > 300:      # the longest, which is the first
+        if inputs["input_ids"].size > 300:  # the longest, which is the first
             raise UserError("no memory left")
         time.sleep(0.05)
         return run(self, **inputs)
@@ -105,20 +106,30 @@ def test_a_stream_joins_to_the_whole(folder: Path) -> None:
     assert set(stream.seconds_by_phase) == set(whole.seconds_by_phase) == {"phonemes", "synthesis"}
 
 
-@pytest.mark.parametrize(("text", "published", "message"), [
-    ("", False, "there is nothing to say: the text is empty"), (" \n ", False, "the text is empty"),
-    ("... ?! —", False, "there is nothing to say in '... \\?! —'"), ("<b></b>", False, "there is nothing to say"),
-    ("a" * 2000, False, "one pass takes at most 512"), ("...!", True, "nothing to say"),
-])
+@pytest.mark.parametrize(
+    ("text", "published", "message"),
+    [
+        ("", False, "there is nothing to say: the text is empty"),
+        (" \n ", False, "the text is empty"),
+        ("... ?! —", False, "there is nothing to say in '... \\?! —'"),
+        ("<b></b>", False, "there is nothing to say"),
+        ("a" * 2000, False, "one pass takes at most 512"),
+        ("...!", True, "nothing to say"),
+    ],
+)
 def test_text_without_speech_is_one_clear_line(folder: Path, text: str, published: bool, message: str) -> None:
     with pytest.raises(UserError, match=message):
         kitten_speaker(folder).speak(text, settings=KittenSettings(published=published))
 
 
-@pytest.mark.parametrize(("text", "published"), [
-    ("Some words, and 3.14 more. " * 3_000, False), ("no mark at all " * 20_000, True),
-    ("<" * 900 + " <a" * 80_000, True),
-])
+@pytest.mark.parametrize(
+    ("text", "published"),
+    [
+        ("Some words, and 3.14 more. " * 3_000, False),
+        ("no mark at all " * 20_000, True),
+        ("<" * 900 + " <a" * 80_000, True),
+    ],
+)
 def test_a_very_long_text_is_divided(folder: Path, text: str, published: bool) -> None:
     synthesizer = kitten_speaker(folder)
     request = synthesizer.request(text, settings=KittenSettings(published=published))
@@ -131,7 +142,7 @@ def test_a_short_published_text_may_be_empty(folder: Path) -> None:
     speech = speak(folder, 1, "a", settings=PUBLISHED)
     assert len(speech.audio) == 0
     assert speech.real_time_factor == float("inf")
-    assert len(speak(folder, 1, "a").audio) == 6 * HOP          # "a ,", "…" and two pads, none of it silent
+    assert len(speak(folder, 1, "a").audio) == 6 * HOP  # "a ,", "…" and two pads, none of it silent
 
 
 def test_only_silence_at_the_end_is_trimmed() -> None:
@@ -161,11 +172,16 @@ def test_a_text_that_arrives_incrementally_is_spoken_whole(folder: Path) -> None
     assert stream.facts["voice"] == synthesizer.styles.default
 
 
-@pytest.mark.parametrize(("module", "message"), [
-    ("espeakng_loader", r"pip install '.\[kitten\]'"),
-    ("onnxruntime", r"KittenTTS needs onnxruntime: pip install '.\[kitten\]'")])
-def test_without_a_library_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str,
-                                                     message: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("espeakng_loader", r"pip install '.\[kitten\]'"),
+        ("onnxruntime", r"KittenTTS needs onnxruntime: pip install '.\[kitten\]'"),
+    ],
+)
+def test_without_a_library_the_error_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, message: str
+) -> None:
     model = imported(folder)
     monkeypatch.setitem(sys.modules, module, None)
     speaker = ane.load(model.path)
@@ -185,11 +201,16 @@ def test_several_texts_are_each_what_they_are_alone(folder: Path) -> None:
         assert (speech.facts, speech.chunks) == (alone.facts, alone.chunks)
 
 
-@pytest.mark.parametrize(("text", "spoken"), [
-    ("Is it so? Yes!", "Is it so? Yes!"), ("No end", "No end,"), ("He said (so.)", "He said (so.)"),
-    ("3.14 is pi. The U.S.A. wins at 5 p.m. again", "three point one four is pi. The USA wins at five PM again,"),
-    ("Call Dr. Smith on the 20th", "Call doctor Smith on the twentieth,"),
-])
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("Is it so? Yes!", "Is it so? Yes!"),
+        ("No end", "No end,"),
+        ("He said (so.)", "He said (so.)"),
+        ("3.14 is pi. The U.S.A. wins at 5 p.m. again", "three point one four is pi. The USA wins at five PM again,"),
+        ("Call Dr. Smith on the 20th", "Call doctor Smith on the twentieth,"),
+    ],
+)
 def test_words_are_those_of_other_models_and_end_in_a_mark(text: str, spoken: str) -> None:
     assert spoken_form(text) == spoken
 

@@ -47,13 +47,19 @@ def published_sound(folder: Path, phonemes: str, voice: str, speed: float) -> np
     ids = [number for number in map(VOCABULARY.get, phonemes) if number is not None]
     table = np.load(folder / "voices-v1.0.bin")[voice]
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    [wave] = session.run(None, {"tokens": [[0, *ids, 0]], "style": table[min(len(ids), len(table)) - 1],
-                                "speed": np.array([speed], np.float32)})
+    [wave] = session.run(
+        None,
+        {
+            "tokens": [[0, *ids, 0]],
+            "style": table[min(len(ids), len(table)) - 1],
+            "speed": np.array([speed], np.float32),
+        },
+    )
     padded = np.pad(wave, 1024)
-    power = np.array([np.mean(padded[start:start + 2048] ** 2) for start in range(0, len(wave) + 1, 512)])
+    power = np.array([np.mean(padded[start : start + 2048] ** 2) for start in range(0, len(wave) + 1, 512)])
     decibels = 10 * np.log10(np.maximum(power, 1e-10)) - 10 * np.log10(max(power.max(), 1e-10))
     loud = np.flatnonzero(decibels > -60)
-    return wave[loud[0] * 512:min(len(wave), (loud[-1] + 1) * 512)]
+    return wave[loud[0] * 512 : min(len(wave), (loud[-1] + 1) * 512)]
 
 
 @pytest.mark.parametrize(("text", "voice", "speed"), [("Hello.", None, 1.0), (TEXT, "af_bella", 1.5)])
@@ -69,15 +75,16 @@ def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path
     np.savez(tmp_path / "voices.npz", **tables, bm_fable=tables["af_heart"])
     model = imported(folder / "model.onnx", voices=tmp_path / "voices.npz")
     own = KokoroSynthesizer(model, GraphBackend(model))
-    ids = [own.chunks(own.request("Go home.", voice), SpeechContext())[0].input_ids
-           for voice in ("af_heart", "bm_fable")]
+    ids = [
+        own.chunks(own.request("Go home.", voice), SpeechContext())[0].input_ids for voice in ("af_heart", "bm_fable")
+    ]
     assert [(VOCABULARY["O"] in one, VOCABULARY["Q"] in one) for one in ids] == [(True, False), (False, True)]
 
 
 def test_silence_at_both_ends_is_removed(folder: Path) -> None:
     wave = np.concatenate((np.zeros(5000), np.full(4000, 0.5), np.full(9000, 1e-4))).astype(np.float32)
     trimmed, begin = speaker(folder).trimmed(wave, KokoroSettings())
-    assert (begin, len(trimmed)) == (8 * 512, 20 * 512 - 8 * 512)       # frames that touch the sound, each of 2048
+    assert (begin, len(trimmed)) == (8 * 512, 20 * 512 - 8 * 512)  # frames that touch the sound, each of 2048
 
 
 def test_chunks_in_parallel_join_to_the_same_sound_with_pauses(folder: Path) -> None:
@@ -97,8 +104,13 @@ def test_chunks_in_parallel_join_to_the_same_sound_with_pauses(folder: Path) -> 
 def test_a_chunk_of_too_many_phonemes_is_split(folder: Path) -> None:
     own = speaker(folder)
     text = "one million two hundred thousand and " * 30
-    assert max(chunk.input_ids.size for chunk in own.chunks(own.request(
-        text, settings=KokoroSettings(split=(1000, 2000))), SpeechContext())) <= 512
+    assert (
+        max(
+            chunk.input_ids.size
+            for chunk in own.chunks(own.request(text, settings=KokoroSettings(split=(1000, 2000))), SpeechContext())
+        )
+        <= 512
+    )
     with pytest.raises(UserError, match="one pass takes at most 512: allow it to be split"):
         own.speak(text, settings=KokoroSettings(split=None))
 
@@ -111,7 +123,7 @@ def test_words_have_the_durations_of_their_phonemes(tmp_path: Path, durations: s
     assert not any(word.estimated for word in words)
     lengths = [len(word.phonemes) for word in phonemise("Hello, my friends.") if word.text.isalpha()]
     assert [round((word.end - word.start) * 24000 / HOP) for word in words] == lengths
-    assert words[0].start * 24000 == HOP                        # the pad; nothing is silent here
+    assert words[0].start * 24000 == HOP  # the pad; nothing is silent here
 
 
 def test_without_durations_words_share_the_time_of_their_chunk(tmp_path: Path) -> None:
@@ -147,8 +159,19 @@ def test_every_published_layout_becomes_the_same_bundle(folder: Path, tmp_path: 
     (tmp_path / "alone" / "kokoro.onnx").write_bytes(graph.read_bytes())
     assert main(["import", str(folder), "-o", "first"]) == 0
     assert main(["import", str(graph), "-o", "second"]) == 0
-    assert main(["import", str(tmp_path / "alone" / "kokoro.onnx"), "--voices", str(folder / "voices-v1.0.bin"),
-                 "-o", "third"]) == 0
+    assert (
+        main(
+            [
+                "import",
+                str(tmp_path / "alone" / "kokoro.onnx"),
+                "--voices",
+                str(folder / "voices-v1.0.bin"),
+                "-o",
+                "third",
+            ]
+        )
+        == 0
+    )
     assert main(["import", str(hub_layout(folder, tmp_path / "hub")), "-o", "fourth"]) == 0
     for name in ("first", "second", "third", "fourth"):
         speech = ane.load(name).speak(TEXT)
@@ -158,8 +181,9 @@ def test_every_published_layout_becomes_the_same_bundle(folder: Path, tmp_path: 
     assert sorted(source) == ["onnx/model.onnx", "tokenizer.json", "voices/af_bella.bin", "voices/af_heart.bin"]
 
 
-def test_a_bundle_is_spoken_with_and_lists_its_voices(folder: Path, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_spoken_with_and_lists_its_voices(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["import", str(folder), "-o", "kokoro"]) == 0
     wav = str(tmp_path / "x.wav")
     assert main(["say", "--bundle", "kokoro", "-v", "af_bella", "--speed", "0.8", TEXT, "-o", wav]) == 0
@@ -167,9 +191,12 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(folder: Path, tmp_path: Pa
     capsys.readouterr()
     assert main(["say", "-v", "?", "--bundle", "kokoro"]) == 0
     assert capsys.readouterr().out == "af_bella, af_heart\n"
-    for flags, message in ((("--speed", "3"), "--speed must be from 0.5 to 2"), (("-v", "Luna"), "no voice is named"),
-                           (("--seed", "1"), "--seed has no effect on Kokoro models"),
-                           (("--published",), "--published has no effect on Kokoro models")):
+    for flags, message in (
+        (("--speed", "3"), "--speed must be from 0.5 to 2"),
+        (("-v", "Luna"), "no voice is named"),
+        (("--seed", "1"), "--seed has no effect on Kokoro models"),
+        (("--published",), "--published has no effect on Kokoro models"),
+    ):
         assert main(["say", "--bundle", "kokoro", "Hello.", "-o", wav, *flags]) == 1
         assert message in capsys.readouterr().err
     book = tmp_path / "book.txt"
@@ -177,14 +204,21 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(folder: Path, tmp_path: Pa
     assert main(["read", str(book), "-o", str(tmp_path / "book.wav"), "--bundle", "kokoro", "-v", "af_bella"]) == 0
 
 
-@pytest.mark.parametrize(("fault", "message"), [
-    (lambda folder: (folder / "voices-v1.0.bin").unlink(), "there are no voices beside"),
-    (lambda folder: (folder / "voices-v1.0.bin").write_bytes(b"damaged"), "cannot be read as voices"),
-    (lambda folder: (folder / "model.onnx").write_bytes(b"damaged"), "cannot load .*model.onnx"),
-    (lambda folder: (folder / "model.onnx").unlink(), "has no .onnx file"),
-    (lambda folder: (folder / "a.onnx").write_bytes((folder / "model.onnx").rename(folder / "b.onnx").read_bytes()),
-     "has the graphs a.onnx, b.onnx: name one of these files"),
-])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda folder: (folder / "voices-v1.0.bin").unlink(), "there are no voices beside"),
+        (lambda folder: (folder / "voices-v1.0.bin").write_bytes(b"damaged"), "cannot be read as voices"),
+        (lambda folder: (folder / "model.onnx").write_bytes(b"damaged"), "cannot load .*model.onnx"),
+        (lambda folder: (folder / "model.onnx").unlink(), "has no .onnx file"),
+        (
+            lambda folder: (folder / "a.onnx").write_bytes(
+                (folder / "model.onnx").rename(folder / "b.onnx").read_bytes()
+            ),
+            "has the graphs a.onnx, b.onnx: name one of these files",
+        ),
+    ],
+)
 def test_faulty_files_are_one_clear_line(folder: Path, fault: Any, message: str) -> None:
     fault(folder)
     with pytest.raises(UserError, match=message) as caught:
@@ -201,9 +235,12 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
     assert KITTEN_DEFAULT in VOICES
 
 
-@pytest.mark.skipif(not REAL, reason="set ANE_KOKORO to a folder with a published .onnx and its voices, and run "
-                                     "`pip install kokoro-onnx`: ANE_KOKORO=./kokoro python -m pytest "
-                                     "tests/models/kokoro")
+@pytest.mark.skipif(
+    not REAL,
+    reason="set ANE_KOKORO to a folder with a published .onnx and its voices, and run "
+    "`pip install kokoro-onnx`: ANE_KOKORO=./kokoro python -m pytest "
+    "tests/models/kokoro",
+)
 def test_published_weights_sound_as_in_the_published_runner(tmp_path: Path) -> None:
     published = pytest.importorskip("kokoro_onnx")
     model = imported(Path(REAL))

@@ -1,6 +1,5 @@
 """Fixtures of the tests of the Tortoise model."""
 
-
 import pytest
 
 import ane

@@ -10,4 +10,4 @@ DIFFUSION = Settings(candidates=3, diffusion=Diffusion(steps=3, guidance=None), 
 CHUNKED = Settings(candidates=1, diffusion=None, sampling=SHORT, split=(20, 30))
 
 SENTENCE = "The turtle was first."
-THREE_SENTENCES = "The turtle was first. The rabbit came second. The snail was third."      # three chunks of CHUNKED
+THREE_SENTENCES = "The turtle was first. The rabbit came second. The snail was third."  # three chunks of CHUNKED

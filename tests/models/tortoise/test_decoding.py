@@ -20,8 +20,8 @@ from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import random_model
 
-SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
-ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4        # elsewhere exactness is untried
+SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)  # tokens, candidates
+ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4  # elsewhere exactness is untried
 
 Prompts = Callable[[int, int, int], ChunkPrompt]
 
@@ -44,6 +44,7 @@ def backend(model) -> TorchBackend:
 @pytest.fixture(scope="module")
 def prompt(config) -> Prompts:
     """``prompt(chunk, tokens, candidates)``: a text of that many tokens, in a voice of its own."""
+
     def make(chunk: int, tokens: int, candidates: int) -> ChunkPrompt:
         rng = np.random.default_rng(chunk)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
@@ -57,10 +58,13 @@ def prompt(config) -> Prompts:
 @pytest.fixture(scope="module")
 def ending_after(config, prompt):
     """``ending_after(*lengths)``: a text whose candidates have so many codes, then the stop code."""
+
     def make(*lengths: int) -> ChunkPrompt:
         codes = [iter([7] * length) for length in lengths]
-        samplers = [lambda ids, probabilities, remaining=remaining: next(remaining, config.stop_mel_token)
-                    for remaining in codes]
+        samplers = [
+            lambda ids, probabilities, remaining=remaining: next(remaining, config.stop_mel_token)
+            for remaining in codes
+        ]
         return ChunkPrompt(prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens, samplers)
 
     return make
@@ -69,6 +73,7 @@ def ending_after(config, prompt):
 @pytest.fixture(scope="module")
 def sample_one_text(backend, config, prompt):
     """``sample_one_text(candidates, lanes)``: the candidates of one text."""
+
     def sample(candidates: int, lanes: int, max_codes: int = 60) -> list[Candidate]:
         [sampled] = decode(backend, [prompt(0, 30, candidates)], config, Sampling(max_codes=max_codes), lanes)
         return sampled
@@ -79,11 +84,15 @@ def sample_one_text(backend, config, prompt):
 class RecordingBackend:
     """Records the calls of its decoder; it may limit the number of prefixes and change the logits."""
 
-    def __init__(self, backend: TorchBackend, prefixes: int = 9,
-                 change_logits: Callable[[np.ndarray], np.ndarray] = lambda logits: logits):
+    def __init__(
+        self,
+        backend: TorchBackend,
+        prefixes: int = 9,
+        change_logits: Callable[[np.ndarray], np.ndarray] = lambda logits: logits,
+    ):
         self.backend, self.prefixes, self.change_logits = backend, prefixes, change_logits
-        self.prefills: list[int] = []               # index of each
-        self.steps: list[tuple[int, int]] = []      # lanes and positions of each
+        self.prefills: list[int] = []  # index of each
+        self.steps: list[tuple[int, int]] = []  # lanes and positions of each
 
     def __getattr__(self, name: str):
         return getattr(self.backend, name)
@@ -107,6 +116,7 @@ class RecordingBackend:
 
 
 # Each candidate is independent of the others
+
 
 @settings(max_examples=10, deadline=None)
 @given(shapes=SHAPES, lanes=st.integers(1, 6), limit=st.integers(1, 30))
@@ -146,19 +156,22 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
     pool = make_lanes(backend, config, lanes, 30, lanes)
-    made = [pool.submit(prompt(chunk, length, 1).bound(backend, config, Sampling(max_codes=30), latents))
-            for chunk, length in enumerate(lengths)]
+    made = [
+        pool.submit(prompt(chunk, length, 1).bound(backend, config, Sampling(max_codes=30), latents))
+        for chunk, length in enumerate(lengths)
+    ]
     for decoding in made:
         rows = [row for rows in decoding.rows() for row in rows]
         [candidate] = decoding.all()
         expected = candidate.latents if latents else candidate.hidden
         if rows:
-            np.testing.assert_array_equal(np.stack(rows), expected[:len(rows)])
+            np.testing.assert_array_equal(np.stack(rows), expected[: len(rows)])
     assert not pool.active
     assert len(pool.free_prefixes) == lanes
 
 
 # What a candidate consists of
+
 
 def test_a_candidate_has_a_hidden_state_for_every_code_and_the_stop_code(sample_one_text, config):
     candidates = sample_one_text(6, 3)
@@ -185,8 +198,13 @@ def test_the_start_code_is_never_sampled_however_probable(backend, config, promp
         return changed
 
     favouring = RecordingBackend(backend, change_logits=favour_start)
-    candidates = [one for row in decode(favouring, [prompt(chunk, 5, 3) for chunk in range(2)], config,
-                                        Sampling(max_codes=8), lanes=2) for one in row]
+    candidates = [
+        one
+        for row in decode(
+            favouring, [prompt(chunk, 5, 3) for chunk in range(2)], config, Sampling(max_codes=8), lanes=2
+        )
+        for one in row
+    ]
     assert all(candidate.codes for candidate in candidates)
     assert not any(config.start_mel_token in candidate.codes for candidate in candidates)
 
@@ -212,6 +230,7 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
 
 
 # How much work is done, and when
+
 
 @pytest.mark.parametrize("prefixes", [1, 2, 5])
 def test_each_prefix_is_computed_once_however_few_the_decoder_stores(backend, config, prompt, prefixes):
@@ -263,7 +282,7 @@ def test_progress_is_reported_after_every_step_so_that_it_can_stop_the_work(back
 
     with pytest.raises(KeyboardInterrupt):
         next(decode(recording, [prompt(0, 6, 1)], config, Sampling(max_codes=20), lanes=1, progress=interrupt))
-    assert len(recording.steps) == 2        # the first code comes from the prefix
+    assert len(recording.steps) == 2  # the first code comes from the prefix
 
 
 def test_the_decoder_is_freed_with_the_last_result(backend, config, prompt, monkeypatch):

@@ -47,8 +47,9 @@ class ConstantDenoiser(Denoiser):
         return [np.full((1, 2 * MELS, mel.shape[-1]), self.value, np.float32) for mel in x]
 
 
-def solve(sampler: str, steps: int, guidance: float | None = None,
-          spacing: str = "even") -> tuple[np.ndarray, np.ndarray]:
+def solve(
+    sampler: str, steps: int, guidance: float | None = None, spacing: str = "even"
+) -> tuple[np.ndarray, np.ndarray]:
     """The sampler's result for the noise of seed 0, and the known solution of the probability-flow ODE."""
     denoiser = GaussianDenoiser()
     diffusion = Diffusion(steps, sampler, guidance, spacing=spacing)
@@ -137,8 +138,10 @@ def test_the_frames_of_a_code_last_as_long_as_1024_samples_at_22050_hz():
 @pytest.mark.parametrize("prediction", ["v", "x0"])
 def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)
-    [epsilon], [other] = (sample(GaussianDenoiser(kind), [FRAMES], diffusion, [np.random.default_rng(3)],
-                                 prediction=kind) for kind in ("epsilon", prediction))
+    [epsilon], [other] = (
+        sample(GaussianDenoiser(kind), [FRAMES], diffusion, [np.random.default_rng(3)], prediction=kind)
+        for kind in ("epsilon", prediction)
+    )
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
 
 
@@ -150,9 +153,14 @@ def test_only_the_last_steps_are_guided():
     assert guided(None) == guided(6) == guided(9) == [True] * 6
 
 
-@pytest.mark.parametrize(("guidance", "steps", "message"), [
-    (None, 3, "guidance_steps has no effect without guidance"), (0, 3, "guidance_steps has no effect"),
-    (2.0, 0, "guidance_steps must be at least 1, got 0")])
+@pytest.mark.parametrize(
+    ("guidance", "steps", "message"),
+    [
+        (None, 3, "guidance_steps has no effect without guidance"),
+        (0, 3, "guidance_steps has no effect"),
+        (2.0, 0, "guidance_steps must be at least 1, got 0"),
+    ],
+)
 def test_steps_of_guidance_that_would_be_ignored_are_refused(guidance, steps, message):
     with pytest.raises(UserError, match=message):
         Diffusion(10, guidance=guidance, guidance_steps=steps)

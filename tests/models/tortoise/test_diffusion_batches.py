@@ -17,9 +17,9 @@ from tests.random_model import CONFIGS, random_model
 
 WIDTH = CONFIGS["diffusion"].in_latent_channels
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIGS["diffusion"].model_channels), dtype=np.float32)
-ROUNDING = {"fp32": 1e-4, "bf16": 0.1}      # share of the largest value; other shapes are summed in another order
+ROUNDING = {"fp32": 1e-4, "bf16": 0.1}  # share of the largest value; other shapes are summed in another order
 
-latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)        # one for each utterance
+latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)  # one for each utterance
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,10 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, share: float) -> None
 @given(counts=latent_counts, timestep=st.integers(0, 3999), guided=st.booleans())
 def test_a_prediction_in_a_batch_equals_that_of_the_utterance_alone(backend, counts, timestep, guided):
     latents, frames = [rows[None] for rows in random_latents(counts)], [frame_count(count) for count in counts]
-    noisy = [rng.standard_normal((1, MELS, length), dtype=np.float32)
-             for rng, length in zip(generators(len(counts)), frames, strict=True)]
+    noisy = [
+        rng.standard_normal((1, MELS, length), dtype=np.float32)
+        for rng, length in zip(generators(len(counts)), frames, strict=True)
+    ]
     together = backend.denoiser(latents, VOICE, frames)(noisy, timestep, guided)
     for rows, length, x, prediction in zip(latents, frames, noisy, together, strict=True):
         [alone] = backend.denoiser([rows], VOICE, [length])([x], timestep, guided)
@@ -54,8 +56,12 @@ def test_a_prediction_in_a_batch_equals_that_of_the_utterance_alone(backend, cou
 
 
 @settings(deadline=None, max_examples=12)
-@given(counts=latent_counts, limit=st.integers(0, 400), sampler=st.sampled_from(sorted(SAMPLERS)),
-       guidance=st.sampled_from([None, 2.0]))
+@given(
+    counts=latent_counts,
+    limit=st.integers(0, 400),
+    sampler=st.sampled_from(sorted(SAMPLERS)),
+    guidance=st.sampled_from([None, 2.0]),
+)
 def test_a_spectrogram_does_not_depend_on_the_batch(backend, counts, limit, sampler, guidance):
     backend.max_batched_frames = limit
     diffusion, latents = Diffusion(3, sampler, guidance), random_latents(counts)
@@ -68,8 +74,9 @@ def test_utterances_do_not_affect_each_other_in_bf16():
     backend, latents = TorchBackend(random_model(), "cpu", "bf16", keep=True), random_latents([30, 7])
     noisy = [np.zeros((1, MELS, frame_count(len(rows))), np.float32) for rows in latents]
     frames = [x.shape[-1] for x in noisy]
-    denoisers = [backend.denoiser([rows[None] for rows in pair], VOICE, frames)
-                 for pair in (latents, [latents[0], -latents[1]])]
+    denoisers = [
+        backend.denoiser([rows[None] for rows in pair], VOICE, frames) for pair in (latents, [latents[0], -latents[1]])
+    ]
     first, beside_another = (denoiser(noisy, 2000, True)[0] for denoiser in denoisers)
     np.testing.assert_array_equal(first, beside_another)
     [alone] = backend.denoiser([latents[0][None]], VOICE, frames[:1])(noisy[:1], 2000, True)
@@ -81,8 +88,10 @@ def test_utterances_do_not_affect_each_other_in_bf16():
 def test_a_prediction_that_is_not_finite_is_refused_for_any_utterance(broken, value):
     class BrokenDenoiser(Denoiser):
         def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-            return [np.full((1, 2 * MELS, each.shape[-1]), value if index == broken else 0, np.float32)
-                    for index, each in enumerate(x)]
+            return [
+                np.full((1, 2 * MELS, each.shape[-1]), value if index == broken else 0, np.float32)
+                for index, each in enumerate(x)
+            ]
 
     with pytest.raises(UserError, match="the diffusion decoder returned NaN or infinite values"):
         sample(BrokenDenoiser(), [5, 8], Diffusion(3, "ddim", None), generators(2))

@@ -47,20 +47,26 @@ def test_attention_adds_the_bias_of_each_query_and_key(length):
 
 def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
     bias, computed, lengths = layers.RelativePositionBias(2, 23.0), layers.RelativePositionBias.computed, []
-    monkeypatch.setattr(layers.RelativePositionBias, "computed",
-                        lambda self, *key: lengths.append(key[0]) or computed(self, *key))
+    monkeypatch.setattr(
+        layers.RelativePositionBias, "computed", lambda self, *key: lengths.append(key[0]) or computed(self, *key)
+    )
     with torch.inference_mode():
-        for length, dtype in ((7, torch.float32), (7, torch.float32), (7, torch.bfloat16), (9, torch.float32),
-                              (7, torch.float32)):
+        for length, dtype in (
+            (7, torch.float32),
+            (7, torch.float32),
+            (7, torch.bfloat16),
+            (9, torch.float32),
+            (7, torch.float32),
+        ):
             assert torch.equal(bias.by_distance(length, dtype), computed(bias, length, dtype))
             assert bias(length, dtype).dtype == dtype
         assert lengths == [7, 7, 9, 7]
-    bias(8, torch.float32).sum().backward()         # training: nothing is kept, and nothing kept is used
+    bias(8, torch.float32).sum().backward()  # training: nothing is kept, and nothing kept is used
     assert bias.relative_attention_bias.weight.grad is not None
 
 
 def test_on_a_gpu_the_whole_bias_is_kept_for_one_length():
-    bias = layers.RelativePositionBias(2, 23.0).to("meta")       # any device but the CPU
+    bias = layers.RelativePositionBias(2, 23.0).to("meta")  # any device but the CPU
     with torch.inference_mode():
         first = bias(7, torch.float32)
         assert first.shape == (2, 7, 7)
@@ -85,13 +91,17 @@ def test_threads_that_keep_biases_of_different_lengths_each_get_their_own():
 
 
 TABLES = Path(__file__).parent / "state_dicts"
-PUBLISHED = [*CONFIGS, "bigvgan"]        # the others are ours
+PUBLISHED = [*CONFIGS, "bigvgan"]  # the others are ours
 FILES = sorted({NETWORKS[name].file for name in PUBLISHED})
-PARAMETERS = {      # of the published files, weight norm counted as gain and direction; BigVGAN without its filters
+PARAMETERS = {  # of the published files, weight norm counted as gain and direction; BigVGAN without its filters
     "bigvgan_24khz_100band.pth": 112_446_290,
-    "autoregressive.pth": 421_526_786, "clvp2.pth": 243_846_145,
-    "diffusion_decoder.pth": 292_334_380, "hifidecoder.pth": 17_844_226, "rlg_auto.pth": 6_297_600,
-    "rlg_diffuser.pth": 25_178_112, "vocoder.pth": 14_865_506,
+    "autoregressive.pth": 421_526_786,
+    "clvp2.pth": 243_846_145,
+    "diffusion_decoder.pth": 292_334_380,
+    "hifidecoder.pth": 17_844_226,
+    "rlg_auto.pth": 6_297_600,
+    "rlg_diffuser.pth": 25_178_112,
+    "vocoder.pth": 14_865_506,
 }
 
 
@@ -120,9 +130,10 @@ def test_the_networks_of_a_file_use_each_of_its_keys_once_in_its_shape(file):
     upstream = table(file)
     parts = [as_upstream(name, upstream) for name, network in NETWORKS.items() if network.file == file]
     assert sorted(entry for part in parts for entry in part.items()) == sorted(upstream.items())
-    rotary_frequencies = "inv_freq"      # buffers, which are not counted
-    assert PARAMETERS[file] == sum(math.prod(shape) for key, shape in upstream.items()
-                                   if not key.endswith(rotary_frequencies))
+    rotary_frequencies = "inv_freq"  # buffers, which are not counted
+    assert PARAMETERS[file] == sum(
+        math.prod(shape) for key, shape in upstream.items() if not key.endswith(rotary_frequencies)
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -134,8 +145,9 @@ def test_all_tensors_of_a_network_are_floats_so_that_every_precision_applies(nam
 
 CONFIG = CONFIGS["autoregressive"]
 WIDTH = 4
-EMBEDDINGS = Embeddings(*(np.random.default_rng(seed).standard_normal((600, WIDTH), dtype=np.float32)
-                      for seed in range(4)))
+EMBEDDINGS = Embeddings(
+    *(np.random.default_rng(seed).standard_normal((600, WIDTH), dtype=np.float32) for seed in range(4))
+)
 
 
 def test_a_prefix_is_the_conditioning_then_the_text_then_the_start_code():

@@ -28,8 +28,12 @@ def test_networks_are_released_after_their_step_and_progress_reaches_its_end(syn
 
     synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=report)
     assert reported == {"decode": (3, 3), "rank": (3, 3), "diffuse": (3, 3), "vocode": (1, 1)}
-    assert loaded == {"decode": {"autoregressive"}, "rank": {"clvp"}, "diffuse": {"diffusion"},
-                      "vocode": {"mel_source_filter"}}
+    assert loaded == {
+        "decode": {"autoregressive"},
+        "rank": {"clvp"},
+        "diffuse": {"diffusion"},
+        "vocode": {"mel_source_filter"},
+    }
     assert synthesizer.backend._networks == {}
 
 
@@ -43,12 +47,12 @@ def test_networks_stay_loaded_on_request():
 def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, request, diffusion):
     """Counts the candidates that exist whenever progress is reported."""
     alive: dict[str, list[int]] = {}
-    gc.freeze()         # what exists before the request is neither searched nor counted
+    gc.freeze()  # what exists before the request is neither searched nor counted
     request.addfinalizer(gc.unfreeze)
 
     def count(phase: str, *rest) -> None:
         gc.collect()
-        candidates = [item for item in gc.get_objects() if type(item) is Candidate]     # isinstance loads lazy modules
+        candidates = [item for item in gc.get_objects() if type(item) is Candidate]  # isinstance loads lazy modules
         alive.setdefault(phase, []).append(len(candidates))
         if phase in ("diffuse", "vocode"):
             assert all(len(one.hidden if diffusion else one.latents) == 0 for one in candidates)
@@ -56,7 +60,7 @@ def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, re
     settings = replace(CHUNKED, candidates=4, diffusion=diffusion, sampling=Sampling(max_codes=2), lanes=4)
     chunks = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings, progress=count).chunks
     assert len(chunks) == 3
-    assert max(alive["decode"]) <= 2 * 4 + 2        # of the chunk that has ended and of the next one on its lanes
+    assert max(alive["decode"]) <= 2 * 4 + 2  # of the chunk that has ended and of the next one on its lanes
     assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
 
 

@@ -18,16 +18,21 @@ from ane.system.errors import UserError
 
 
 def test_the_defaults_are_upstreams():
-    assert Sampling() == Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8, typical_mass=None,
-                                  max_codes=500)
+    assert Sampling() == Sampling(
+        temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8, typical_mass=None, max_codes=500
+    )
 
 
-@pytest.mark.parametrize(("parameter", "allowed", "refused"), [
-    ("temperature", [0.01, 100], [0.0099, 100.1, 0, -1, np.nan, np.inf]),
-    ("repetition_penalty", [0.01, 1, 100], [0.0099, 100.1, 0, np.nan]),
-    ("top_p", [0.001, 1], [0, 1.001, -0.1, np.nan]),
-    ("typical_mass", [None, 0.001, 0.999], [0, 1, np.nan]),
-    ("top_k", [1, 10**6], [0, -1])])
+@pytest.mark.parametrize(
+    ("parameter", "allowed", "refused"),
+    [
+        ("temperature", [0.01, 100], [0.0099, 100.1, 0, -1, np.nan, np.inf]),
+        ("repetition_penalty", [0.01, 1, 100], [0.0099, 100.1, 0, np.nan]),
+        ("top_p", [0.001, 1], [0, 1.001, -0.1, np.nan]),
+        ("typical_mass", [None, 0.001, 0.999], [0, 1, np.nan]),
+        ("top_k", [1, 10**6], [0, -1]),
+    ],
+)
 def test_each_parameter_has_limits_on_both_sides(parameter, allowed, refused):
     for value in allowed:
         assert getattr(Sampling(**{parameter: value}), parameter) == value
@@ -79,8 +84,13 @@ def test_the_same_seed_gives_the_same_streams_in_any_order():
 
 def test_all_streams_of_a_request_differ():
     randomness = Randomness(7)
-    streams = [randomness.voice(), randomness.diffusion(0, 0), randomness.vocoder(0, 0), randomness.vocoder(0, 1),
-               *(randomness.candidate(chunk, index) for chunk in range(3) for index in range(3))]
+    streams = [
+        randomness.voice(),
+        randomness.diffusion(0, 0),
+        randomness.vocoder(0, 0),
+        randomness.vocoder(0, 1),
+        *(randomness.candidate(chunk, index) for chunk in range(3) for index in range(3)),
+    ]
     assert len({numbers(stream) for stream in streams}) == len(streams)
 
 
@@ -109,7 +119,7 @@ def test_silence_between_words_of_more_than_eight_codes_ends_the_latents():
     assert trimmed_length([7] * 5 + [calm] * (run + 1) + [7] * 5, OFFICIAL) == 5 + run
 
 
-CODES = np.arange(20)[:, None].repeat(3, axis=1)        # (20, 3): candidate i consists of code i
+CODES = np.arange(20)[:, None].repeat(3, axis=1)  # (20, 3): candidate i consists of code i
 
 
 class FirstCodeBackend:

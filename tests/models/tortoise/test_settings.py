@@ -34,8 +34,10 @@ def test_a_model_can_name_its_default_preset_and_a_request_another():
         Settings.of("slow")
 
 
-@pytest.mark.parametrize(("name", "candidates", "steps", "guidance"), [
-    ("ultra_fast", 16, 30, None), ("fast", 96, 80, 2.0), ("standard", 256, 200, 2.0), ("high_quality", 256, 400, 2.0)])
+@pytest.mark.parametrize(
+    ("name", "candidates", "steps", "guidance"),
+    [("ultra_fast", 16, 30, None), ("fast", 96, 80, 2.0), ("standard", 256, 200, 2.0), ("high_quality", 256, 400, 2.0)],
+)
 def test_presets_with_upstreams_names_have_upstreams_values(name, candidates, steps, guidance):
     preset = PRESETS[name]
     assert preset.upstream
@@ -57,20 +59,42 @@ def test_settings_of_a_later_version_are_refused(unknown):
         Settings.of(model=unknown)
 
 
-@pytest.mark.parametrize(("own", "part"), [
-    ({"split": [80]}, "split"), ({"split": ["80", "125"]}, "split"), ({"split": "ab"}, "split"),
-    ({"split": [80, 100, 125]}, "split"), ({"split": [125, 80]}, "split"), ({"split": [0, 80]}, "split"),
-    ({"split": {"80": 1, "125": 2}}, "split"), ({"split": [True, True]}, "split"), ({"split": None}, "split"),
-    ({"preset": "slow"}, "preset"), ({"preset": ["fast"]}, "preset"), ({"preset": None}, "preset"),
-    ({"silence": 0.3}, "silence"), ({"silence": [0.1]}, "silence"), ({"silence": [0, 0.3]}, "silence"),
-    ({"silence": [0.1, float("inf")]}, "silence"), ({"silence": [0.1, float("nan")]}, "silence"),
-    ({"codes_per_word": 0}, "codes_per_word"), ({"codes_per_word": "many"}, "codes_per_word"),
-    ({"silence": ["0.1", "0.3"]}, "silence"), ({"silence": [True, True]}, "silence"),
-    ({"sampling": {"max_codes": "many"}}, "max_codes"), ({"sampling": {"max_codes": 100.5}}, "max_codes"),
-    ({"sampling": {"max_codes": 0}}, "max_codes"), ({"sampling": {"top_k": None}}, "top_k"),
-    ({"sampling": {"temperature": 0}}, "temperature"), ({"sampling": {"temperature": [1]}}, "temperature"),
-    ({"sampling": {"temperature": float("nan")}}, "temperature"), ({"sampling": {"typical_mass": "a"}}, "typical_mass"),
-    ({"sampling": {"repetition_penalty": 0}}, "repetition.penalty"), ({"sampling": []}, "sampling")])
+@pytest.mark.parametrize(
+    ("own", "part"),
+    [
+        ({"split": [80]}, "split"),
+        ({"split": ["80", "125"]}, "split"),
+        ({"split": "ab"}, "split"),
+        ({"split": [80, 100, 125]}, "split"),
+        ({"split": [125, 80]}, "split"),
+        ({"split": [0, 80]}, "split"),
+        ({"split": {"80": 1, "125": 2}}, "split"),
+        ({"split": [True, True]}, "split"),
+        ({"split": None}, "split"),
+        ({"preset": "slow"}, "preset"),
+        ({"preset": ["fast"]}, "preset"),
+        ({"preset": None}, "preset"),
+        ({"silence": 0.3}, "silence"),
+        ({"silence": [0.1]}, "silence"),
+        ({"silence": [0, 0.3]}, "silence"),
+        ({"silence": [0.1, float("inf")]}, "silence"),
+        ({"silence": [0.1, float("nan")]}, "silence"),
+        ({"codes_per_word": 0}, "codes_per_word"),
+        ({"codes_per_word": "many"}, "codes_per_word"),
+        ({"silence": ["0.1", "0.3"]}, "silence"),
+        ({"silence": [True, True]}, "silence"),
+        ({"sampling": {"max_codes": "many"}}, "max_codes"),
+        ({"sampling": {"max_codes": 100.5}}, "max_codes"),
+        ({"sampling": {"max_codes": 0}}, "max_codes"),
+        ({"sampling": {"top_k": None}}, "top_k"),
+        ({"sampling": {"temperature": 0}}, "temperature"),
+        ({"sampling": {"temperature": [1]}}, "temperature"),
+        ({"sampling": {"temperature": float("nan")}}, "temperature"),
+        ({"sampling": {"typical_mass": "a"}}, "typical_mass"),
+        ({"sampling": {"repetition_penalty": 0}}, "repetition.penalty"),
+        ({"sampling": []}, "sampling"),
+    ],
+)
 def test_an_error_in_a_models_settings_names_the_model_and_no_flag(own, part):
     with pytest.raises(UserError, match=r"the model's settings \(bundle\.json\)") as caught:
         Settings.of(model=own)
@@ -96,9 +120,18 @@ def test_the_names_of_our_presets_state_their_work(name):
     assert name == f"{preset.candidates}x{preset.diffusion.steps}{guided}"
 
 
-@pytest.mark.parametrize(("parameter", "value"), [
-    ("lanes", 0), ("candidates", 0), ("candidates", MAX_CANDIDATES + 1), ("best", 0), ("best", 2),
-    ("split", (300, 200)), ("split", (0, 200))])
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("lanes", 0),
+        ("candidates", 0),
+        ("candidates", MAX_CANDIDATES + 1),
+        ("best", 0),
+        ("best", 2),
+        ("split", (300, 200)),
+        ("split", (0, 200)),
+    ],
+)
 def test_an_error_names_the_parameter_and_no_flag(parameter, value):
     with pytest.raises(UserError, match=f"^{parameter} must be") as caught:
         Settings.of("fastest", **{parameter: value})

@@ -13,7 +13,7 @@ from ane.text import Tokenizer
 
 LETTERS = ["A", "E", "F", "I", "K", "Q", "T", "W", "Y", "Z"]
 WORDS = ["The", "FBI", "Yes", "Why", "Elephant", "IV", "Good morning", "Oh no"]
-LONGEST = 1.2           # seconds for a word
+LONGEST = 1.2  # seconds for a word
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,28 @@ def test_a_text_that_met_the_bound_has_a_note_and_a_longer_one_none(speaker):
 def test_a_text_without_an_end_mark_gets_a_full_stop_and_others_stay(speaker):
     tokenizer = Tokenizer(speaker.model.tokenizer)
     own = speaker.model.settings
-    for settings, text, spoken in ((own, "The FBI", "the f b i."), ({}, "The FBI", "the f b i"), (own, "Why?", "why?"),
-                                   (own, "Oh, no,", "oh, no,")):
+    for settings, text, spoken in (
+        (own, "The FBI", "the f b i."),
+        ({}, "The FBI", "the f b i"),
+        (own, "Why?", "why?"),
+        (own, "Oh, no,", "oh, no,"),
+    ):
         [chunk] = split_into_chunks(text, speaker.model, Settings.of(model=settings))
         assert tokenizer.decode(chunk.tokens) == spoken
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("a.", 1), ("f b i.", 1), ("h t m l s.", 5 / 3), ("good morning.", 2), ("it's five o'clock.", 3),
-    ("incomprehensible", 2), ("", 1), ("!", 1)])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a.", 1),
+        ("f b i.", 1),
+        ("h t m l s.", 5 / 3),
+        ("good morning.", 2),
+        ("it's five o'clock.", 3),
+        ("incomprehensible", 2),
+        ("", 1),
+        ("!", 1),
+    ],
+)
 def test_the_length_of_a_text_is_counted_in_usual_words(text, words):
     assert spoken_words(text) == pytest.approx(words)

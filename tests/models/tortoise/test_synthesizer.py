@@ -31,6 +31,7 @@ def voice_of_ones(synthesizer: Synthesizer, **fields) -> Voice:
 
 # The result
 
+
 @both_paths
 def test_speech_is_float32_within_one_at_24_khz_and_depends_on_the_seed(synthesizer, settings):
     speech, second, other = (synthesizer.speak(SENTENCE, seed=seed, settings=settings) for seed in (1, 1, 2))
@@ -71,7 +72,7 @@ def test_the_first_chunk_does_not_depend_on_the_chunks_after_it(synthesizer):
     assert speech.chunks == ["The turtle was first.", "The rabbit came second.", "The snail was third."]
     alone = synthesizer.speak(SENTENCE, seed=4, settings=CHUNKED).audio
     rounding = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4
-    np.testing.assert_allclose(speech.audio[:len(alone)], alone, rtol=0, atol=rounding)
+    np.testing.assert_allclose(speech.audio[: len(alone)], alone, rtol=0, atol=rounding)
     assert len(speech.audio) > len(alone)
 
 
@@ -92,6 +93,7 @@ def test_a_chunk_without_a_stop_code_is_reported_in_notes(synthesizer):
 
 # Voices
 
+
 def test_a_voice_can_be_passed_as_latents(synthesizer):
     speech = synthesizer.speak(SENTENCE, voice_of_ones(synthesizer), seed=1, settings=HIFIGAN)
     assert speech.voice == "ones"
@@ -100,6 +102,7 @@ def test_a_voice_can_be_passed_as_latents(synthesizer):
 
 
 # The model
+
 
 def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer, monkeypatch):
     stages = []
@@ -116,8 +119,9 @@ def test_prepare_loads_the_networks_and_the_voice_and_changes_no_speech(synthesi
     np.testing.assert_array_equal(speech.audio, synthesizer.speak(SENTENCE, seed=4, settings=CHUNKED).audio)
 
 
-def test_load_answers_checkpoints_with_the_command_that_imports_them(golden_checkpoints, golden_config, tmp_path,
-                                                                     monkeypatch):
+def test_load_answers_checkpoints_with_the_command_that_imports_them(
+    golden_checkpoints, golden_config, tmp_path, monkeypatch
+):
     """Sizes other than the official ones come from a config.json next to the .pth files."""
     source = tmp_path / "checkpoints"
     source.mkdir()
@@ -134,6 +138,7 @@ def test_load_answers_checkpoints_with_the_command_that_imports_them(golden_chec
 
 # Several texts
 
+
 def test_the_time_of_each_stage_is_divided_among_the_texts(synthesizer):
     speeches = list(synthesizer.speak_all([SENTENCE] * 3, seed=4, settings=replace(CHUNKED, lanes=1)))
     for phase, seconds in speeches[-1].timeline.seconds_by_phase().items():
@@ -148,9 +153,17 @@ def speak_alone(synthesizer) -> Callable[[str], Speech]:
 
 
 @hypothesis_settings(max_examples=4, deadline=None)
-@given(texts=st.lists(st.lists(st.sampled_from(["The turtle was first.", "Well done.", "The rabbit came."]), min_size=1,
-                               max_size=3).map(" ".join), min_size=1, max_size=3),
-       lanes=st.integers(1, 5), taken=st.integers(0, 6))
+@given(
+    texts=st.lists(
+        st.lists(
+            st.sampled_from(["The turtle was first.", "Well done.", "The rabbit came."]), min_size=1, max_size=3
+        ).map(" ".join),
+        min_size=1,
+        max_size=3,
+    ),
+    lanes=st.integers(1, 5),
+    taken=st.integers(0, 6),
+)
 def test_other_texts_lanes_and_streaming_do_not_change_a_speech(synthesizer, speak_alone, texts, lanes, taken):
     settings = replace(CHUNKED, lanes=lanes)
     for text, speech in zip(texts, synthesizer.speak_all(texts, seed=4, settings=settings), strict=True):
@@ -161,7 +174,7 @@ def test_other_texts_lanes_and_streaming_do_not_change_a_speech(synthesizer, spe
         pieces = [piece for piece, _ in zip(stream, range(taken), strict=False)]
         stream.close()
         streamed = np.concatenate([*pieces, np.empty(0, np.float32)])
-        np.testing.assert_allclose(streamed, alone.audio[:len(streamed)], atol=1e-4)
+        np.testing.assert_allclose(streamed, alone.audio[: len(streamed)], atol=1e-4)
     assert synthesizer.backend._networks == {}
 
 

@@ -65,8 +65,9 @@ def random_network(cls: type[nn.Module], config: Config) -> nn.Module:
 
 def vocoder_on_torch(stage: str) -> Callable[..., np.ndarray]:
     network = random_network(*NETWORKS[stage])
-    return lambda **inputs: network(**{key: torch.from_numpy(np.ascontiguousarray(array))
-                                       for key, array in inputs.items()}).numpy()
+    return lambda **inputs: network(
+        **{key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in inputs.items()}
+    ).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -103,17 +104,22 @@ def noise() -> np.random.Generator:
     return Randomness(3).vocoder(0, 0)
 
 
-def stream(backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray],
-           window: VocodingWindow | None = STREAMED) -> Iterator[np.ndarray]:
-    sound = (HifiganSound(backend, HIFIGAN, VOICE, window) if vocoder == "hifigan" else
-             UnivnetSound(backend, UNIVNET, noise(), window))
+def stream(
+    backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray], window: VocodingWindow | None = STREAMED
+) -> Iterator[np.ndarray]:
+    sound = (
+        HifiganSound(backend, HIFIGAN, VOICE, window)
+        if vocoder == "hifigan"
+        else UnivnetSound(backend, UNIVNET, noise(), window)
+    )
     for piece in pieces:
         yield from sound.feed(piece)
     yield from sound.finish()
 
 
-def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: list[int],
-                     window: VocodingWindow = STREAMED) -> tuple[np.ndarray, list[np.ndarray]]:
+def whole_and_pieces(
+    backend: VocoderBackend, vocoder: str, length: int, sizes: list[int], window: VocodingWindow = STREAMED
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """The sound at once, and the pieces of the stream."""
     whole = random_input(vocoder, length)
     sound = np.concatenate(list(stream(backend, vocoder, [whole], None)))
@@ -122,8 +128,13 @@ def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: 
 
 @both_vocoders
 @settings(max_examples=10, deadline=None)
-@given(length=st.integers(1, 150), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
-       first=st.integers(1, 30), window=st.integers(1, 90), largest=st.sampled_from((0, 60, 130)))
+@given(
+    length=st.integers(1, 150),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    first=st.integers(1, 30),
+    window=st.integers(1, 90),
+    largest=st.sampled_from((0, 60, 130)),
+)
 def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window, largest):
     length = length if vocoder == "univnet" else -(-length // 4)
     backend = VocoderBackend(torch_vocoders)
@@ -167,8 +178,9 @@ def test_whole_sound_takes_calls_of_few_lengths(torch_vocoders, vocoder, length)
     if vocoder == "hifigan":
         expected = hifigan_sound(backend, VOICE, columns)
     else:
-        expected = backend.run("univnet", mel=columns[None],
-                               noise=draw_noise(noise(), UNIVNET, length + SILENT_FRAMES)[None])[0, 0]
+        expected = backend.run(
+            "univnet", mel=columns[None], noise=draw_noise(noise(), UNIVNET, length + SILENT_FRAMES)[None]
+        )[0, 0]
     *windows, whole = backend.frames
     assert set(windows) <= set(WHOLE)
     assert sum(windows) < 2 * whole
@@ -231,7 +243,7 @@ def test_interpolation_equals_torchs(latents):
 def test_a_frame_is_returned_as_soon_as_no_later_latent_changes_it(latents, more):
     x = np.random.default_rng(latents).standard_normal((latents + more, 5), dtype=np.float32)
     frames = LatentInterpolation().feed(x[:latents])
-    np.testing.assert_array_equal(frames, interpolate_latents(x)[:, :frames.shape[1]])
+    np.testing.assert_array_equal(frames, interpolate_latents(x)[:, : frames.shape[1]])
     assert frames.shape[1] >= interpolate_latents(x[:latents]).shape[1] - 3 or latents < 4
 
 

@@ -25,7 +25,7 @@ class FirstChannelBackend:
 
     def __init__(self, noise_share: float = 0.0):
         self.noise_share = noise_share
-        self.latents: list[int] = []        # of each window
+        self.latents: list[int] = []  # of each window
         self.first_values: list[float] = []
 
     def denoiser(self, utterances: list[np.ndarray], voice: np.ndarray, lengths: list[int]) -> "LinearDenoiser":
@@ -57,10 +57,12 @@ def mels(*arguments) -> list[np.ndarray]:
     return list(arriving_mels(*arguments))
 
 
-def arriving_mels(backend: FirstChannelBackend, pieces, windows: Windows | None, sampler: str = "ddim",
-                  steps: int = 2) -> Iterator[np.ndarray]:
-    diffused = WindowedDiffusion(backend, VOICE, Diffusion(steps, sampler, None), np.random.default_rng(5), windows,
-                                 prediction="x0")
+def arriving_mels(
+    backend: FirstChannelBackend, pieces, windows: Windows | None, sampler: str = "ddim", steps: int = 2
+) -> Iterator[np.ndarray]:
+    diffused = WindowedDiffusion(
+        backend, VOICE, Diffusion(steps, sampler, None), np.random.default_rng(5), windows, prediction="x0"
+    )
     for piece in pieces:
         yield from diffused.feed(piece)
     yield from diffused.finish()
@@ -68,13 +70,15 @@ def arriving_mels(backend: FirstChannelBackend, pieces, windows: Windows | None,
 
 def whole_mel(backend: FirstChannelBackend, latents: np.ndarray, sampler: str, steps: int) -> np.ndarray:
     """The mel (100, L) without windows."""
-    [mel] = spectrograms(backend, [latents], VOICE, Diffusion(steps, sampler, None), [np.random.default_rng(5)],
-                         prediction="x0")
+    [mel] = spectrograms(
+        backend, [latents], VOICE, Diffusion(steps, sampler, None), [np.random.default_rng(5)], prediction="x0"
+    )
     return mel[0]
 
 
 random_windows = st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 40)).map(
-    lambda drawn: Windows(drawn[0] + drawn[1], drawn[0] + drawn[1] + drawn[2], drawn[0]))
+    lambda drawn: Windows(drawn[0] + drawn[1], drawn[0] + drawn[1] + drawn[2], drawn[0])
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,9 +90,9 @@ def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, size
     assert all(piece.shape[1] for piece in pieces)
     joined = np.concatenate(pieces, axis=1)
     assert joined.shape == whole.shape == (MELS, frame_count(latents))
-    np.testing.assert_allclose(joined, whole, atol=0.02)        # one latent more changes the mel by 0.007
+    np.testing.assert_allclose(joined, whole, atol=0.02)  # one latent more changes the mel by 0.007
     assert max(backend.latents) <= windows.size
-    assert len(backend.latents) == 1 or min(backend.latents) >= min(windows.first, latents)     # no window is short
+    assert len(backend.latents) == 1 or min(backend.latents) >= min(windows.first, latents)  # no window is short
     assert all(count <= 2 * previous for previous, count in pairwise(backend.latents))
 
 
@@ -96,7 +100,7 @@ def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, size
 @pytest.mark.parametrize("latents", [1, 7, 24])
 def test_a_text_that_fits_one_window_has_the_mel_of_the_whole(sampler, latents):
     whole = whole_mel(FirstChannelBackend(0.3), slope(latents), sampler, 3)
-    piece, = mels(FirstChannelBackend(0.3), pieces_of(slope(latents), [1], 0), Windows(24, 48, 8), sampler, 3)
+    (piece,) = mels(FirstChannelBackend(0.3), pieces_of(slope(latents), [1], 0), Windows(24, 48, 8), sampler, 3)
     np.testing.assert_array_equal(piece, whole)
 
 
@@ -106,7 +110,8 @@ def test_the_mel_does_not_depend_on_the_pieces_that_latents_arrive_in(latents, s
     windows = Windows(12, 40, 5)
     at_once, in_pieces = (
         np.concatenate(mels(FirstChannelBackend(0.3), pieces_of(slope(latents), each, 0), windows, "p"), axis=1)
-        for each in ([latents], sizes))
+        for each in ([latents], sizes)
+    )
     np.testing.assert_array_equal(at_once, in_pieces)
 
 
@@ -115,8 +120,9 @@ def test_windows_share_the_noise_of_the_frames_where_they_overlap(sampler):
     """A cross-fade of mels from different noise would vary less than either."""
     level = np.zeros((400, 1), np.float32)
     joined = np.concatenate(mels(FirstChannelBackend(0.3), [level], Windows(40, 40, 20), sampler, 1), axis=1)
-    overlaps = np.concatenate([joined[:, frame_count(stop - 20):frame_count(stop)]
-                               for stop in range(40, 400, 20)], axis=1)
+    overlaps = np.concatenate(
+        [joined[:, frame_count(stop - 20) : frame_count(stop)] for stop in range(40, 400, 20)], axis=1
+    )
     whole = whole_mel(FirstChannelBackend(0.3), level, sampler, 1)
     assert overlaps.std() == pytest.approx(whole.std(), rel=0.02)
 
@@ -134,8 +140,9 @@ def test_overlapping_windows_are_cross_faded_in_a_straight_line():
     first, second = joined[:, :start].mean(), joined[:, stop:].mean()
     share = (np.arange(stop - start) + 0.5) / (stop - start)
     assert second > first
-    np.testing.assert_allclose(joined[:, start:stop] - first, np.broadcast_to(share * (second - first),
-                                                                              (MELS, stop - start)), atol=1e-4)
+    np.testing.assert_allclose(
+        joined[:, start:stop] - first, np.broadcast_to(share * (second - first), (MELS, stop - start)), atol=1e-4
+    )
 
 
 def test_the_first_mel_needs_one_latent_more_than_its_window():
@@ -159,7 +166,7 @@ def test_default_windows_grow_from_32_to_128_latents_and_overlap_by_12():
     list(arriving_mels(backend, [latents], None, steps=1))
     assert backend.latents == [32, 64, 128, 128, 128]
     starts = [round(1000 * value) for value in backend.first_values]
-    assert starts == [0, 32 - 12, 84 - 12, 200 - 12, 400 - 128]         # the last window ends at the last latent
+    assert starts == [0, 32 - 12, 84 - 12, 200 - 12, 400 - 128]  # the last window ends at the last latent
 
 
 @pytest.mark.parametrize(("first", "size", "overlap"), [(8, 8, 8), (8, 4, 2), (8, 16, 0), (4, 16, 9)])

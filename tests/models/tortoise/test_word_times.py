@@ -46,8 +46,9 @@ def test_words_are_where_a_recogniser_finds_them(synthesizer, voice):
     assert [word.word for word in speech.words] == TEXT.split()
     assert not any(word.estimated for word in speech.words)
     found = TextAligner().fit(TEXT, speech.audio, speech.sample_rate).words
-    errors = np.abs([(one.start - word.start, one.end - word.end)
-                     for one, word in zip(found, speech.words, strict=True)])
+    errors = np.abs(
+        [(one.start - word.start, one.end - word.end) for one, word in zip(found, speech.words, strict=True)]
+    )
     assert np.median(errors) < 0.03
     assert np.percentile(errors, 90) < 0.09
 
@@ -67,16 +68,20 @@ def test_a_stream_states_the_same_words_while_it_sounds(synthesizer, candidates)
     stream = synthesizer.stream(text, seed=1, settings=settings, speed=1.25, word_times=True)
     counts = [len(stream.words) for _ in stream]
     assert 3 in counts, "those of the first chunk come before the second chunk has been decoded"
-    assert [word.word for word in stream.words] == [word.word for word in words] == text.replace(
-        "[pause:300ms] ", "").split()
+    assert (
+        [word.word for word in stream.words]
+        == [word.word for word in words]
+        == text.replace("[pause:300ms] ", "").split()
+    )
     np.testing.assert_allclose([word.start for word in stream.words], [word.start for word in words], atol=1e-6)
     assert all(-1e-6 < streamed.end - word.end < 0.2 for streamed, word in zip(stream.words, words, strict=True))
 
 
 def test_words_follow_speed_and_pauses(synthesizer):
     text = "One small boat [pause:800ms] lay on the sand."
-    words, faster = (synthesizer.speak(text, preset="fastest", seed=1, speed=speed, word_times=True).words
-                     for speed in (1.0, 1.25))
+    words, faster = (
+        synthesizer.speak(text, preset="fastest", seed=1, speed=speed, word_times=True).words for speed in (1.0, 1.25)
+    )
     assert words[3].start - words[2].end > 0.75
     assert faster[2].end == pytest.approx(words[2].end / 1.25, abs=0.05)
     assert faster[3].start - faster[2].end > 0.75
@@ -107,13 +112,20 @@ def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes)
     settings = Settings.of("fastest", synthesizer.model.settings)
     timer = synthesizer.word_timer(settings.normaliser)
     conditioning = synthesizer.voice("heart", Randomness(0)).ar
-    chunks = split_into_chunks(read_passages("One small boat [pause:300ms] lay on the warm sand."), synthesizer.model,
-                               settings)
-    prompts = [ChunkPrompt(conditioning, chunk.tokens, [
-        InverseCdfSampler(Randomness(1).candidate(index, candidate)) for candidate in range(2)])
-               for index, chunk in enumerate(chunks)]
-    decoded = decode(synthesizer.backend, prompts, timer.config, settings.sampling, lanes,
-                     recorded_heads=timer.recorded_heads)
+    chunks = split_into_chunks(
+        read_passages("One small boat [pause:300ms] lay on the warm sand."), synthesizer.model, settings
+    )
+    prompts = [
+        ChunkPrompt(
+            conditioning,
+            chunk.tokens,
+            [InverseCdfSampler(Randomness(1).candidate(index, candidate)) for candidate in range(2)],
+        )
+        for index, chunk in enumerate(chunks)
+    ]
+    decoded = decode(
+        synthesizer.backend, prompts, timer.config, settings.sampling, lanes, recorded_heads=timer.recorded_heads
+    )
     for chunk, candidates in zip(chunks, decoded, strict=True):
         for candidate in candidates:
             expected = timer.scores_of(chunk.tokens, conditioning, candidate.codes, timer.recorded_heads)
@@ -124,8 +136,9 @@ def test_without_a_recording_another_pass_gives_the_same_times(synthesizer, monk
     recorded = synthesizer.speak(TEXT, preset="fastest", seed=1, word_times=True).words
     monkeypatch.setattr(TorchDecoder, "record", lambda self, heads: False)
     found = synthesizer.speak(TEXT, preset="fastest", seed=1, word_times=True).words
-    np.testing.assert_allclose([(word.start, word.end) for word in found],
-                               [(word.start, word.end) for word in recorded], atol=1e-4)
+    np.testing.assert_allclose(
+        [(word.start, word.end) for word in found], [(word.start, word.end) for word in recorded], atol=1e-4
+    )
 
 
 def test_scores_are_those_of_the_whole_network(synthesizer):
@@ -138,6 +151,7 @@ def test_scores_are_those_of_the_whole_network(synthesizer):
         def causal(q, k, v):
             recorded[layer] = (q @ k.mT * q.shape[-1] ** -0.5)[0]
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
         return causal
 
     with torch.inference_mode():

@@ -56,16 +56,18 @@ def test_the_sound_of_a_frame_depends_on_the_frames_of_the_margin_alone():
     network, _ = loaded("v1")
     margin = network.config.margin
     mel = torch.randn(1, 100, 20 + 2 * margin, generator=torch.Generator().manual_seed(0))
-    parts = network(mel[..., 5:-5])[..., margin * 256:-margin * 256]
-    assert torch.allclose(parts, network(mel)[..., (5 + margin) * 256:-(5 + margin) * 256], atol=1e-6)
+    parts = network(mel[..., 5:-5])[..., margin * 256 : -margin * 256]
+    assert torch.allclose(parts, network(mel)[..., (5 + margin) * 256 : -(5 + margin) * 256], atol=1e-6)
 
 
 def write_vocoder(folder: Path, kind: str = "v1", **stated: object) -> Path:
     """The file and its JSON as forks keep them."""
     config, entries = golden(kind)
     folder.mkdir(exist_ok=True)
-    torch.save({"generator": {key: value for key, value in entries.items() if not key.startswith("golden")}},
-               folder / "bigvgan_24khz_100band.pth")
+    torch.save(
+        {"generator": {key: value for key, value in entries.items() if not key.startswith("golden")}},
+        folder / "bigvgan_24khz_100band.pth",
+    )
     (folder / "bigvgan_24khz_100band.json").write_text(json.dumps(config | stated))
     return folder / "bigvgan_24khz_100band.pth"
 
@@ -75,11 +77,16 @@ def write_small_vocoder(folder: Path) -> Path:
     stated, entries = golden("v1")
     kernels, stages = len(stated["resblock_kernel_sizes"]), range(len(stated["upsample_rates"]))
     blocks = {f"resblocks.{stage * kernels}.": f"resblocks.{stage}." for stage in stages}
-    vocoder = write_vocoder(folder, **{key: stated[key][:1] for key in ("resblock_kernel_sizes",
-                                                                        "resblock_dilation_sizes")})
+    vocoder = write_vocoder(
+        folder, **{key: stated[key][:1] for key in ("resblock_kernel_sizes", "resblock_dilation_sizes")}
+    )
     kept = {key: value for key, value in entries.items() if not key.startswith(("golden", "resblocks"))}
-    kept |= {f"{block}{key.removeprefix(first)}": value for key, value in entries.items()
-             for first, block in blocks.items() if key.startswith(first)}
+    kept |= {
+        f"{block}{key.removeprefix(first)}": value
+        for key, value in entries.items()
+        for first, block in blocks.items()
+        if key.startswith(first)
+    }
     torch.save({"generator": kept}, vocoder)
     return vocoder
 
@@ -87,8 +94,9 @@ def write_small_vocoder(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def bundle(golden_checkpoints, golden_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("bigvgan")
-    return imported(golden_checkpoints, folder / "bundle", config=golden_config,
-                    vocoder=write_small_vocoder(folder)).path
+    return imported(
+        golden_checkpoints, folder / "bundle", config=golden_config, vocoder=write_small_vocoder(folder)
+    ).path
 
 
 def test_a_bundle_speaks_with_it(bundle, monkeypatch):
@@ -115,23 +123,40 @@ def test_its_onnx_graph_has_the_sound_of_the_reference(bundle, tmp_path):
     assert main(["convert", str(bundle), "--to", "onnx", "--networks", "bigvgan", "-o", str(tmp_path / "onnx")]) == 0
     model = open_model(bundle=tmp_path / "onnx")
     [row] = functions_of("bigvgan", "onnx").values()
-    sounds = [row.probe(load_backend(name, model), model, {"frames": 23}, np.random.default_rng(0))[0]
-              for name in ("onnx", "torch:cpu")]
+    sounds = [
+        row.probe(load_backend(name, model), model, {"frames": 23}, np.random.default_rng(0))[0]
+        for name in ("onnx", "torch:cpu")
+    ]
     assert snr_db(sounds[1], sounds[0]) > ONNX_THRESHOLDS["fp32"]
 
 
 def test_its_core_ml_package_passes_verification_by_the_interpreter(bundle, tmp_path, capsys):
     path = str(tmp_path / "coreml")
-    assert main(["convert", str(bundle), "--to", "coreml", "--networks", "bigvgan", "--buckets", "bigvgan=8",
-                 "-o", path]) == 0
+    assert (
+        main(["convert", str(bundle), "--to", "coreml", "--networks", "bigvgan", "--buckets", "bigvgan=8", "-o", path])
+        == 0
+    )
     assert main(["verify", "--bundle", path]) == 0
     assert "bigvgan_8_" in capsys.readouterr().out
 
 
 def test_the_command_adds_it_to_a_bundle(golden_checkpoints, golden_config, tmp_path):
     vocoder = write_vocoder(tmp_path / "vocoder", "v2")
-    assert main(["import", str(golden_checkpoints), "--config", str(golden_config), "--vocoder", str(vocoder),
-                 "-o", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "import",
+                str(golden_checkpoints),
+                "--config",
+                str(golden_config),
+                "--vocoder",
+                str(vocoder),
+                "-o",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     model = open_model(bundle=tmp_path / "out")
     assert "bigvgan" in model.networks
     assert not model.config("bigvgan").use_tanh_at_final
@@ -145,9 +170,14 @@ def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_check
     assert np.array_equal(*spoken)
 
 
-@pytest.mark.parametrize(("stated", "message"), [
-    ({"resblock": "2"}, "resblock must be '1'"), ({"upsample_rates": [8, 8, 8]}, "makes 512 samples a frame"),
-    ({"num_mels": 80}, "takes 80 bands")])
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"resblock": "2"}, "resblock must be '1'"),
+        ({"upsample_rates": [8, 8, 8]}, "makes 512 samples a frame"),
+        ({"num_mels": 80}, "takes 80 bands"),
+    ],
+)
 def test_a_vocoder_of_another_sound_is_refused(stated, message, golden_checkpoints, golden_config, tmp_path):
     vocoder = write_vocoder(tmp_path / "vocoder", **stated)
     with pytest.raises(UserError, match=message):

@@ -22,6 +22,7 @@ from tests.fastspeech_files import V1, V3, hifigan_entries, write_hifigan
 
 def plain_hifigan(config: MelHifiganConfig, entries: dict[str, Tensor], mel: Tensor) -> Tensor:
     """jik876's generator with weight norm as it is trained: (B, M, L) → (B, 1, hop·L)."""
+
     def weights(key: str) -> tuple[Tensor, Tensor]:
         g, v = entries[f"{key}.weight_g"], entries[f"{key}.weight_v"]
         return torch._weight_norm(v, g, 0), entries[f"{key}.bias"]
@@ -67,9 +68,10 @@ def test_a_window_with_its_margin_sounds_like_the_whole(config):
     torch.manual_seed(0)
     network = MelHifigan(config).eval().requires_grad_(False)
     mel = torch.randn(1, 80, 3 * config.margin + 8)
-    window = network(mel[..., config.margin:])
-    torch.testing.assert_close(window[..., config.margin * 256:], network(mel)[..., 2 * config.margin * 256:],
-                               atol=1e-5, rtol=0)
+    window = network(mel[..., config.margin :])
+    torch.testing.assert_close(
+        window[..., config.margin * 256 :], network(mel)[..., 2 * config.margin * 256 :], atol=1e-5, rtol=0
+    )
 
 
 def nested(key: str) -> str:
@@ -79,8 +81,10 @@ def nested(key: str) -> str:
 
 
 def test_nvidias_names_and_kernels(tmp_path):
-    entries = {f"module.{nested(key)}": value[..., None] if value.ndim == 3 and key.endswith("_v") else value
-               for key, value in hifigan_entries().items()}
+    entries = {
+        f"module.{nested(key)}": value[..., None] if value.ndim == 3 and key.endswith("_v") else value
+        for key, value in hifigan_entries().items()
+    }
     torch.save({"generator": entries, "epoch": 3, "optim_g": {}}, tmp_path / "nvidia.pth")
     write_hifigan(tmp_path / "plain.pth")
     found, plain = (HifiganCheckpoint(tmp_path / name, NETWORKS["vocoder"]) for name in ("nvidia.pth", "plain.pth"))
@@ -91,8 +95,13 @@ def test_nvidias_names_and_kernels(tmp_path):
 
 
 def test_sizes_that_config_json_states(tmp_path):
-    config = MelHifiganConfig(upsample_rates=(4, 8, 8), upsample_kernel_sizes=(8, 16, 16), upsample_initial_channel=16,
-                              resblock_kernel_sizes=(5,), resblock_dilation_sizes=((1, 2),))
+    config = MelHifiganConfig(
+        upsample_rates=(4, 8, 8),
+        upsample_kernel_sizes=(8, 16, 16),
+        upsample_initial_channel=16,
+        resblock_kernel_sizes=(5,),
+        resblock_dilation_sizes=((1, 2),),
+    )
     path = write_hifigan(tmp_path / "g.pth", config)
     with pytest.raises(UserError, match="of no official version"):
         HifiganCheckpoint(path, NETWORKS["vocoder"])
@@ -101,14 +110,21 @@ def test_sizes_that_config_json_states(tmp_path):
     assert HifiganCheckpoint(path, NETWORKS["vocoder"]).config == config
 
 
-@pytest.mark.parametrize(("change", "fault"), [
-    ({"sampling_rate": 44100}, "sampling_rate is 44100, and mels of FastSpeech need 22050"),
-    ({"hop_size": 512}, "hop_size is 512"), ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples a frame"),
-    ({"upsample_rates": "8,8"}, "upsample_rates must be like"), ({"resblock": "3"}, "resblock must be one of 1, 2"),
-    ({"upsample_rates": [8, 8]}, "do not fit together"), ({"resblock_kernel_sizes": [3]}, "differ in length"),
-    ({"upsample_rates": [8, 8, 1, 4]}, "must be upsample_rates plus an even"),
-    ({"upsample_initial_channel": 64}, "the network has"),
-    ({"resblock_dilation_sizes": [[0], [1], [1]]}, "must be like")])
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"sampling_rate": 44100}, "sampling_rate is 44100, and mels of FastSpeech need 22050"),
+        ({"hop_size": 512}, "hop_size is 512"),
+        ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples a frame"),
+        ({"upsample_rates": "8,8"}, "upsample_rates must be like"),
+        ({"resblock": "3"}, "resblock must be one of 1, 2"),
+        ({"upsample_rates": [8, 8]}, "do not fit together"),
+        ({"resblock_kernel_sizes": [3]}, "differ in length"),
+        ({"upsample_rates": [8, 8, 1, 4]}, "must be upsample_rates plus an even"),
+        ({"upsample_initial_channel": 64}, "the network has"),
+        ({"resblock_dilation_sizes": [[0], [1], [1]]}, "must be like"),
+    ],
+)
 def test_a_config_that_does_not_fit_is_refused(tmp_path, change, fault):
     stated = dataclasses.asdict(V1) | change
     (tmp_path / "config.json").write_text(json.dumps(stated))
@@ -116,12 +132,20 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, change, fault):
         HifiganCheckpoint(write_hifigan(tmp_path / "g.pth"), NETWORKS["vocoder"])
 
 
-@pytest.mark.parametrize(("content", "fault"), [
-    ([1], "contains a list"), ({}, "it has no conv_pre.weight"), ({"generator": 3}, "it has no conv_pre.weight"),
-    ({"mpd": {}, "msd": {}}, "it has no conv_pre.weight"),
-    ({"conv_pre.weight": torch.zeros(4, 80, 7)}, "makes 1 samples a frame|do not fit together"),
-    ({"generator": {key: value for key, value in hifigan_entries().items() if key != "conv_post.bias"}},
-     r"key conv_post\.bias is missing")])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ([1], "contains a list"),
+        ({}, "it has no conv_pre.weight"),
+        ({"generator": 3}, "it has no conv_pre.weight"),
+        ({"mpd": {}, "msd": {}}, "it has no conv_pre.weight"),
+        ({"conv_pre.weight": torch.zeros(4, 80, 7)}, "makes 1 samples a frame|do not fit together"),
+        (
+            {"generator": {key: value for key, value in hifigan_entries().items() if key != "conv_post.bias"}},
+            r"key conv_post\.bias is missing",
+        ),
+    ],
+)
 def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "g.pth")
     with pytest.raises(UserError, match=fault):
@@ -131,9 +155,19 @@ def test_something_else_is_refused(tmp_path, content, fault):
 WAVE_HOP = 4
 
 
-@pytest.mark.parametrize(("length", "first", "expected"), [
-    (178, (), [128, 96]), (178, FIRST_LENGTHS, [60, 160]), (190, FIRST_LENGTHS, [80, 160]), (256, (), [256]),
-    (50, (), [50]), (50, FIRST_LENGTHS, [50]), (600, (), [256, 224, 224]), (600, FIRST_LENGTHS, [60, 224, 224, 224])])
+@pytest.mark.parametrize(
+    ("length", "first", "expected"),
+    [
+        (178, (), [128, 96]),
+        (178, FIRST_LENGTHS, [60, 160]),
+        (190, FIRST_LENGTHS, [80, 160]),
+        (256, (), [256]),
+        (50, (), [50]),
+        (50, FIRST_LENGTHS, [50]),
+        (600, (), [256, 224, 224]),
+        (600, FIRST_LENGTHS, [60, 224, 224, 224]),
+    ],
+)
 def test_calls_take_few_frames_beyond_those_of_the_sound(length, first, expected):
     assert call_lengths(length, 20, first) == expected
     assert call_lengths(400, 128) == [400], "no call holds the margin"
@@ -171,7 +205,7 @@ def test_the_pieces_are_those_of_one_call_with_all_frames(length, margin, first)
 
 
 FRAMES = 60
-SILENT = -30.0          # logarithm of a magnitude that is not heard
+SILENT = -30.0  # logarithm of a magnitude that is not heard
 
 
 def spectra(harmonic: float = SILENT, noise: float = SILENT, frames: int = FRAMES) -> np.ndarray:
@@ -226,9 +260,9 @@ def test_the_phase_goes_on_where_the_pulses_are_made_in_parts():
 def test_the_noise_is_white_normal_and_as_loud_as_its_magnitude():
     log_magnitude, silence = -2.0, np.full(3000, 30, np.float32)
     made = sound(silence, spectra(noise=log_magnitude, frames=3000))[HOP:-HOP].astype(np.float64)
-    power = np.mean(made ** 2)
-    assert power == pytest.approx(2 * np.exp(2 * log_magnitude) / WINDOW / 1.5, rel=0.02)   # 1.5: of four squared Hann
-    assert np.mean(made ** 4) / power ** 2 == pytest.approx(3, abs=0.05)
-    spectrum = np.abs(np.fft.rfft(made[:4096 * (len(made) // 4096)].reshape(-1, 4096) * np.hanning(4096))) ** 2
+    power = np.mean(made**2)
+    assert power == pytest.approx(2 * np.exp(2 * log_magnitude) / WINDOW / 1.5, rel=0.02)  # 1.5: of four squared Hann
+    assert np.mean(made**4) / power**2 == pytest.approx(3, abs=0.05)
+    spectrum = np.abs(np.fft.rfft(made[: 4096 * (len(made) // 4096)].reshape(-1, 4096) * np.hanning(4096))) ** 2
     bands = spectrum.mean(axis=0)[19:-20].reshape(-1, 15).mean(axis=1)
     assert np.ptp(10 * np.log10(bands)) < 1

@@ -16,8 +16,10 @@ from training.envelopes import envelopes_of
 from training.pitch import pitch_of
 
 RATE = 24000
-CONFIGS = {"source_filter": SourceFilterConfig(12, width=16, inner=32, layers=2),
-           "mel_source_filter": SourceFilterConfig(100, width=16, inner=32, layers=2)}
+CONFIGS = {
+    "source_filter": SourceFilterConfig(12, width=16, inner=32, layers=2),
+    "mel_source_filter": SourceFilterConfig(100, width=16, inner=32, layers=2),
+}
 
 
 def parameters(pitch: float, envelope: np.ndarray, voicing: float, frames: int = 60) -> np.ndarray:
@@ -29,7 +31,7 @@ def sound(frames: np.ndarray, sizes: tuple[int, ...] = (10_000,)) -> np.ndarray:
     source, pieces, start, turn = SourceFilter(np.random.default_rng(3)), [], 0, 0
     while start < len(frames):
         size = sizes[turn % len(sizes)]
-        pieces.append(source.feed(frames[start:start + size]))
+        pieces.append(source.feed(frames[start : start + size]))
         start, turn = start + size, turn + 1
     return np.concatenate((*pieces, source.finish()))
 
@@ -37,7 +39,7 @@ def sound(frames: np.ndarray, sizes: tuple[int, ...] = (10_000,)) -> np.ndarray:
 def resonance() -> np.ndarray:
     """Log magnitudes of a voice-like envelope: two formants over a slope."""
     hertz = mel_bins(ENVELOPE) / (BINS - 1) * RATE / 2
-    return sum(np.exp(-((hertz - at) / 400) ** 2) * 2 for at in (700, 2400)) - hertz / 3000 - 4
+    return sum(np.exp(-(((hertz - at) / 400) ** 2)) * 2 for at in (700, 2400)) - hertz / 3000 - 4
 
 
 @pytest.mark.parametrize("hertz", [90.0, 150.0, 260.0])
@@ -83,8 +85,9 @@ def test_pieces_change_no_sample(count, sizes, seed):
 def test_a_long_stream_keeps_every_bit():
     """The phase of pulses is a sum over all samples before."""
     rng = np.random.default_rng(1)
-    frames = np.concatenate((rng.standard_normal((700, ENVELOPE)) - 4, 0.3 * rng.standard_normal((700, 1)),
-                             np.ones((700, 1))), axis=1).astype(np.float32)
+    frames = np.concatenate(
+        (rng.standard_normal((700, ENVELOPE)) - 4, 0.3 * rng.standard_normal((700, 1)), np.ones((700, 1))), axis=1
+    ).astype(np.float32)
     np.testing.assert_array_equal(sound(frames, (7,)), sound(frames))
 
 
@@ -106,8 +109,9 @@ class OneNetwork:
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return self.network(**{name: torch.from_numpy(np.ascontiguousarray(array))
-                                   for name, array in inputs.items()}).numpy()
+            return self.network(
+                **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+            ).numpy()
 
 
 @pytest.mark.parametrize("stage", CONFIGS)
@@ -121,8 +125,11 @@ def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
 
     stream = source(VocodingWindow())
     axis = 0 if stage == "source_filter" else 1
-    pieces = [piece for start in range(0, 30, size)
-              for piece in stream.feed(whole.take(range(start, min(start + size, 30)), axis))]
+    pieces = [
+        piece
+        for start in range(0, 30, size)
+        for piece in stream.feed(whole.take(range(start, min(start + size, 30)), axis))
+    ]
     streamed = np.concatenate((*pieces, *stream.finish()))
     expected = np.concatenate(list(sound_of(source(None), whole)))
     assert len(streamed) % HOP == 0
@@ -144,16 +151,22 @@ def test_a_stream_computes_few_frames_twice_whatever_the_pieces(monkeypatch):
     heard = []
     for size in (3, frames):
         stream = SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), VocodingWindow())
-        pieces = [piece for start in range(0, frames, size) for piece in stream.feed(mel[:, start:start + size])]
+        pieces = [piece for start in range(0, frames, size) for piece in stream.feed(mel[:, start : start + size])]
         heard.append(np.concatenate((*pieces, *stream.finish())))
     assert calls[0] < 40, "the first sound comes soon"
     assert sum(calls) < 2 * 1.7 * frames
     np.testing.assert_array_equal(*heard)
 
 
-@pytest.mark.parametrize(("networks", "diffused", "expected"), [
-    ({"hifigan", "univnet"}, False, "hifigan"), ({"hifigan", "univnet"}, True, "univnet"),
-    ({"hifigan", "univnet", "bigvgan"}, True, "bigvgan"), ({"hifigan", "source_filter"}, False, "source_filter"),
-    ({"univnet", "mel_source_filter"}, True, "mel_source_filter")])
+@pytest.mark.parametrize(
+    ("networks", "diffused", "expected"),
+    [
+        ({"hifigan", "univnet"}, False, "hifigan"),
+        ({"hifigan", "univnet"}, True, "univnet"),
+        ({"hifigan", "univnet", "bigvgan"}, True, "bigvgan"),
+        ({"hifigan", "source_filter"}, False, "source_filter"),
+        ({"univnet", "mel_source_filter"}, True, "mel_source_filter"),
+    ],
+)
 def test_a_model_speaks_with_the_vocoder_that_was_made_for_it(networks, diffused, expected):
     assert vocoder_of(networks, diffused) == expected

@@ -16,11 +16,17 @@ from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, Wh
 # of multilingual.tiktoken: all single bytes, and the tokens of the texts in COVERED_TEXTS and of the symbols
 RANKS = Path(__file__).with_name("multilingual.tiktoken")
 COVERED_TEXTS = {
-    "Hello world.", " The quick brown fox jumps over the lazy dog.", " It's 3.50, isn't it?", "naïve café — ok",
-    " 1234567", "\n\n  two", "Hello there, friend.", " Hello there, friend.",
+    "Hello world.",
+    " The quick brown fox jumps over the lazy dog.",
+    " It's 3.50, isn't it?",
+    "naïve café — ok",
+    " 1234567",
+    "\n\n  two",
+    "Hello there, friend.",
+    " Hello there, friend.",
 }
 VALUES = ("weight", "bias")
-KNOWN_TOKENS = 256      # lower ids are single bytes, which RANKS has
+KNOWN_TOKENS = 256  # lower ids are single bytes, which RANKS has
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,16 @@ class RandomSizes:
 def random_tensors(sizes: RandomSizes, seed: int = 0) -> dict[str, torch.Tensor]:
     """Random weights by OpenAI's keys. Tokens that RANKS may lack, and languages, are unlikely."""
     dims = asdict(sizes)
-    networks = {"encoder": WhisperEncoder(WhisperEncoderConfig.from_upstream(dims)),
-                "decoder": WhisperDecoder(WhisperDecoderConfig.from_upstream(dims))}
+    networks = {
+        "encoder": WhisperEncoder(WhisperEncoderConfig.from_upstream(dims)),
+        "decoder": WhisperDecoder(WhisperDecoderConfig.from_upstream(dims)),
+    }
     random = torch.Generator().manual_seed(seed)
-    tensors = {f"{name}.{key}": torch.randn(value.shape, generator=random) * 0.4
-               for name, network in networks.items() for key, value in network.state_dict().items()}
+    tensors = {
+        f"{name}.{key}": torch.randn(value.shape, generator=random) * 0.4
+        for name, network in networks.items()
+        for key, value in network.state_dict().items()
+    }
     for key, tensor in tensors.items():
         if "ln" in key and key.endswith("weight"):
             tensor += 1
@@ -61,11 +72,22 @@ def hugging_face_name(key: str) -> str:
     if key.endswith(("encoder.positional_embedding", "decoder.positional_embedding")):
         return f"model.{key.replace('positional_embedding', 'embed_positions.weight')}"
     for ours, theirs in (
-            ("blocks", "layers"), ("cross_attn_ln", "encoder_attn_layer_norm"), ("cross_attn.", "encoder_attn."),
-            ("attn_ln", "self_attn_layer_norm"), (".attn.", ".self_attn."), ("mlp_ln", "final_layer_norm"),
-            ("mlp.0", "fc1"), ("mlp.2", "fc2"), ("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"),
-            ("attn.out.", "attn.out_proj."), ("token_embedding", "embed_tokens"), ("ln_post", "layer_norm"),
-            ("decoder.ln.", "decoder.layer_norm.")):
+        ("blocks", "layers"),
+        ("cross_attn_ln", "encoder_attn_layer_norm"),
+        ("cross_attn.", "encoder_attn."),
+        ("attn_ln", "self_attn_layer_norm"),
+        (".attn.", ".self_attn."),
+        ("mlp_ln", "final_layer_norm"),
+        ("mlp.0", "fc1"),
+        ("mlp.2", "fc2"),
+        ("query", "q_proj"),
+        ("key", "k_proj"),
+        ("value", "v_proj"),
+        ("attn.out.", "attn.out_proj."),
+        ("token_embedding", "embed_tokens"),
+        ("ln_post", "layer_norm"),
+        ("decoder.ln.", "decoder.layer_norm."),
+    ):
         key = key.replace(ours, theirs)
     return f"model.{key}"
 
@@ -79,8 +101,9 @@ def write_openai(folder: Path, sizes: RandomSizes | None = None, seed: int = 0) 
     return folder / "random.pt"
 
 
-def write_hugging_face(folder: Path, sizes: RandomSizes | None = None, seed: int = 0, shards: int = 1,
-                       tied: bool = False) -> Path:
+def write_hugging_face(
+    folder: Path, sizes: RandomSizes | None = None, seed: int = 0, shards: int = 1, tied: bool = False
+) -> Path:
     """Write a Hugging Face folder with the rank file in it; ``tied`` adds proj_out.weight. Returns the folder."""
     sizes = sizes or RandomSizes()
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,15 +131,19 @@ def write_ctranslate2(folder: Path, sizes: RandomSizes | None = None, seed: int 
     sizes = sizes or RandomSizes()
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {key: tensor.numpy() for key, tensor in random_tensors(sizes, seed).items()}
-    variables = {f"{side}/{name}": arrays[f"{side}.{ours}"] for side, ours, name in (
-        ("encoder", "positional_embedding", "position_encodings/encodings"),
-        ("decoder", "positional_embedding", "position_encodings/encodings"),
-        ("decoder", "token_embedding.weight", "embeddings/weight"),
-        *(("encoder", f"conv{index}.{kind}", f"conv{index}/{kind}") for index in (1, 2) for kind in VALUES))}
+    variables = {
+        f"{side}/{name}": arrays[f"{side}.{ours}"]
+        for side, ours, name in (
+            ("encoder", "positional_embedding", "position_encodings/encodings"),
+            ("decoder", "positional_embedding", "position_encodings/encodings"),
+            ("decoder", "token_embedding.weight", "embeddings/weight"),
+            *(("encoder", f"conv{index}.{kind}", f"conv{index}/{kind}") for index in (1, 2) for kind in VALUES),
+        )
+    }
 
     def add(name: str, *keys: str, norm: bool = False) -> None:
         for kind, theirs in (("weight", "gamma" if norm else "weight"), ("bias", "beta" if norm else "bias")):
-            zero = np.zeros(sizes.n_audio_state, np.float32)       # keys have no bias
+            zero = np.zeros(sizes.n_audio_state, np.float32)  # keys have no bias
             variables[f"{name}/{theirs}"] = np.concatenate([arrays.get(f"{key}.{kind}", zero) for key in keys])
 
     for side, layers in (("encoder", sizes.n_audio_layer), ("decoder", sizes.n_text_layer)):
@@ -143,8 +170,11 @@ def write_ctranslate2(folder: Path, sizes: RandomSizes | None = None, seed: int 
     variables |= changes
     parts = [struct.pack("<I", 6), text("WhisperSpec"), struct.pack("<II", 3, len(variables))]
     for name, array in variables.items():
-        parts += [text(name), struct.pack(f"<B{array.ndim}IBI", array.ndim, *array.shape, types[array.dtype],
-                                          array.nbytes), array.tobytes()]
+        parts += [
+            text(name),
+            struct.pack(f"<B{array.ndim}IBI", array.ndim, *array.shape, types[array.dtype], array.nbytes),
+            array.tobytes(),
+        ]
     parts += [struct.pack("<I", 1), text("decoder/projection/weight"), text("decoder/embeddings/weight")]
     (folder / "model.bin").write_bytes(b"".join(parts))
     (folder / "config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [0, 1]]}))

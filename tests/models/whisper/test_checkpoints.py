@@ -24,8 +24,11 @@ from tests.models.whisper.random_whisper import (
 
 
 def same_weights(first, second) -> bool:
-    return all(torch.equal(tensor, second.tensors(network)[key]) for network in ("encoder", "decoder")
-               for key, tensor in first.tensors(network).items())
+    return all(
+        torch.equal(tensor, second.tensors(network)[key])
+        for network in ("encoder", "decoder")
+        for key, tensor in first.tensors(network).items()
+    )
 
 
 def test_both_layouts_hold_the_same_model(openai_file, hugging_face_folder):
@@ -47,13 +50,19 @@ def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_p
     assert ours.config("decoder") == replace(theirs.config("decoder"), alignment_heads=((1, 0), (0, 1)))
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
-    ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks tensors of Whisper"),
-    ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the network has"),
-    ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
-    ({"decoder/layer_0/self_attention/linear_0/bias": np.ones(24, np.float32)}, "model.bin: decoder.blocks.N.attn.key"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
+        ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks tensors of Whisper"),
+        ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the network has"),
+        ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
+        (
+            {"decoder/layer_0/self_attention/linear_0/bias": np.ones(24, np.float32)},
+            "model.bin: decoder.blocks.N.attn.key",
+        ),
+    ],
+)
 def test_another_model_of_ctranslate2_is_refused_in_one_line(tmp_path, changes, message):
     with pytest.raises(UserError) as error:
         import_whisper(write_ctranslate2(tmp_path, **changes))
@@ -77,8 +86,9 @@ def test_other_layouts_of_the_same_weights_are_accepted(tmp_path, openai_file, h
     assert len(whisper_files(shards)[2]) == 3
     shutil.copytree(hugging_face_folder, tmp_path / "short")
     tensors = load_file(tmp_path / "short" / "model.safetensors")
-    save_file({key.removeprefix("model."): value for key, value in tensors.items()},
-              tmp_path / "short" / "model.safetensors")
+    save_file(
+        {key.removeprefix("model."): value for key, value in tensors.items()}, tmp_path / "short" / "model.safetensors"
+    )
     for other in (imported(openai_file.parent), imported(shards), imported(tmp_path / "short")):
         assert same_weights(other, plain)
 
@@ -90,8 +100,11 @@ def test_a_bundle_holds_the_model_and_cannot_speak(tmp_path, openai_file):
     assert json.loads((bundle.path / "bundle.json").read_text())["model"] == bundle.family.name == "whisper"
     assert bundle.config("decoder") == checkpoint.configs["decoder"]
     assert bundle.tokenizer == checkpoint.tokenizer
-    assert all(torch.equal(tensor, checkpoint.tensors(name)[key]) for name in bundle.networks
-               for key, tensor in bundle.tensors(name).items())
+    assert all(
+        torch.equal(tensor, checkpoint.tensors(name)[key])
+        for name in bundle.networks
+        for key, tensor in bundle.tensors(name).items()
+    )
     assert not (bundle.path / "mel_norms.safetensors").exists()
     with pytest.raises(UserError, match="has no mel norms"):
         _ = bundle.mel_norms
@@ -114,22 +127,40 @@ def change(**changes):
     return damage
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    (lambda content: content["model_state_dict"], "is not a Whisper checkpoint: it has no dims and model_state_dict"),
-    (lambda content: [1], "is not a Whisper checkpoint"),
-    (lambda content: content | {"dims": [1]}, "is damaged"),
-    (lambda content: content | {"dims": content["dims"] | {"n_mels": "80"}}, "n_mels must be a positive whole number"),
-    (lambda content: content | {"dims": content["dims"] | {"n_audio_head": 3}}, "cannot be split among 3"),
-    (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 1}}, "state 1 layers of the decoder, its"),
-    (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "its tensors are of 2"),
-    (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "state 10000000 layers"),
-    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}}, "has shape 51865×8, the network has"),
-    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
-    (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
-    (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
-    (change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}), "is torch.int8 where a plain tensor of floats"),
-    (change(**{"gpt.wte.weight": torch.zeros(8)}), "gpt.wte.weight; the model may sound different"),
-])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda content: content["model_state_dict"],
+            "is not a Whisper checkpoint: it has no dims and model_state_dict",
+        ),
+        (lambda content: [1], "is not a Whisper checkpoint"),
+        (lambda content: content | {"dims": [1]}, "is damaged"),
+        (
+            lambda content: content | {"dims": content["dims"] | {"n_mels": "80"}},
+            "n_mels must be a positive whole number",
+        ),
+        (lambda content: content | {"dims": content["dims"] | {"n_audio_head": 3}}, "cannot be split among 3"),
+        (
+            lambda content: content | {"dims": content["dims"] | {"n_text_layer": 1}},
+            "state 1 layers of the decoder, its",
+        ),
+        (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "its tensors are of 2"),
+        (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "state 10000000 layers"),
+        (
+            lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}},
+            "has shape 51865×8, the network has",
+        ),
+        (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
+        (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
+        (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
+        (
+            change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}),
+            "is torch.int8 where a plain tensor of floats",
+        ),
+        (change(**{"gpt.wte.weight": torch.zeros(8)}), "gpt.wte.weight; the model may sound different"),
+    ],
+)
 def test_another_pt_file_is_refused_in_one_line(tmp_path, openai_file, damage, message):
     path = tmp_path / "other.pt"
     torch.save(damage(torch.load(openai_file, weights_only=True)), path)
@@ -147,13 +178,20 @@ def test_a_pt_file_with_code_or_without_its_end_is_refused(tmp_path, openai_file
             import_whisper(tmp_path / name)
 
 
-@pytest.mark.parametrize(("file", "content", "message"), [
-    ("config.json", {"model_type": "bert"}, "is not a Whisper checkpoint: give a .pt file"),
-    ("config.json", {"model_type": "whisper"}, "config.json: num_mel_bins must be a positive whole number, got None"),
-    ("config.json", None, "is not a Whisper checkpoint"),
-    ("model.safetensors", None, "has no model.safetensors; download it"),
-    ("model.safetensors", b"x" * 100, "cannot be read as safetensors"),
-])
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", {"model_type": "bert"}, "is not a Whisper checkpoint: give a .pt file"),
+        (
+            "config.json",
+            {"model_type": "whisper"},
+            "config.json: num_mel_bins must be a positive whole number, got None",
+        ),
+        ("config.json", None, "is not a Whisper checkpoint"),
+        ("model.safetensors", None, "has no model.safetensors; download it"),
+        ("model.safetensors", b"x" * 100, "cannot be read as safetensors"),
+    ],
+)
 def test_another_folder_is_refused_in_one_line(tmp_path, hugging_face_folder, file, content, message):
     shutil.copytree(hugging_face_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / file).unlink()

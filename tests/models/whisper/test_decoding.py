@@ -73,7 +73,7 @@ def test_a_prefix_beyond_the_positions_is_refused(make):
 
 def test_tokens_are_drawn_in_proportion_to_their_probabilities():
     logits, random = np.log(np.array([0.1, 0.6, 0.3, 1e-30], np.float32)), np.random.default_rng(0)
-    logits[3] = -np.inf         # suppressed
+    logits[3] = -np.inf  # suppressed
     drawn = np.bincount([sample_token(logits, 1.0, random) for _ in range(4000)], minlength=4) / 4000
     np.testing.assert_allclose(drawn, [0.1, 0.6, 0.3, 0], atol=0.03)
     assert drawn[3] == 0
@@ -88,8 +88,10 @@ def logits_after(tokens: tuple[int, ...]) -> np.ndarray:
 
 
 def log_probability(tokens: tuple[int, ...]) -> float:
-    return sum(float(row[token]) - log_sum_exp(row) for row, token in
-               ((logits_after(tokens[:index]), token) for index, token in enumerate(tokens)))
+    return sum(
+        float(row[token]) - log_sum_exp(row)
+        for row, token in ((logits_after(tokens[:index]), token) for index, token in enumerate(tokens))
+    )
 
 
 def search(size: int, enough: int) -> BeamSearch:

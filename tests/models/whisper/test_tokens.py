@@ -16,12 +16,18 @@ from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RANKS
 
 
-@pytest.mark.parametrize(("vocabulary", "end", "task", "timestamps", "languages"), [
-    (51864, 50256, 50357, 50363, 99), (51865, 50257, 50358, 50364, 99), (51866, 50257, 50359, 50365, 100)])
+@pytest.mark.parametrize(
+    ("vocabulary", "end", "task", "timestamps", "languages"),
+    [(51864, 50256, 50357, 50363, 99), (51865, 50257, 50358, 50364, 99), (51866, 50257, 50359, 50365, 100)],
+)
 def test_special_tokens_follow_the_text_of_each_vocabulary(vocabulary, end, task, timestamps, languages):
     special = SpecialTokens.of(vocabulary)
     assert (special.end, special.translate, special.timestamps, len(special.languages)) == (
-        end, task, timestamps, languages)
+        end,
+        task,
+        timestamps,
+        languages,
+    )
     assert special.timestamps + 1501 == vocabulary
     assert special.transcribe == special.translate + 1
 
@@ -53,8 +59,14 @@ def test_special_tokens_are_always_suppressed_with_symbols():
     assert suppressed_tokens(SpecialTokens.of(51865), (7,)) == (7, 50258, 50358, 50359, 50360, 50361, 50362)
 
 
-@pytest.mark.parametrize("content", ["{}", json.dumps({"model": {"vocab": {}}}),
-                                     tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).to_str()])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        json.dumps({"model": {"vocab": {}}}),
+        tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).to_str(),
+    ],
+)
 def test_another_tokenizer_is_refused_in_one_line(content):
     with pytest.raises(UserError, match=r"^the tokenizer [^\n]*import the model again$"):
         WhisperTokenizer(content, 50257)
@@ -160,10 +172,26 @@ def test_sampled_timestamps_never_decrease_and_segments_last(seed, text):
     assert all(end > begin for begin, end in zip(times[::2], times[1::2], strict=False))
 
 
-@pytest.mark.parametrize(("text", "code"), [
-    ("de", "de"), ("DE", "de"), ("German", "de"), ("english", "en"), ("en-US", "en"), ("zh_CN", "zh"), ("pt-BR", "pt"),
-    ("Haitian  Creole", "ht"), ("castilian", "es"), ("haw", "haw"), ("Cantonese", "yue"), ("xx", "xx"), ("", ""),
-    ("Klingon", "Klingon"), ("de, en", "de, en")])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("de", "de"),
+        ("DE", "de"),
+        ("German", "de"),
+        ("english", "en"),
+        ("en-US", "en"),
+        ("zh_CN", "zh"),
+        ("pt-BR", "pt"),
+        ("Haitian  Creole", "ht"),
+        ("castilian", "es"),
+        ("haw", "haw"),
+        ("Cantonese", "yue"),
+        ("xx", "xx"),
+        ("", ""),
+        ("Klingon", "Klingon"),
+        ("de, en", "de, en"),
+    ],
+)
 def test_a_language_is_a_code_a_name_or_a_locale(text, code):
     assert language_code(text) == code
     assert TranscriptionOptions(text).language == code

@@ -35,7 +35,7 @@ def test_a_frame_for_each_160_samples(noise, samples):
 
 
 QUICK = TranscriptionOptions(language="en", temperatures=(0.0,))
-FIRST, HELLO = 50364, (39, 68, 75)       # bytes
+FIRST, HELLO = 50364, (39, 68, 75)  # bytes
 
 
 class ScriptedDecoder:
@@ -73,8 +73,11 @@ def scripted(transcriber, monkeypatch):
 
 
 def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, scripted):
-    decoder = scripted(window(FIRST, *HELLO, FIRST + 100, FIRST + 100, *HELLO),
-                       window(FIRST, *HELLO, FIRST + 200), window(FIRST + 10, *HELLO, FIRST + 20))
+    decoder = scripted(
+        window(FIRST, *HELLO, FIRST + 100, FIRST + 100, *HELLO),
+        window(FIRST, *HELLO, FIRST + 200),
+        window(FIRST + 10, *HELLO, FIRST + 20),
+    )
     found = transcriber.transcribe(noise, 16000)
     assert [(segment.start, segment.end) for segment in found.segments] == [(0, 2), (2, 6), (6, 6.4)]
     assert [text.first_frame for text, _ in decoder.calls] == [0, 200, 600]
@@ -131,11 +134,15 @@ def test_text_of_a_high_temperature_is_not_a_prompt(transcriber, noise, scripted
     assert decoder.calls[3][0].prompt == ()
 
 
-@pytest.mark.parametrize(("first", "tries"), [
-    (window(FIRST, *HELLO, FIRST + 500), 1),
-    (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5), 2),
-    (window(FIRST, *HELLO * 60, FIRST + 500), 2),
-    (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5, no_speech=0.9), 1)])
+@pytest.mark.parametrize(
+    ("first", "tries"),
+    [
+        (window(FIRST, *HELLO, FIRST + 500), 1),
+        (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5), 2),
+        (window(FIRST, *HELLO * 60, FIRST + 500), 2),
+        (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5, no_speech=0.9), 1),
+    ],
+)
 def test_an_unreliable_window_is_decoded_again(transcriber, noise, scripted, first, tries):
     decoder = scripted(first, window(FIRST, *HELLO, FIRST + 500))
     transcriber.transcribe(noise[:60000], 16000)
@@ -195,8 +202,9 @@ def test_what_cannot_be_transcribed_is_refused_before_any_work(transcriber):
         Transcriber(synthesizer.model, synthesizer.backend)
 
 
-@pytest.mark.parametrize("changes", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1.0,)},
-                                     {"best_of": 0}, {"beam_size": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1.0,)}, {"best_of": 0}, {"beam_size": 0}]
+)
 def test_impossible_options_are_refused(changes):
     with pytest.raises(UserError, match=rf"^{next(iter(changes))} must be"):
         TranscriptionOptions(**changes)
@@ -229,9 +237,13 @@ def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
     assert kind_of(layers["fp32"]) != kind_of(layers["int8"])
 
 
-@pytest.mark.skipif("WHISPER_DIR" not in os.environ, reason=(
-    "needs real weights: WHISPER_DIR=FOLDER python -m pytest tests/models/whisper -k real_weights, FOLDER with an "
-    "English-capable Whisper checkpoint and openai/whisper's tests/jfk.flac"))
+@pytest.mark.skipif(
+    "WHISPER_DIR" not in os.environ,
+    reason=(
+        "needs real weights: WHISPER_DIR=FOLDER python -m pytest tests/models/whisper -k real_weights, FOLDER with an "
+        "English-capable Whisper checkpoint and openai/whisper's tests/jfk.flac"
+    ),
+)
 def test_real_weights_understand_a_sentence():
     folder = Path(os.environ["WHISPER_DIR"])
     model = imported(folder)

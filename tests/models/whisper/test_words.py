@@ -77,14 +77,18 @@ class AlignedDecoder:
         return self.window
 
 
-@pytest.mark.parametrize(("tokens", "second"), [
-    ((FIRST, 39, 68, FIRST + 150, FIRST + 150, 75), 200),       # the last word ends after 2 s
-    ((FIRST, 39, 68, FIRST + 150), 400)])                       # nothing follows the timestamp in this window of 4 s
+@pytest.mark.parametrize(
+    ("tokens", "second"),
+    [
+        ((FIRST, 39, 68, FIRST + 150, FIRST + 150, 75), 200),  # the last word ends after 2 s
+        ((FIRST, 39, 68, FIRST + 150), 400),
+    ],
+)  # nothing follows the timestamp in this window of 4 s
 def test_the_next_window_begins_after_the_last_word(transcriber, noise, monkeypatch, tokens, second):
     def align(columns, states, heads):
         scores = np.zeros((1, len(columns), 200), np.float32)
         for row, begin in ((3, 0), (4, 50), (5, 100)):
-            scores[0, row, begin:begin + 50] = 20
+            scores[0, row, begin : begin + 50] = 20
         return np.zeros((len(columns), 51865), np.float32), scores
 
     decoder = AlignedDecoder(*tokens)
@@ -96,8 +100,12 @@ def test_the_next_window_begins_after_the_last_word(transcriber, noise, monkeypa
 
 def test_a_backend_without_attention_scores_is_refused(transcriber):
     with pytest.raises(UserError, match="the backend abc cannot time words: use backend=torch"):
-        WordAligner(SimpleNamespace(name="abc", returns_attention=False), transcriber.decoder_config,
-                    transcriber.special, transcriber.tokenizer)
+        WordAligner(
+            SimpleNamespace(name="abc", returns_attention=False),
+            transcriber.decoder_config,
+            transcriber.special,
+            transcriber.tokenizer,
+        )
 
 
 def test_what_is_too_short_to_be_mirrored_stays():

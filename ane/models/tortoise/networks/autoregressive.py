@@ -40,9 +40,9 @@ class UnifiedVoiceConfig(Config):
     number_mel_codes: int = 8194
     start_mel_token: int = 8192
     stop_mel_token: int = 8193
-    calm_token: int = 83                                # the code of silence
-    calm_run: int = 8                                   # silent codes in a row that are kept (upstream api.py)
-    tail_tokens: tuple[int, ...] = (45, 45, 248)        # written over the last codes of the buffer (upstream api.py)
+    calm_token: int = 83  # the code of silence
+    calm_run: int = 8  # silent codes in a row that are kept (upstream api.py)
+    tail_tokens: tuple[int, ...] = (45, 45, 248)  # written over the last codes of the buffer (upstream api.py)
     # by which words are timed: (layer, head, delay in codes) each, and codes that are added to what they state;
     # none: they are chosen on each chunk (``ane.models.tortoise.word_times``)
     alignment_heads: tuple[tuple[int, int, int], ...] = ()
@@ -58,14 +58,17 @@ class UnifiedVoiceConfig(Config):
             for name in names:
                 value = getattr(self, name)
                 if not all(0 <= token <= highest for token in (value if isinstance(value, tuple) else (value,))):
-                    raise UserError(f"{where}: {name} {list(value) if isinstance(value, tuple) else value} is beyond "
-                                    f"the decoder's table: 0 to {highest}")
+                    raise UserError(
+                        f"{where}: {name} {list(value) if isinstance(value, tuple) else value} is beyond "
+                        f"the decoder's table: 0 to {highest}"
+                    )
         for found in self.alignment_heads:
             if not isinstance(found, tuple) or len(found) != 3 or not all(type(item) is int for item in found):
                 raise UserError(f"{where}: alignment_heads must be a list of [layer, head, delay], not {found!r}")
             if not (0 <= found[0] < self.layers and 0 <= found[1] < self.heads):
-                raise UserError(f"{where}: alignment_heads names head {found[1]} of layer {found[0]}, which the "
-                                "decoder lacks")
+                raise UserError(
+                    f"{where}: alignment_heads names head {found[1]} of layer {found[0]}, which the decoder lacks"
+                )
 
     @property
     def text_positions(self) -> int:
@@ -73,8 +76,9 @@ class UnifiedVoiceConfig(Config):
 
     @property
     def decoder_shape(self) -> DecoderShape:
-        return DecoderShape(self.layers, self.heads, self.model_dim // self.heads, self.model_dim,
-                            self.number_mel_codes)
+        return DecoderShape(
+            self.layers, self.heads, self.model_dim // self.heads, self.model_dim, self.number_mel_codes
+        )
 
     @property
     def code_positions(self) -> int:
@@ -84,7 +88,7 @@ class UnifiedVoiceConfig(Config):
 class Conv1D(nn.Module):
     """GPT-2's linear layer."""
 
-    weight_layout = "(in, out)"     # nn.Linear stores (out, in)
+    weight_layout = "(in, out)"  # nn.Linear stores (out, in)
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()
@@ -135,8 +139,12 @@ class Block(nn.Module):
     """Pre-norm transformer block; the residual stream keeps the precision of its input."""
 
     # (norm, linear layer, GELU) that a kernel computes in one call (``ane.backends.torch.kernels``)
-    joins = (("ln_1", "attn.c_attn", None), (None, "attn.c_proj", None), ("ln_2", "mlp.c_fc", "mlp.act"),
-             (None, "mlp.c_proj", None))
+    joins = (
+        ("ln_1", "attn.c_attn", None),
+        (None, "attn.c_proj", None),
+        ("ln_2", "mlp.c_fc", "mlp.act"),
+        (None, "mlp.c_proj", None),
+    )
 
     def __init__(self, config: UnifiedVoiceConfig):
         super().__init__()

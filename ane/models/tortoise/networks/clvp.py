@@ -38,7 +38,7 @@ class Encoder(nn.Module):
 
 
 class CLVP(nn.Module):
-    packs_layers = True     # on the CPU, for bf16 and int8
+    packs_layers = True  # on the CPU, for bf16 and int8
 
     def __init__(self, config: CLVPConfig):
         super().__init__()

@@ -57,7 +57,8 @@ class ContextualEmbedder(nn.Sequential):
         super().__init__(
             nn.Conv1d(config.in_channels, C, 3, stride=2, padding=1),
             nn.Conv1d(C, 2 * C, 3, stride=2, padding=1),
-            *(AttentionBlock(2 * C, config.num_heads, relative=True) for _ in range(self.blocks)))
+            *(AttentionBlock(2 * C, config.num_heads, relative=True) for _ in range(self.blocks)),
+        )
 
     def forward(self, mel: Tensor) -> Tensor:
         return super().forward(mel).mean(dim=-1)

@@ -25,7 +25,7 @@ from ane.models.tortoise.networks.frames import (
 )
 from ane.system.errors import UserError
 
-PREDICTIONS = ("epsilon", "v", "x0")        # of x = √ᾱ·x0 + √(1−ᾱ)·ε, with v = √ᾱ·ε − √(1−ᾱ)·x0
+PREDICTIONS = ("epsilon", "v", "x0")  # of x = √ᾱ·x0 + √(1−ᾱ)·ε, with v = √ᾱ·ε − √(1−ᾱ)·x0
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class DiffusionConfig(Config):
     model_channels: int = 1024
     num_layers: int = 10
     in_channels: int = 100
-    out_channels: int = 200            # what is predicted, then the variance interpolation
+    out_channels: int = 200  # what is predicted, then the variance interpolation
     in_latent_channels: int = 1024
     in_tokens: int = 8193
     num_heads: int = 16
-    prediction: str = "epsilon"        # what the network predicts from the noisy mel: "epsilon", "v" or "x0"
+    prediction: str = "epsilon"  # what the network predicts from the noisy mel: "epsilon", "v" or "x0"
 
     split_widths: ClassVar = (("model_channels", "num_heads"),)
 
@@ -112,16 +112,17 @@ class IntegratingConv(nn.Conv1d):
         else:
             x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
             x, code = product(x, x_weight), product(code, code_weight, self.bias)
-        parts = [(part + shared).flatten(0, 1)
-                 for part, shared in zip(packing.split(code), x_packing.split(x), strict=True)]
+        parts = [
+            (part + shared).flatten(0, 1) for part, shared in zip(packing.split(code), x_packing.split(x), strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class DiffusionTts(nn.Module):
     """The denoiser: ``condition`` is called once per utterance, ``forward`` or ``denoise`` once per timestep."""
 
-    channels_last_kernels = True    # convolution kernels stored channels last, as the frames are
-    packs_layers = True     # on the CPU, for bf16 and int8
+    channels_last_kernels = True  # convolution kernels stored channels last, as the frames are
+    packs_layers = True  # on the CPU, for bf16 and int8
     # stay in float32 or bfloat16 where the others are int8
     ends = "inp_block", "latent_conditioner", "time_embed", "integrating_conv", "out"
 
@@ -133,12 +134,14 @@ class DiffusionTts(nn.Module):
         self.time_embed = nn.Sequential(nn.Linear(C, C), nn.SiLU(), nn.Linear(C, C))
         self.code_norm = FrameNorm(C)
         self.latent_conditioner = nn.ModuleList(
-            [FrameConv(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
+            [FrameConv(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)]
+        )
         self.unconditioned_embedding = nn.Parameter(torch.empty(1, C, 1))
         self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
         self.integrating_conv = IntegratingConv(2 * C, C)
         self.layers = nn.ModuleList(
-            [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [TimestepResBlock(C) for _ in range(3)])
+            [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [TimestepResBlock(C) for _ in range(3)]
+        )
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
@@ -187,11 +190,13 @@ class DiffusionTts(nn.Module):
         """Keys and shapes in the official file that only training uses, on codes instead of latents."""
         C = config.model_channels
         with torch.device("meta"):
-            modules = nn.ModuleDict({
-                "code_embedding": nn.Embedding(config.in_tokens, C),
-                "code_converter": nn.Sequential(
-                    *(FrameAttention(C, config.num_heads) for _ in range(3))),
-                "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1)})
+            modules = nn.ModuleDict(
+                {
+                    "code_embedding": nn.Embedding(config.in_tokens, C),
+                    "code_converter": nn.Sequential(*(FrameAttention(C, config.num_heads) for _ in range(3))),
+                    "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1),
+                }
+            )
         return {name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}
 
 
@@ -203,8 +208,10 @@ class BoundDenoiser:
 
     def __init__(self, network: DiffusionTts, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]):
         self.network, self.lengths = network, tuple(frames)
-        self.codes = [torch.cat((network.condition(rows, voice, length), network.unconditioned(length).to(voice)))
-                      for rows, length in zip(latents, frames, strict=True)]        # (2, C, L) each
+        self.codes = [
+            torch.cat((network.condition(rows, voice, length), network.unconditioned(length).to(voice)))
+            for rows, length in zip(latents, frames, strict=True)
+        ]  # (2, C, L) each
         self._packed: dict[int, Tensor] = {}
 
     def __call__(self, x: Sequence[Tensor], timestep: Tensor, guided: bool) -> list[Tensor]:

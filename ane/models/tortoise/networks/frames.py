@@ -66,7 +66,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class PointwiseConv(nn.Conv1d):
     """A 1×1 convolution of packed frames: (N, C) → (N, O)."""
 
-    over_frames = True      # a backend may replace it by a layer with packed weights
+    over_frames = True  # a backend may replace it by a layer with packed weights
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight[..., 0], self.bias)
@@ -94,7 +94,7 @@ class FrameAttention(AttentionBlock):
     normalisation, projection = FrameNorm, PointwiseConv
     # a backend may replace the block by one call
     attention_parts = "norm", "qkv", "proj_out", "relative_pos_embeddings"
-    attention_dtype: torch.dtype | None = None      # of q, k and v; None: as they come
+    attention_dtype: torch.dtype | None = None  # of q, k and v; None: as they come
 
     def __init__(self, channels: int, heads: int):
         super().__init__(channels, heads, relative=True)
@@ -107,5 +107,5 @@ class FrameAttention(AttentionBlock):
         """(R, L, 3C), in it q, k and v of the first head, of the second, … → (R, L, C)."""
         R, L, _ = qkv.shape
         qkv = qkv.to(self.attention_dtype or qkv.dtype)
-        q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)          # (R, heads, L, width)
+        q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)  # (R, heads, L, width)
         return relative_attention(q, k, v, self.relative_pos_embeddings, L)

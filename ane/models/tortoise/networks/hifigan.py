@@ -28,8 +28,10 @@ class HifiganConfig(Config):
     @property
     def level_margins(self) -> list[int]:
         """Margin in frames that the input of each level needs (``ane.models.vocoders.hifigan``)."""
-        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
-                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        blocks = max(
+            sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
+            for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
+        )
         return level_margins(self.upsample_factors, self.upsample_kernel_sizes, blocks)
 
     @property
@@ -42,16 +44,20 @@ class Hifigan(nn.Module):
     def __init__(self, config: HifiganConfig):
         super().__init__()
         self.config = config
-        widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_factors) + 1)]
+        widths = [config.upsample_initial_channel // 2**level for level in range(len(config.upsample_factors) + 1)]
         self.conv_pre = ImageConv(config.in_channels, widths[0], 7, padding=3)
         self.cond_layer = nn.Conv1d(config.cond_channels, widths[0], 1)
         self.ups = nn.ModuleList(
             ImageConvTranspose(before, after, size, factor, padding=(size - factor) // 2)
             for before, after, size, factor in zip(
-                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False))
+                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False
+            )
+        )
         self.resblocks = nn.ModuleList(
-            HifiganResBlock(width, size, dilations) for width in widths[1:]
-            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+            HifiganResBlock(width, size, dilations)
+            for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True)
+        )
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20      # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
+SCORES = 2**20  # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
 
 
 class GroupNorm(nn.GroupNorm):
@@ -21,13 +21,13 @@ class GroupNorm(nn.GroupNorm):
         while channels % groups:
             groups //= 2
         super().__init__(groups, channels, eps=1e-5)
-        self.two_pass = False       # True: the mean first, then the variance; slower and more exact
+        self.two_pass = False  # True: the mean first, then the variance; slower and more exact
 
     def forward(self, x: Tensor) -> Tensor:
         if self.two_pass:
             return self._two_pass(x)
         if x.device.type == "cpu":
-            return super().forward(x)       # the CPU kernel sums in float32 if the parameters are float32
+            return super().forward(x)  # the CPU kernel sums in float32 if the parameters are float32
         return super().forward(x.float()).to(x.dtype)
 
     def _two_pass(self, x: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ class GroupNorm(nn.GroupNorm):
 class RelativePositionBias(nn.Module):
     """T5's bucketed bias over q − k, bidirectional: 32 buckets, log-spaced from 8 to 64 (Raffel et al. 2020)."""
 
-    buckets, exact, furthest = 16, 8, 64      # in each direction; distances below `exact` have a bucket each
+    buckets, exact, furthest = 16, 8, 64  # in each direction; distances below `exact` have a bucket each
 
     def __init__(self, heads: int, scale: float):
         super().__init__()
         self.scale = scale
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
-        self.kept: tuple[int, torch.dtype, Tensor] | None = None        # of the last length, in inference mode
+        self.kept: tuple[int, torch.dtype, Tensor] | None = None  # of the last length, in inference mode
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
         """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key.
@@ -72,7 +72,7 @@ class RelativePositionBias(nn.Module):
         return self._kept(length, dtype, lambda: self.computed(length, dtype))
 
     def _kept(self, length: int, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
-        kept = self.kept        # read once: another thread may replace it
+        kept = self.kept  # read once: another thread may replace it
         if kept is not None and kept[:2] == (length, dtype) and torch.is_inference_mode_enabled():
             return kept[2]
         bias = compute()
@@ -82,7 +82,7 @@ class RelativePositionBias(nn.Module):
     def computed(self, length: int, dtype: torch.dtype) -> Tensor:
         """What ``by_distance`` returns, computed."""
         weight = self.relative_attention_bias.weight
-        offset = torch.arange(length - 1, -length, -1, device=weight.device)        # q − k, (2·length − 1,)
+        offset = torch.arange(length - 1, -length, -1, device=weight.device)  # q − k, (2·length − 1,)
         distance = offset.abs()
         log = torch.log(distance.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
         log_bucket = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
@@ -122,7 +122,7 @@ class AttentionBlock(nn.Module):
         q, k, v = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T).unbind(2)
         if self.relative_pos_embeddings is None:
             y = exact_attention(q, k, v)
-        else:       # contiguous in channels, else torch falls back to a kernel that stores the scores
+        else:  # contiguous in channels, else torch falls back to a kernel that stores the scores
             q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
             bias = self.relative_pos_embeddings(T, q.dtype)[None]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-1, -2)
@@ -132,7 +132,7 @@ class AttentionBlock(nn.Module):
 class RMSNorm(nn.Module):
     """x / max(‖x‖ / √d, 1e-8) · g over the last axis."""
 
-    float32 = True      # its parameter stays float32 in every precision
+    float32 = True  # its parameter stays float32 in every precision
 
     def __init__(self, width: int):
         super().__init__()
@@ -167,14 +167,14 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
     For bfloat16 on a CPU without AMX, where torch's own kernel takes twice as long; with AMX it takes half as long.
     """
     B, heads, T, width = q.shape
-    q, k, v = (x.contiguous() for x in (q, k, v))       # else every product copies them
+    q, k, v = (x.contiguous() for x in (q, k, v))  # else every product copies them
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
     block = max(1, min(heads, SCORES // T**2))
     out = q.new_empty(B, T, heads, width)
     for first in range(0, heads, block):
         part = slice(first, first + block)
         for row in range(B):
-            scores = torch.baddbmm(bias[part], q[row, part], k[row, part].transpose(1, 2), alpha=width ** -0.5)
+            scores = torch.baddbmm(bias[part], q[row, part], k[row, part].transpose(1, 2), alpha=width**-0.5)
             out[row, :, part] = (F.softmax(scores, dim=-1) @ v[row, part]).transpose(0, 1)
     return out.flatten(2)
 
@@ -183,7 +183,7 @@ class RotaryAttention(nn.Module):
     """Bidirectional attention over (B, T, width); of 64 channels per head the first 32 are rotated in q, k *and* v."""
 
     head_width, rotated = 64, 32
-    attention_dtype: torch.dtype | None = None      # of q, k and v; None: as they come
+    attention_dtype: torch.dtype | None = None  # of q, k and v; None: as they come
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -196,8 +196,12 @@ class RotaryAttention(nn.Module):
 
     def forward(self, x: Tensor, angle: Tensor) -> Tensor:
         B, T, _ = x.shape
-        q, k, v = (self.rotate(project(x).view(B, T, self.heads, -1).transpose(1, 2), angle)
-                   .to(self.attention_dtype or x.dtype) for project in (self.to_q, self.to_k, self.to_v))
+        q, k, v = (
+            self.rotate(project(x).view(B, T, self.heads, -1).transpose(1, 2), angle).to(
+                self.attention_dtype or x.dtype
+            )
+            for project in (self.to_q, self.to_k, self.to_v)
+        )
         return self.to_out(attention(q, k, v))
 
     def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
@@ -244,17 +248,17 @@ class RotaryEncoder(nn.Module):
 
         self.attn_layers = nn.Module()
         self.attn_layers.layers = nn.ModuleList(
-            layer(block) for _ in range(depth)
-            for block in (RotaryAttention(width, heads), GatedFeedForward(width)))
+            layer(block) for _ in range(depth) for block in (RotaryAttention(width, heads), GatedFeedForward(width))
+        )
         self.attn_layers.rotary_pos_emb = nn.Module()
         exponent = torch.arange(0, RotaryAttention.rotated, 2).float() / RotaryAttention.rotated
-        self.attn_layers.rotary_pos_emb.register_buffer("inv_freq", 10000.0 ** -exponent)
+        self.attn_layers.rotary_pos_emb.register_buffer("inv_freq", 10000.0**-exponent)
         self.norm = nn.LayerNorm(width, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
         frequency = self.attn_layers.rotary_pos_emb.inv_freq.float()
         angle = torch.arange(x.shape[1], device=x.device).float()[:, None] * frequency
-        angle = torch.cat((angle, angle), dim=-1)                                   # (T, 32)
+        angle = torch.cat((angle, angle), dim=-1)  # (T, 32)
         for index, ((norm,), block) in enumerate(self.attn_layers.layers):
             x = x + (block(norm(x), angle) if index % 2 == 0 else block(norm(x)))
         return self.norm(x.float()).to(x.dtype)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import affected_samples, margins
 
-SILENCE = -11.5129      # ln(1e-5), the mel's minimum: upstream appends such frames to avoid artefacts at the end
+SILENCE = -11.5129  # ln(1e-5), the mel's minimum: upstream appends such frames to avoid artefacts at the end
 SILENT_FRAMES = 10
-TAPS = 3            # size of a predicted kernel
-BORDER = 3          # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
+TAPS = 3  # size of a predicted kernel
+BORDER = 3  # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class UnivNetConfig(Config):
     channel_size: int = 32
     dilations: tuple[int, ...] = (1, 3, 9, 27)
     strides: tuple[int, ...] = (8, 8, 4)
-    lReLU_slope: float = 0.2            # noqa: N815 (upstream's name)
+    lReLU_slope: float = 0.2  # noqa: N815 (upstream's name)
     kpnet_conv_size: int = 3
     kpnet_hidden_channels: int = 64
     hop_length: int = 256
@@ -41,7 +41,7 @@ class UnivNetConfig(Config):
     @property
     def margin(self) -> int:
         """Frames on either side that the sound of a frame depends on."""
-        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # mel frames on either side that a predicted kernel reads
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)  # mel frames on either side that a predicted kernel reads
         return self.level_margins[0] + max(BORDER, kernels)
 
 
@@ -59,8 +59,7 @@ class KernelPredictor(nn.Module):
 
         self.input_conv = nn.ModuleList([nn.Conv1d(config.n_mel_channels, hidden, 5, padding=2)])
         # indices as in upstream, where dropout and activations are between the convolutions 1 and 3
-        self.residual_convs = nn.ModuleList(
-            nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
+        self.residual_convs = nn.ModuleList(nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
         self.kernel_conv = conv(self.channels * 2 * self.channels * 3 * self.layers)
         self.bias_conv = conv(2 * self.channels * self.layers)
 
@@ -81,11 +80,17 @@ class LVCBlock(nn.Module):
         C = config.channel_size
         self.hop, self.slope = hop, config.lReLU_slope
         self.kernel_predictor = KernelPredictor(config)
-        self.convt_pre = nn.ModuleDict({"1": nn.ConvTranspose1d(
-            C, C, 2 * stride, stride=stride, padding=stride // 2 + stride % 2, output_padding=stride % 2)})
+        self.convt_pre = nn.ModuleDict(
+            {
+                "1": nn.ConvTranspose1d(
+                    C, C, 2 * stride, stride=stride, padding=stride // 2 + stride % 2, output_padding=stride % 2
+                )
+            }
+        )
         self.conv_blocks = nn.ModuleList(
             nn.ModuleDict({"1": nn.Conv1d(C, C, 3, padding=dilation, dilation=dilation)})
-            for dilation in config.dilations)
+            for dilation in config.dilations
+        )
 
     def forward(self, x: Tensor, mel: Tensor) -> Tensor:
         """(B, C, n), mel (B, mels, L) → (B, C, n · stride) where n · stride = L · hop."""
@@ -103,12 +108,12 @@ class LVCBlock(nn.Module):
         x (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L) → (B, O, L·hop)
         """
         B, C, _ = x.shape
-        O, L = kernel.shape[2], kernel.shape[4]                                     # noqa: E741
+        O, L = kernel.shape[2], kernel.shape[4]  # noqa: E741
         padded = F.pad(x, (1, 1))
-        taps = torch.stack([padded[:, :, k:k + L * self.hop].view(B, C, L, self.hop) for k in range(3)], dim=2)
-        taps = taps.permute(0, 3, 1, 2, 4).reshape(B, L, 3 * C, self.hop)           # rows ordered (channel, tap)
+        taps = torch.stack([padded[:, :, k : k + L * self.hop].view(B, C, L, self.hop) for k in range(3)], dim=2)
+        taps = taps.permute(0, 3, 1, 2, 4).reshape(B, L, 3 * C, self.hop)  # rows ordered (channel, tap)
         weight = kernel.permute(0, 4, 2, 1, 3).reshape(B, L, O, 3 * C)
-        out = weight @ taps + bias.permute(0, 2, 1)[..., None]                      # (B, L, O, hop)
+        out = weight @ taps + bias.permute(0, 2, 1)[..., None]  # (B, L, O, hop)
         return out.permute(0, 2, 1, 3).reshape(B, O, L * self.hop)
 
 
@@ -118,15 +123,16 @@ class UnivNet(nn.Module):
         self.config = config
         C = config.channel_size
         self.res_stack = nn.ModuleList(
-            LVCBlock(config, stride, hop=prod(config.strides[:index + 1]))
-            for index, stride in enumerate(config.strides))
+            LVCBlock(config, stride, hop=prod(config.strides[: index + 1]))
+            for index, stride in enumerate(config.strides)
+        )
         self.conv_pre = nn.Conv1d(config.noise_dim, C, 7, padding=3, padding_mode="reflect")
         self.conv_post = nn.ModuleDict({"1": nn.Conv1d(C, 1, 7, padding=3, padding_mode="reflect")})
 
     def forward(self, mel: Tensor, noise: Tensor) -> Tensor:
         """Log-mel (B, 100, L), standard normal noise (B, 64, L + 10) → audio (B, 1, 256·L) within ±1."""
         sound = self.sound(F.pad(mel, (0, SILENT_FRAMES), value=SILENCE), noise)
-        return sound[:, :, :-SILENT_FRAMES * self.config.hop_length]
+        return sound[:, :, : -SILENT_FRAMES * self.config.hop_length]
 
     def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
         """``forward`` without appending silent frames: mel (B, 100, L), noise (B, 64, L) → audio (B, 1, 256·L)."""

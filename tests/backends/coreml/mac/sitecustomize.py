@@ -5,7 +5,7 @@ from pathlib import Path
 
 import coremltools  # noqa: F401  imported before the platform changes: urllib, which torch imports, would be another
 
-sys.path.insert(0, str(Path(__file__).parents[4]))      # this checkout, whichever is installed
+sys.path.insert(0, str(Path(__file__).parents[4]))  # this checkout, whichever is installed
 
 from tests.backends.coreml.native import install_in_process
 
