@@ -48,7 +48,8 @@ def rows_in_conditions(
     settings: dict[str, Any] | None = None,
 ) -> list[BenchRow]:
     """Rows of readings, each of its (what, unit), beside busy programs; threads that the backend chooses and fixed
-    numbers of them take turns."""
+    numbers of them take turns.
+    """
     governor, rows = backend.governor, list[BenchRow]()
 
     def conditioned(fixed: int | None, read: Reading) -> dict[str, float | None]:

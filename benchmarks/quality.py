@@ -232,7 +232,8 @@ def default_presets(model: Bundle) -> list[str | None]:
 
 def teacher_of(model: Bundle, voice: str | None) -> str | None:
     """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name, after
-    letters for language and gender ("kokoro am_michael")."""
+    letters for language and gender ("kokoro am_michael").
+    """
     manifest = getattr(model, "manifest", None)
     names = manifest.source.get("teachers", []) if manifest else []
     named = [name for name in names if voice in re.split("[ _]", name)]

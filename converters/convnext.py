@@ -62,7 +62,8 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
 
 def source_filter(name: str) -> Function:
     """The function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N). It is
-    probed with parameters of frames that nearly fill the bucket."""
+    probed with parameters of frames that nearly fill the bucket.
+    """
 
     def graph(network: SourceFilterNetwork, frames: int) -> CoreMLGraph:
         return masked_graph(

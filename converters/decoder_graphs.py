@@ -121,7 +121,8 @@ class DecoderGraphBuilder:
 
     def store(self, capacity: int) -> CoreMLGraph:
         """Copies keys and values (layers, heads, width, ``RECENT``) into the states, from ``begin`` (4,) int32
-        on, their first position on each axis; returns a part of the keys."""
+        on, their first position on each axis; returns a part of the keys.
+        """
 
         def body(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
             end = mb.add(x=begin, y=np.array(keys.shape, np.int32))

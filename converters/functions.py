@@ -129,7 +129,8 @@ def stage_probe(
     stage: str, masked: bool = False, **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]
 ) -> Probe:
     """A probe of a stateless stage: normally distributed inputs of these shapes; ``masked``: there is one, and a mask
-    of ones for its first two axes."""
+    of ones for its first two axes.
+    """
 
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         inputs = {name: rng.standard_normal(shape(model, bucket), dtype=np.float32) for name, shape in shapes.items()}
@@ -254,13 +255,15 @@ def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "
 
 def chosen_networks(model: Bundle, requested: Sequence[str] | None, target: str) -> list[str]:
     """The networks to convert to a target, in order; by default all that the model has. Raises UserError as
-    ``pick_networks``."""
+    ``pick_networks``.
+    """
     return pick_networks(model, requested, convertible_networks(target))
 
 
 def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequence[str]) -> list[str]:
     """Return the requested networks, of the possible ones and in their order; by default all that the model has.
-    Raises UserError for none, an unknown one, one that the model lacks, or a model that is not converted."""
+    Raises UserError for none, an unknown one, one that the model lacks, or a model that is not converted.
+    """
     known = [network for network in possible if network in model.family.networks]
     if not known:
         raise UserError(

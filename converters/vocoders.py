@@ -270,7 +270,8 @@ def leaky(s: Style, x: Var, slope: float) -> Var:
 def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
     """A transposed convolution of ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride), which states the shape of its
     output, as coremltools' passes would add it. Raises UserError when its kernel does not multiply the length by the
-    stride."""
+    stride.
+    """
     (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
     if size - 2 * pad + extra != stride:
         raise UserError(

@@ -195,7 +195,8 @@ class DecoderObjective:
     @staticmethod
     def pitch_losses(prediction: Tensor, pitch: Tensor) -> tuple[Tensor, Tensor]:
         """Of a prediction (n, 2·FRAMES) for a pitch (n·FRAMES,) in Hz: mean error of voiced frames in octaves, and the
-        cross-entropy of which are voiced."""
+        cross-entropy of which are voiced.
+        """
         octaves, voicing = (half.flatten() for half in prediction.unflatten(1, (2, FRAMES)).unbind(1))
         voiced = pitch > 0
         errors = (octaves - torch.log2(pitch.clamp(min=1) / MIDDLE)).abs()

@@ -25,7 +25,8 @@ TAPER = np.maximum(TAPER / TAPER[0], 0.05)  # autocorrelation of the window itse
 
 def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITIONING_RATE) -> np.ndarray:
     """Clip (S,) at 24 kHz → (frames,) float32 Hz every ``hop`` samples (those of ``conditioning_mel``), 0 where it is
-    unvoiced."""
+    unvoiced.
+    """
     if not frames:
         return np.zeros(0, np.float32)
     starts = np.rint(np.arange(frames) * hop).astype(np.int64)

@@ -109,7 +109,8 @@ def publish(run: TrainingRun) -> None:
 
 def write_scored_card(run: TrainingRun) -> None:
     """Write the card of the run's bundle: data, training, quality, limits. Scores are read from quality.json in the
-    run's folder, if `python -m benchmarks quality` wrote it there."""
+    run's folder, if `python -m benchmarks quality` wrote it there.
+    """
     measured, bundle = run.folder / "quality.json", run.folder / "bundle"
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
     scores = [score_section(json.loads(measured.read_text(encoding="utf-8")))] if measured.exists() else []

@@ -24,7 +24,8 @@ VALIDATION_BATCHES = 12
 
 class CLVPInTraining(nn.Module):
     """CLVP on tokens and codes in the pipeline's form: one stop token after the text, codes padded with silence. In
-    float32, since bfloat16 saves no time on a CPU at this width."""
+    float32, since bfloat16 saves no time on a CPU at this width.
+    """
 
     def __init__(self, config: CLVPConfig, decoder: UnifiedVoiceConfig):
         super().__init__()

@@ -144,7 +144,8 @@ class Recipe(BaseModel):
 
 def load_recipe(folder: Path = CONFIG) -> Recipe:
     """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``. Raises UserError: a file is missing or is
-    not TOML, or a field is missing, unknown or wrong."""
+    not TOML, or a field is missing, unknown or wrong.
+    """
 
     def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
         path = folder / f"{name}.toml"

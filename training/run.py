@@ -152,7 +152,8 @@ class TrainingRun:
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
         """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, silence after it. Cached for
-        these weights of the decoder."""
+        these weights of the decoder.
+        """
         path, decoder = self.folder / "latents.pt", self.autoregressive  # trains it if it is not yet trained
         clips = self.clips(self.held_back_shards)
         key = [sha256_of(self.folder / "autoregressive" / "checkpoint.pt"), len(clips), SILENT_CODES]

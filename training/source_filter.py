@@ -78,7 +78,8 @@ class EnvelopeJudge(nn.Module):
 
     def losses(self, ours: Tensor, theirs: Tensor) -> dict[str, Tensor]:
         """Least-squares losses (Mao et al. 2017) of envelopes (B, L, 64): "discriminator", whose gradient reaches the
-        judge alone, "adversarial" and "features", whose gradient reaches ``ours`` alone."""
+        judge alone, "adversarial" and "features", whose gradient reaches ``ours`` alone.
+        """
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
         with torch.autocast(ours.device.type, torch.bfloat16):
             real, fake, judged = self(theirs), self(ours.detach()), functional_call(self, frozen, (ours,))
@@ -173,7 +174,8 @@ def train_source_filter(
 @torch.no_grad()
 def sharpen(network: SourceFilterNetwork) -> None:
     """Multiply the details of the envelopes, what a Gaussian would smooth away, by ``SHARPENING``, and keep the
-    loudness; in the weights."""
+    loudness; in the weights.
+    """
     distance = torch.arange(ENVELOPE)[:, None] - torch.arange(ENVELOPE)
     smooth = torch.exp(-0.5 * (distance / SMOOTH) ** 2)
     smooth = smooth / smooth.sum(dim=1, keepdim=True)

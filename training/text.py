@@ -119,7 +119,8 @@ def spoken_words() -> tuple[list[str], list[float]]:
 
 def texts_of_a_voice(path: Path, wordnet: Path, count: int, seed: int) -> list[str]:
     """The first ``count`` texts of the file, which is written first if it has fewer: the texts of a seed, one a line.
-    Raises UserError: there is no WordNet, or a text shares a run of words with a held-out sentence."""
+    Raises UserError: there is no WordNet, or a text shares a run of words with a held-out sentence.
+    """
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if len(texts) < count:
         if not (wordnet / "data.noun").exists():

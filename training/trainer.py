@@ -126,7 +126,8 @@ class Trainer:
 
     def run(self, loss: Loss, validate: Callable[[], dict[str, float]] | None = None) -> None:
         """Train to the last step or to the limit of time. ``validate`` is called at every checkpoint; its results are
-        added to the curve."""
+        added to the curve.
+        """
         started = saved = time.monotonic()
         while not self.finished:
             losses = self.train_step(loss)

@@ -32,7 +32,8 @@ CLIP_ENDS = 0.25  # share of batches with crops at the start of clips, and of th
 
 class SpectralLoss(nn.Module):
     """Spectral convergence and log-magnitude distance over ``WINDOWS``, distance of log-mels, and distance of the
-    largest differences of successive samples, without which quiet speech may contain clicks."""
+    largest differences of successive samples, without which quiet speech may contain clicks.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +105,8 @@ class Crops:
 
     def draw(self, generator: torch.Generator) -> tuple[list[tuple[int, int]], bool, bool, Tensor]:
         """The clip and the first unit of each crop; whether all are at the start, or at the end, of their clips; and
-        their sound (batch, S)."""
+        their sound (batch, S).
+        """
         draw = float(torch.rand((), generator=generator))
         at_start, at_end = draw < CLIP_ENDS, draw > 1 - CLIP_ENDS
         crops, length = [], int(self.count * self.unit) // HOP * HOP

@@ -175,7 +175,8 @@ class Backend(ABC):
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         """Bind the diffusion network to utterances: latents (1, N, D) and a number of frames of each, and one voice
-        latent (1, C). Every utterance gets what it would get alone, up to rounding."""
+        latent (1, C). Every utterance gets what it would get alone, up to rounding.
+        """
         raise NotImplementedError
 
     def align(

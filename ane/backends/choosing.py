@@ -62,7 +62,8 @@ def core_ml_is_chosen() -> bool:
 
 def has_published_graphs(model: "Bundle") -> bool:
     """Whether "auto" is ONNX Runtime: for a voice whose bundle has the graphs that its author published, and nothing
-    that was converted for Core ML."""
+    that was converted for Core ML.
+    """
     return not model.packages and any(PUBLISHED in package.source for package in model.onnx_packages)
 
 
@@ -203,7 +204,8 @@ def load_backend(
 
 def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> "Backend":
     """Torch on the device that "auto" means. Where that is MPS, a decoder runs on the CPU: its steps are too short for
-    MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55)."""
+    MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55).
+    """
     backend = load_torch(model, "auto", precision, options)
     if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
         return backend
@@ -344,7 +346,8 @@ def read_graph(
     graph: Path | bytes, path: Path, title: str, extra: str
 ) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
     """Load a graph to look at it, and return type and sizes of its inputs by name, and its metadata. The arguments and
-    errors are those of ``ane.backends.onnx.graph_file.load_graph_file``."""
+    errors are those of ``ane.backends.onnx.graph_file.load_graph_file``.
+    """
     from ane.backends.onnx.graph_file import load_graph_file
 
     loaded = load_graph_file(graph, path, title, extra)

@@ -42,7 +42,8 @@ class UnreadablePartError(UserError):
 
 class BookArchive:
     """The files of an EPUB or a DOCX by their path in it. Every method raises UserError when it is no ZIP archive,
-    damaged, protected, or larger than any book."""
+    damaged, protected, or larger than any book.
+    """
 
     def __init__(self, file: BinaryIO):
         _check_directory(file)

@@ -23,7 +23,8 @@ LATE = 0.05  # seconds by which a subtitle may be late unnoticed
 @dataclass(frozen=True)
 class TimedChunk:
     """A chunk, the samples at which its sound starts and ends, how much faster than spoken it is heard, and its words,
-    if they are wanted, in seconds from its start."""
+    if they are wanted, in seconds from its start.
+    """
 
     chunk: PlannedChunk
     start: int
@@ -35,7 +36,8 @@ class TimedChunk:
 @dataclass(frozen=True)
 class TimedChapter:
     """A chapter: its number in the book from 1, its title and its chunks, and the samples at which it starts and ends,
-    its last silence included."""
+    its last silence included.
+    """
 
     number: int
     title: str

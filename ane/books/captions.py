@@ -58,7 +58,8 @@ def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]
 
 def times(timeline: BookTimeline) -> list[dict[str, Any]]:
     """The chapters with their chunks, and these with their words if they are timed, in seconds from the start of the
-    timeline."""
+    timeline.
+    """
     return [
         {
             "title": chapter.title,

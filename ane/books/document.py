@@ -52,7 +52,8 @@ class Document:
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
     """Chapters of blocks without a table of contents: each begins at a heading of the level that divides the text, or
-    of a higher one."""
+    of a higher one.
+    """
     dividing = dividing_level(blocks)
     chapters = [BookChapter()]
     for block in blocks:
@@ -66,7 +67,8 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
 
 def dividing_level(blocks: list[TextBlock]) -> int:
     """The highest level with two headings or more (a single h1 is the title of the book), or the one below it when most
-    of them are titles of parts: followed at once by a lower heading. 0 without any."""
+    of them are titles of parts: followed at once by a lower heading. 0 without any.
+    """
     levels = Counter(block.level for block in blocks if block.level)
     level = min((level for level, count in levels.items() if count > 1), default=0)
     while level:

@@ -23,7 +23,8 @@ class MetadataElement:
 
 def read_metadata(markup: str) -> dict[str, list[str]]:
     """Return the texts of a package document under "title", "creator", "language" and, where it states them, "date" (a
-    year), "publisher", "description" and "series"."""
+    year), "publisher", "description" and "series".
+    """
     found: dict[str, list[str]] = {"title": [], "creator": [], "language": []}
     every = list(refined(elements(markup)))
     named = {

@@ -219,7 +219,8 @@ def with_former_companions(
     options: OutputOptions, titles: Sequence[str], numbers: Collection[int], ownership: FileOwnership
 ) -> OutputOptions:
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
-    which a file was changed since, or is the user's, is left as it is."""
+    which a file was changed since, or is the user's, is left as it is.
+    """
     if options.is_epub:
         return options
     there = [

@@ -1,5 +1,6 @@
 """What a book is spoken as: the voices of its quotations; chunks in order, each with the key of its sound and the
-silence after it."""
+silence after it.
+"""
 
 import hashlib
 import json
@@ -215,7 +216,8 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
 
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
-    "Chapter 5"."""
+    "Chapter 5".
+    """
     heading = next(
         (without_commands(block.text).replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), ""
     )

@@ -144,7 +144,8 @@ OTHER_LETTERS = 5  # letters by which a place of the transcript may not differ: 
 
 class TranscribingRecogniser:
     """Whisper, which writes down what it hears; that is compared with the text. Its attribute and its method are those
-    of ``TextAligner``."""
+    of ``TextAligner``.
+    """
 
     def __init__(self, transcriber: Transcriber):
         self.transcriber, self.name = transcriber, f"whisper {transcriber.model.identity}"

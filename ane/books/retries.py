@@ -112,7 +112,8 @@ def judged(
     claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms, count: int
 ) -> SpokenChunk:
     """Return the chunk's sound or, if it is suspect, the best of this one and others with other seeds, with its
-    problems. ``count`` is the number of chunks."""
+    problems. ``count`` is the number of chunks.
+    """
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
 
     def problems(of: SpokenChunk) -> list[ChunkProblem]:

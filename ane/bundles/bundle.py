@@ -106,7 +106,8 @@ class Bundle:
     @property
     def voices(self) -> Path | None:
         """The directory of its voices, each checked, or None when it has none. Raises UserError: a voice is missing or
-        damaged, or bundle.json does not list one that is there."""
+        damaged, or bundle.json does not list one that is there.
+        """
         if not self.manifest.voices:
             return None
         check_hashes(self.path, self.manifest.voices.values())
@@ -168,7 +169,8 @@ class Bundle:
     @property
     def mel_norms(self) -> np.ndarray:
         """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
-        Raises UserError when its family has none."""
+        Raises UserError when its family has none.
+        """
         if self.manifest.mel_norms is None:
             raise self.lacks("mel norms")
         check_hash(self.path, self.manifest.mel_norms)

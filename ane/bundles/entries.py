@@ -134,7 +134,8 @@ def folded_key(key: str) -> str:
 
 def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: Callable[[], str]) -> None:
     """Raise UserError unless an entry is a plain tensor of floats of this shape; ``why`` ends the message about
-    another."""
+    another.
+    """
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
@@ -280,7 +281,8 @@ def _check_shapes(path: Path, content: Any) -> None:
 
 def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor in nested containers, with the keys that lead to it, such as optimizer.state.0.exp_avg. A
-    container that occurs twice is looked at once."""
+    container that occurs twice is looked at once.
+    """
     waiting, seen = [("it", content)], set[int]()
     while waiting:
         name, value = waiting.pop()

@@ -172,7 +172,8 @@ class ModelFamily:
 
 def import_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
     """The options of ``import_checkpoints`` that are not None. Raises UserError for one that the family does not
-    take."""
+    take.
+    """
     taken = inspect.signature(family.import_checkpoints).parameters
     for name, value in given.items():
         if value and name not in taken:

@@ -51,7 +51,8 @@ def size_and_time(file: Path) -> tuple[int, int]:
 
 def identity_of(facts: Any) -> str:
     """A SHA-256 in hex that changes with the facts. What is stored by it, such as the sounds of a job, is found as long
-    as their text (``repr``) is the same."""
+    as their text (``repr``) is the same.
+    """
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -112,7 +112,8 @@ def _others(files: Iterable[str]) -> str:
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
     """Compare the hashes that ``recorder``, a file, lists with those of the files; other files pass. Raises UserError:
-    a recorded file is absent or has another SHA-256."""
+    a recorded file is absent or has another SHA-256.
+    """
     for file, sha256 in expected.items():
         if file not in files:
             raise UserError(f"{recorder} records a SHA-256 for {file}, but there is no such file to import")
@@ -125,7 +126,8 @@ def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str],
 
 def read_expected(path: Path) -> dict[str, str]:
     """Hashes by file from JSON: {"autoregressive.pth": "<SHA-256>", …}, or a bundle.json that records its source.
-    Raises UserError: not readable, or no such mapping."""
+    Raises UserError: not readable, or no such mapping.
+    """
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = content["source"].get("files")

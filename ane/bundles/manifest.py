@@ -104,7 +104,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def read_content(directory: Path) -> dict[str, Any]:
     """``directory``/bundle.json as it is. Raises UserError: there is none, it is damaged, or of a format this version
-    does not know."""
+    does not know.
+    """
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
         if not os.path.exists(directory):
@@ -134,7 +135,8 @@ def _has_checkpoints(directory: Path) -> bool:
 
 def read_manifest(directory: Path) -> Manifest:
     """Read ``directory``/bundle.json. Raises UserError: there is none, it is damaged, of a format this version does not
-    know."""
+    know.
+    """
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)
     del content["format"]

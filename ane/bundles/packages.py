@@ -96,7 +96,8 @@ def read_section(
     sections: Mapping[str, Any], where: str, networks: Collection[str], name: str = "coreml"
 ) -> list[PackageRecord]:
     """The packages of these networks in a manifest's section ``name``; [] without the section. Raises UserError: the
-    section is damaged, or of a later version."""
+    section is damaged, or of a later version.
+    """
     if name not in sections:
         return []
     found = read_record(PackageSection, sections[name], f"{where}: {name}", DAMAGED)

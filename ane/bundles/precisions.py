@@ -59,7 +59,8 @@ NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # that --precision of `
 
 def stored_precision(precisions: Mapping[str, PackagePrecision], network: "Network", precision: str) -> str:
     """The precision of a network's package when a model is converted with ``precision``. Vocoders whose rounding is
-    audible stay in fp32, and so do small networks that gain nothing."""
+    audible stay in fp32, and so do small networks that gain nothing.
+    """
     row = precisions[precision]
     if not row.flag or getattr(network, row.flag):
         return precision

@@ -51,7 +51,8 @@ class _WithoutValues(TorchFunctionMode):
 
 def skeleton(network: Network, config: Any) -> nn.Module:
     """The module of ``network``, its parameters without values, to be filled by ``load_state_dict(…, assign=True)``.
-    Raises UserError: the values of ``config`` do not fit together."""
+    Raises UserError: the values of ``config`` do not fit together.
+    """
     try:
         if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
             raise ValueError(f"no number may exceed {MAX_SIZE}")
@@ -75,7 +76,8 @@ def layout(network: Network, config: Any) -> Layout:
 
 def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives. Raises
-    UserError where they differ."""
+    UserError where they differ.
+    """
     shapes, keys = layout(network, config).shapes, set(file.keys())
     scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
     keys -= scales

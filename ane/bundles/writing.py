@@ -25,7 +25,8 @@ from ane.system.version import version
 def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:
     """Refuse a destination where a bundle must not be written: only a bundle is ever replaced, and only on request.
     Raises UserError: a file or another directory is there, a bundle is there and ``overwrite`` is False, or writing
-    would delete ``source``."""
+    would delete ``source``.
+    """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} contains the checkpoints to import; choose another destination")
     check_output_folder(destination, MANIFEST_FILE, "a bundle", overwrite)

@@ -116,7 +116,8 @@ def map_on_workers(
 
 def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]:
     """How many workers of so many threads there are, and the GPUs of each. UserError: more than there is room for now,
-    where Ray would wait for more machines for ever."""
+    where Ray would wait for more machines for ever.
+    """
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     on_gpus = any(machine.get("GPU") for machine in machines)
     room = sum(

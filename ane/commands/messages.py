@@ -1,5 +1,6 @@
 """What commands print: log messages, consoles that --quiet silences, tables, and progress: bars and a spinner in a
-terminal, a plain line every few seconds elsewhere."""
+terminal, a plain line every few seconds elsewhere.
+"""
 
 import argparse
 import logging
@@ -58,7 +59,8 @@ class MessageHandler(logging.Handler):
 @contextmanager
 def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
     """While the block lasts, print the records of the logger ``ane``: from INFO on; ``verbose``: from DEBUG on;
-    ``quiet``: errors only."""
+    ``quiet``: errors only.
+    """
     handler, level = MessageHandler(), LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO)

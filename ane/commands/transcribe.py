@@ -199,7 +199,8 @@ def write_transcript(
     transcript: "Transcript", form: str, output: Path | None, title: str, check: Callable[[Path], object] | None
 ) -> None:
     """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON. ``check``: as of
-    ``replacing``."""
+    ``replacing``.
+    """
     from ane.models.whisper.transcript import FORMATS as WRITERS
 
     text = WRITERS[form](transcript)

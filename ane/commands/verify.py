@@ -1,5 +1,6 @@
 """``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value; or run
-one package of any kind. What it prints is a sentence for each network first, then tables that fit 100 columns."""
+one package of any kind. What it prints is a sentence for each network first, then tables that fit 100 columns.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -365,7 +366,8 @@ def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Tabl
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), and the first that a new
-    conversion computes otherwise."""
+    conversion computes otherwise.
+    """
     table = plain_table(
         "Inside",
         "package",

@@ -15,7 +15,8 @@ Rounding = Literal["half_to_even", "half_up"]
 
 def durations(log_durations: np.ndarray) -> np.ndarray:
     """Frames of each symbol at the trained speed, not rounded: max(exp(y) − 1, 0), float32 of the same shape. Raises
-    UserError: they are NaN or infinite."""
+    UserError: they are NaN or infinite.
+    """
     if not np.isfinite(log_durations).all():
         raise UserError(
             "the model predicts durations that are NaN or infinite: its weights or the precision is the "

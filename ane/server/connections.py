@@ -1,5 +1,6 @@
 """Connections with limits: of time, because uvicorn waits for ever for headers and for a client that does not read, and
-of number, because a server without free descriptors can neither answer nor log."""
+of number, because a server without free descriptors can neither answer nor log.
+"""
 
 import asyncio
 import logging
@@ -106,7 +107,8 @@ class LimitedParser(h11.Connection):
 
 def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
     """uvicorn's protocol for connections that are closed when, for ``seconds``, a client sends no complete headers, or
-    reads nothing, and when it sends its body in many small parts."""
+    reads nothing, and when it sends its body in many small parts.
+    """
 
     class LimitedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
@@ -177,7 +179,8 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
     """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing, and without an
     error in the log when the answer is a refusal. It closes a connection of many frames that no limit counts, and
-    ``scope["state"][PLACE]`` is called when the client's text is there."""
+    ``scope["state"][PLACE]`` is called when the client's text is there.
+    """
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):
         _uncounted = 0

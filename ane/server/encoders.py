@@ -101,7 +101,8 @@ class CompressingEncoder:
 
 def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
     """An encoder to one of ``FORMATS`` for pieces of sound (n,) float32 within ±1 at ``rate`` Hz. The bytes of a text
-    depend on its pieces alone."""
+    depend on its pieces alone.
+    """
     media = FORMATS[name].media
     return CompressingEncoder(media, rate) if media else SampleEncoder(rate, name == "wav")
 

@@ -87,7 +87,8 @@ class Engine:
 
     def stop(self, seconds: float | None = None) -> bool:
         """End all jobs and their threads. Return whether they have ended; wait for it for ``seconds`` (None: until
-        then)."""
+        then).
+        """
         self.end_jobs()
         self._stopping.set()
         wait(list(self._running), seconds)

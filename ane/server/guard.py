@@ -181,7 +181,8 @@ class Guard:
 
     def _is_own_page(self, origin: str, host: str) -> bool:
         """Whether a page of this origin is the server's own, also if a proxy replaced its name in ``host``, or one that
-        the settings allow."""
+        the settings allow.
+        """
         own = split_url(origin)
         return origin in self.settings.origins or own.netloc == host or own.hostname in self.settings.hosts
 

@@ -57,7 +57,8 @@ class Job:
     @property
     def priority(self) -> tuple[int, float]:
         """Key for sorting: who has only to end, listeners who would soon hear a gap, then speech that has not begun by
-        age, then the others: work that makes no sound takes turns, and so does reading."""
+        age, then the others: work that makes no sound takes turns, and so does reading.
+        """
         if self.gone:
             return -1, 0.0
         if self._speaks and self.first_item is None:

@@ -1,5 +1,6 @@
 """The server's pages: / speaks, /docs is the OpenAPI schema for people, with forms to try it. Nothing runs in them but
-their own script, and nothing comes from another host."""
+their own script, and nothing comes from another host.
+"""
 
 import base64
 import hashlib
@@ -52,7 +53,8 @@ def read_page(name: str) -> str:
 
 def content_policy(page: str) -> str:
     """Return a Content-Security-Policy that allows a page its own inline script and style, requests to its own server,
-    and sound that it received."""
+    and sound that it received.
+    """
     allowed = {
         kind: f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for kind, text in INLINE.findall(page)

@@ -78,7 +78,8 @@ SHARED = fields_of_request(
 
 class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):  # type: ignore[misc]
     """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
-    ``unreadable``, ``word_times`` and ``cast``."""
+    ``unreadable``, ``word_times`` and ``cast``.
+    """
 
     lang_code: EnglishCode | None = Field(None, description="English, which every model here speaks")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
@@ -121,7 +122,8 @@ class SpeechBody(SpeechFields):
 
 class ModelCard(BaseModel):
     """A model. ``presets``: none where presets have no effect; the first is its default. ``random``: whether a seed has
-    an effect. ``characters``: of a text, at most. ``voice``: the name of the voice that speaks when none is named."""
+    an effect. ``characters``: of a text, at most. ``voice``: the name of the voice that speaks when none is named.
+    """
 
     id: str
     object: Literal["model"] = "model"

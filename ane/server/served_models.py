@@ -145,7 +145,8 @@ class ServedModels:
 
     def _backend(self, model: Model) -> Any:
         """The backend of a model. Several threads may use it: of one that is not torch on the CPU, a thread of its own
-        makes all calls."""
+        makes all calls.
+        """
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
         backend = thread.submit(
             load_backend, settings.backend, model, settings.precision, settings.threads, True, shared=True
@@ -177,7 +178,8 @@ class ServedModels:
 
 def check_models(settings: ServerSettings) -> None:
     """Raise UserError, before the server starts, for a bundle that is not there or cannot speak, or a mapped voice that
-    no model has, nor may get from a client."""
+    no model has, nor may get from a client.
+    """
     voices = {DEFAULT_VOICE}
     for name in settings.models:
         model = open_model(bundle=name)

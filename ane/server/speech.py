@@ -170,7 +170,8 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
     """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
-    ``SoundPiece``s, then ``SpokenFacts``."""
+    ``SoundPiece``s, then ``SpokenFacts``.
+    """
 
     def work(job: Job) -> None:
         with models.using(request.model) as served:

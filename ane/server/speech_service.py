@@ -171,7 +171,8 @@ class Utterance:
     @property
     def headers(self) -> dict[str, str]:
         """Those of an answer. Server-Timing: milliseconds from the request to its text, and from there to the first
-        sound. X-Notes: warnings, when its sound begins."""
+        sound. X-Notes: warnings, when its sound begins.
+        """
         wait = max(0.0, (self._job.text_at or 0.0) - self._began)
         timing = (
             f'wait;desc="before the text";dur={1000 * wait:.1f}, '

@@ -64,7 +64,8 @@ def websocket_routes(service: Service) -> APIRouter:
 
 async def first_text(socket: WebSocket, service: Service, request: ServedRequest) -> tuple[str, int]:
     """Return the client's text as soon as there is some, and the characters that it counts as. Raises RefusedError when
-    it ends without any."""
+    it ends without any.
+    """
     text, length, limits = "", 0, service.settings.limits
     while not text.strip():
         message = await receive(socket, StreamText, limits.seconds)
@@ -80,7 +81,8 @@ async def converse(
     socket: WebSocket, service: Service, utterance: Utterance, form: str, text: str, received: int
 ) -> None:
     """Pass texts on while sound is sent, ``text`` first, which counts as ``received`` characters. Raises the error of
-    whichever fails first."""
+    whichever fails first.
+    """
     utterance.send_text(text)
 
     def next_message() -> Awaitable[StreamText]:
@@ -136,7 +138,8 @@ async def receive(
     is_full: Callable[[], bool] = lambda: False,
 ) -> Message:
     """The next message, as ``next_text``. Raises RefusedError, or ValidationError for one that is not of this kind, or
-    none in time."""
+    none in time.
+    """
     try:
         text = await next_text(socket.receive_text, seconds, idle, is_full)
         await asyncio.sleep(0)  # however many have come, others run between two of them

@@ -236,7 +236,8 @@ class WyomingClient:
 
     async def speak_arriving(self, request: ServedRequest) -> None:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
-        servers without chunks."""
+        servers without chunks.
+        """
         limits = self.service.settings.limits
         self.reader.patience = limits.seconds  # the text is being written
         self._end_answer()

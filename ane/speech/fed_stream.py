@@ -40,7 +40,8 @@ class FedStream(SoundStream):
         markdown: bool | None = None,
     ):
         """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon.
-        ``markdown``: as in ``SpeechRequest``."""
+        ``markdown``: as in ``SpeechRequest``.
+        """
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
@@ -74,7 +75,8 @@ class FedStream(SoundStream):
 
     def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
         """The sound of each text. One without a word is held back until a word follows; a long one with its pauses
-        alone."""
+        alone.
+        """
         held, line = "", 1
         with closing_source(texts):
             for text in texts:

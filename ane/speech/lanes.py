@@ -269,7 +269,8 @@ class Lanes:
 
     def _step(self) -> None:
         """Fill the free lanes, and decode one column of each. An error of a prompt ends its own sequences only; any
-        other ends all."""
+        other ends all.
+        """
         self._stepping = True
         try:
             for lane in range(self.decoder.lanes):

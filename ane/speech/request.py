@@ -195,7 +195,8 @@ def check_option(model: Model, name: str) -> None:
 def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
     """Return the settings that are given, or the model's, of a preset, with the options that are given. Raises
     UserError: an option has no effect, a preset is unknown, or settings are of another class than ``kind`` or are given
-    as well as a preset."""
+    as well as a preset.
+    """
     if settings is None:
         return kind.of(preset, model.settings)
     if isinstance(settings, SpeechOptions):
@@ -239,7 +240,8 @@ class SpeechContext:
 
     def passages(self, request: SpeechRequest, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
-        phonemes in braces without ``arpabet``."""
+        phonemes in braces without ``arpabet``.
+        """
         ssml = is_ssml(request.text) if request.ssml is None else request.ssml
         text = request.text if ssml else without_markdown(request.text, request.markdown)
         quotations: Sequence[Quotation] = ()

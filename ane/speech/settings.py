@@ -48,7 +48,8 @@ def split_setting(desired: int, most: int) -> Any:
 @dataclass(frozen=True)
 class Option:
     """An option: the field (or the field of settings within) that it sets, its help, its type and whether it may be
-    None, and the attribute of a model that it needs."""
+    None, and the attribute of a model that it needs.
+    """
 
     name: str
     field: str
@@ -88,7 +89,8 @@ class SpeechSettings:
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
         """Settings with these changes. ``model``: the settings in a model's bundle.json. Raises UserError: a value is
-        out of range, or this kind of model has no presets."""
+        out of range, or this kind of model has no presets.
+        """
         if preset is not None:
             raise UserError("preset has no effect: this kind of model has none", "preset")
         return cls(**changes)
@@ -100,7 +102,8 @@ class SpeechSettings:
 
     def changed(self, options: Mapping[str, Any]) -> Self:
         """These settings with the values of options; "no_split" makes one chunk of the text. Raises UserError: a value
-        out of range, or an option without effect."""
+        out of range, or an option without effect.
+        """
         values, known = dict(options), self.options()
         changes: dict[str, Any] = {}
         if values.pop("no_split", False):

@@ -80,7 +80,8 @@ class Speaker(ABC):
     @abstractmethod
     def render(self, chunks: Sequence[Any], request: SpeechRequest, context: SpeechContext) -> Iterator[RenderedChunk]:
         """Yield the chunks with their sound, in order, before their delivery. The caller reads the sound of each before
-        it takes the next; closing the iterator releases the networks."""
+        it takes the next; closing the iterator releases the networks.
+        """
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """Return the request with its settings and its cast; the request itself if it has them.
@@ -115,7 +116,8 @@ class Speaker(ABC):
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:
         """Lanes that streams may share, as ``SpeechContext.lanes``; None: this kind of model needs none. ``turns``:
-        of ``Lanes``."""
+        of ``Lanes``.
+        """
         return None
 
     # Once for all
@@ -297,7 +299,8 @@ class Speaker(ABC):
         self, requests: Sequence[SpeechRequest], context: SpeechContext
     ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
         """Chunk every request (they differ in their texts only); return the chunks of each, their shared facts and the
-        iterator that renders all."""
+        iterator that renders all.
+        """
         context.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
         contexts = (
@@ -335,7 +338,8 @@ class Speaker(ABC):
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
         """Notes on letters for which the model has no sounds, on another language, and on signs that nothing is spoken
-        for, logged once before it speaks."""
+        for, logged once before it speaks.
+        """
         text = request.lexicon.respelt(request.text) if request.lexicon else request.text
         names, language = foreign_scripts(text), foreign_language(text)
         signs = unread_signs(text)

@@ -195,7 +195,8 @@ class Stream(SoundStream):
         began: float | None = None,
     ):
         """``rendered``: up to the last chunk of the text. ``stated``: facts known before, with 0 for what is counted;
-        ``notes`` are known before, too. ``stretches``: whether the speed of chunks is not yet that of their sound."""
+        ``notes`` are known before, too. ``stretches``: whether the speed of chunks is not yet that of their sound.
+        """
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []

@@ -82,7 +82,8 @@ class Turns:
 
     def wide(self, call: Callable[[], Result]) -> Result:
         """Return what ``call`` does, for what rounds alike on any number of CPU threads: it has all of them if nobody
-        else has work. It runs on a thread of its own, so that the number of the calling thread stays as it is."""
+        else has work. It runs on a thread of its own, so that the number of the calling thread stays as it is.
+        """
         if self.threads is None or self.calls == 1:
             return call()
         if self._wide is None:

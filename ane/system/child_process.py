@@ -145,7 +145,8 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def import_paths() -> list[str]:
     """Where this process imports from, without the working directory; this program's folder comes last, because it may
-    be that."""
+    be that.
+    """
     here = os.path.realpath(os.curdir)
     paths = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) not in (here, ROOT)]
     return [*dict.fromkeys(paths), ROOT]

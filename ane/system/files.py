@@ -163,7 +163,8 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
 
 def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
     """Raise UserError, before any work is done, for a file that ``replacing`` could not write, or, unless
-    ``makes_folders``, whose folder is not there. For a link, that is the folder of its target. "-" always passes."""
+    ``makes_folders``, whose folder is not there. For a link, that is the folder of its target. "-" always passes.
+    """
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))

@@ -125,7 +125,8 @@ def quotations(text: str) -> Iterator[tuple[int, int]]:
 
 class CastLines:
     """The lines of a cast, prepared once for all quotations: ``speakers`` by the beginning of a quotation, as
-    ``comparable`` has it, each with its place in the cast, and the ``lengths`` of these beginnings."""
+    ``comparable`` has it, each with its place in the cast, and the ``lengths`` of these beginnings.
+    """
 
     def __init__(self, lines: Mapping[str, str]):
         self.speakers: dict[str, tuple[int, str]] = {}

@@ -19,7 +19,8 @@ class ReadingStep:
 
 def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingStep]]:
     """What ``normalise_english`` returns, or ``normalise_cased``, and the steps to it, without those that change spaces
-    and capitals alone."""
+    and capitals alone.
+    """
     steps: list[ReadingStep] = []
     for text_rule in CASED if cased else RULES:
 

@@ -249,7 +249,8 @@ def expand_ordinal(match: re.Match) -> str:
 
 def inflected(n: int, joint: str) -> str:
     """A number as the package inflect writes it, which upstream uses: a comma after each group of three digits, and
-    ``joint`` before the last two digits."""
+    ``joint`` before the last two digits.
+    """
     groups = [(n // 1000**power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
     parts = [
         f"{number_words.cardinal(group).replace('hundred ', f'hundred{joint}')} {scale}".rstrip()

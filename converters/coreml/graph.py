@@ -49,7 +49,8 @@ KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 @dataclass(frozen=True)
 class Style:
     """``precision`` of a graph's weights, inputs, outputs and arithmetic: "fp16", all that the Neural Engine supports,
-    or "fp32"."""
+    or "fp32".
+    """
 
     precision: str = "fp16"
 

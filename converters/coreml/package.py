@@ -1,5 +1,6 @@
 """Core ML as a target of conversion: builds the functions of a network, compresses them, merges them with shared
-weights, lints and measures them."""
+weights, lints and measures them.
+"""
 
 import json
 import os
@@ -94,7 +95,8 @@ class CoreMLOptions:
 
 def compressed(model: Any, bits: int) -> Any:
     """Compress the weights of a one-function MLModel, except those of 2048 values or fewer. Raises UserError when
-    palettes need scikit-learn, which is not installed."""
+    palettes need scikit-learn, which is not installed.
+    """
     palette = bits < 8
     if palette and find_spec("sklearn") is None:
         raise UserError(

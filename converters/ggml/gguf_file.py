@@ -74,7 +74,8 @@ class GgufTensor:
 
     def encoded(self, where: str) -> np.ndarray:
         """Return the values as they are stored, ``stored_shape``. Raises UserError, which begins with ``where``, when a
-        value is NaN, infinite, or beyond the range of fp16, which is also the type of the scales of blocks."""
+        value is NaN, infinite, or beyond the range of fp16, which is also the type of the scales of blocks.
+        """
         wide = convert_precision({self.name: self.values}, "fp32", frozenset(), where)[self.name]
         if self.type != Type.F32 and wide.abs().max() > FP16_MAX:
             raise UserError(
@@ -195,7 +196,8 @@ def _name(network: str, key: str, names: gguf.TensorNameMap) -> str:
 
 def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str) -> Type:
     """The type of a tensor: F32 for norms, biases, positions, and networks whose fp16 is not accurate (UnivNet). Q8_0,
-    if requested, for matrices of the compressed networks with rows of whole blocks. F16 for all others."""
+    if requested, for matrices of the compressed networks with rows of whole blocks. F16 for all others.
+    """
     spec = NETWORKS[network]
     if precision == "fp32" or not spec.fp16_package or math.prod(shape) == max(shape) or name == POSITIONS:
         return Type.F32
@@ -205,7 +207,8 @@ def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str
 
 def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str], precision: str) -> None:
     """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the tokenizer of the text, and the rest as
-    ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights."""
+    ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights.
+    """
     manifest = model.manifest
     writer.add_name(model.name)
     writer.add_file_type(gguf.LlamaFileType[GGUF[precision]])

@@ -67,7 +67,8 @@ def compare(
     path: str = "",
 ) -> ComparedValue:
     """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best. ``layers`` keeps
-    both under ``path`` (default: ``name``)."""
+    both under ``path`` (default: ``name``).
+    """
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
         layers.keep(path or name, expected, actual)

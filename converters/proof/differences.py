@@ -1,5 +1,6 @@
 """Which operation of a function differs: values inside it as Core ML computes them on a Mac, and those of the same
-function converted again."""
+function converted again.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +165,8 @@ def first_difference(
 
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
     """Operation of each value, and of each state that is written, in program order, with its type and settings: axes,
-    epsilons and modes, which may change too little to be seen in what an operation returns."""
+    epsilons and modes, which may change too little to be seen in what an operation returns.
+    """
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:
         parts = [

@@ -35,7 +35,8 @@ class LayerComparison:
 
     def excerpt(self, value: str) -> list[str]:
         """Three lines with the elements from the largest error on: of the reference, of the package, and of their
-        difference. No lines for a value that was not kept."""
+        difference. No lines for a value that was not kept.
+        """
         kept = self.kept or {}
         reference, package = (kept.get(f"{self.folder}/{value}/{side}") for side in ("reference", "package"))
         if reference is None or package is None or not reference.size:

@@ -108,7 +108,8 @@ class InstrumentedBinding:
 @contextmanager
 def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
     """An instrumented copy of a graph, which exists inside the block. Raises UserError for a graph of an earlier
-    version, whose nodes do not state their modules."""
+    version, whose nodes do not state their modules.
+    """
     import onnx
 
     model = onnx.load(graph, load_external_data=False)
@@ -127,7 +128,8 @@ def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
 
 def module_values(graph: Any) -> dict[str, tuple[str, str]]:
     """For each module, its last value that a node outside it reads or that the graph returns: path → name and type of
-    its node, in program order, a part before the whole."""
+    its node, in program order, a part before the whole.
+    """
     inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, the type of its node, its place
     for place, node in enumerate(graph.node):
         scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "[]")

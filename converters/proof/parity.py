@@ -47,7 +47,8 @@ def measure_parity(
     model: Bundle, package: PackageRecord, bundle: Path, progress: Callable[[str], None] = lambda function: None
 ) -> dict[str, FunctionRecord]:
     """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
-    function is below its threshold. A Core ML package gets the golden probes of its functions."""
+    function is below its threshold. A Core ML package gets the golden probes of its functions.
+    """
     reference = reference_backend(model, keep=True)
     unpublished = PackageFolder(bundle, [package])
     engines = {

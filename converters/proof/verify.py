@@ -316,7 +316,8 @@ def choose_packages(
     model: Bundle, networks: Sequence[str] | None = None, function: str | None = None, format: str = "coreml"
 ) -> list[tuple[PackageRecord, list[str]]]:
     """The packages of a bundle in this format with their functions; optionally of some networks or one function only.
-    Raises UserError when there are none."""
+    Raises UserError when there are none.
+    """
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise model.lacks_packages(format)

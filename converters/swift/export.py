@@ -32,7 +32,8 @@ TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # what a folder th
 
 def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecord]:
     """The packages that are exported, by network. Raises UserError for a model that cannot be exported: another than
-    Tortoise, or one without the packages and functions that the Swift runtime calls."""
+    Tortoise, or one without the packages and functions that the Swift runtime calls.
+    """
     if bundle.family.name != "tortoise":
         raise UserError(f"{bundle.name} is a {bundle.family.title} model; a Swift package speaks with Tortoise's")
     packages = select_packages(bundle, precision)
@@ -164,7 +165,8 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
 
 def text_rules() -> list[dict[str, str]]:
     """The normaliser's rules for signs and punctuation that are plain substitutions, in the syntax of
-    NSRegularExpression."""
+    NSRegularExpression.
+    """
     return [
         {
             "pattern": rule.pattern.pattern,

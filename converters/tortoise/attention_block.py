@@ -90,7 +90,8 @@ def _with_biases(
     s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int, mask: Var | None
 ) -> tuple[Var, Var]:
     """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far``
-    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries."""
+    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries.
+    """
     B, heads, _, S = q.shape
     starts, here = np.arange(0, S, block)[:, None], np.arange(S)
 

@@ -71,7 +71,8 @@ def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.Generator) -> np.ndarray:
     """Compute latents (count, D) of random codes, as diffusion and HiFi-GAN receive them, with the reference's decoder
-    on every backend."""
+    on every backend.
+    """
     reference = backend.fallback if isinstance(backend, PackagedEngine) else backend
     decoder = reference.decoder(1, count)
     decoder.prefill(prefix(reference, model, 12, rng))

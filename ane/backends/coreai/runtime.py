@@ -82,7 +82,8 @@ class CoreAIFunction:
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """The values of all operations, and of states where they are written, each with its name and the type of the
-        operation, in program order; of a runtime with ``values``. ``state`` stays as it is."""
+        operation, in program order; of a runtime with ``values``. ``state`` stays as it is.
+        """
         own = CoreAIState(state) if state else None
         values = self.run(inputs, own)
         states = own.copied() if own else {}

@@ -250,7 +250,8 @@ class CoreMLRuntime(Runtime):
 
     def _source(self, package: Path, function: str) -> tuple[Path, str]:
         """The package from which a function is opened, and its name there: a package of its own, without a name, if
-        this system refused the package for its several functions."""
+        this system refused the package for its several functions.
+        """
         if set(self._signatures[package]) == {"main"}:
             return package, ""
         refused = SEVERAL in read_tried(self._compiled(package)[0])

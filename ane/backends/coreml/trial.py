@@ -63,7 +63,8 @@ class CoreMLTrial:
         self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
     ) -> float:
         """Load a function of a package, which the compiled model calls ``name``, and repeat its probe. Returns the
-        median seconds of a call."""
+        median seconds of a call.
+        """
         return self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs, self.probes]})[
             "seconds"
         ]

@@ -67,7 +67,8 @@ class Interpreter:
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
         """Raises UserError when there is no such function, or it has an image input, or an op or an argument that is
-        not supported."""
+        not supported.
+        """
         self.package = package
         self.function = package.function(function)
         self.arithmetic = arithmetic

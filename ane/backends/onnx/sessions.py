@@ -33,7 +33,8 @@ NUMPY_DTYPES = {"torch.float32": np.float32, "torch.float16": np.float16, "torch
 @dataclass(frozen=True)
 class SessionKey:
     """Identifies a session: the path of a graph, and options of the provider as (name, value) pairs (for TensorRT the
-    shapes that its engine takes)."""
+    shapes that its engine takes).
+    """
 
     path: Path
     options: tuple[tuple[str, str], ...] = ()
@@ -199,7 +200,8 @@ class PackageGraphs:
         self, network: str, kind: str, shapes: dict[str, tuple[int, ...]], lane_lengths: tuple[int, int] | None = None
     ) -> SessionKey:
         """Return the key of the session for a graph with inputs of these shapes; ``lane_lengths``: see
-        ``shape_profile``. Raises UserError when the package is damaged."""
+        ``shape_profile``. Raises UserError when the package is damaged.
+        """
         package = self.package(network)
         path = self.folder / package.path / f"{kind}.onnx"
         if self.engines_for is None:

@@ -62,7 +62,8 @@ class Runtime(ABC):
 
     def default_units(self, stated: str) -> str:
         """What to use instead of compute units that the user did not choose: those a bundle states, or those tried
-        after a refusal."""
+        after a refusal.
+        """
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:

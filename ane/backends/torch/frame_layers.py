@@ -118,7 +118,8 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 def by_kernels(kind: str) -> LayerMakers:
     """The package's own kernels. Layers outside blocks stay in bfloat16: they are few, or CLVP's, whose vectors reach
-    43 dB to float32 in bfloat16 and 31 dB in int8, which would save only a tenth of the time (random weights)."""
+    43 dB to float32 in bfloat16 and 31 dB in int8, which would save only a tenth of the time (random weights).
+    """
     return LayerMakers(
         partial(KernelLinear, kind="bf16"),
         partial(KernelFrameConv, kind="bf16"),

@@ -96,7 +96,8 @@ def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
 
 def is_fastspeech(path: Path) -> bool:
     """Whether a file has tensors of FastSpeech, or is a HiFi-GAN generator, which ``import_fastspeech`` refuses.
-    Raises UserError: the file is damaged."""
+    Raises UserError: the file is damaged.
+    """
     content = load_pickle(path) if path.is_file() else {}
     if not isinstance(content, Mapping):
         return False
@@ -124,7 +125,8 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
 
 def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state dict in a checkpoint under plain names, and the entries beside it. Raises UserError: no such file,
-    damaged, or another kind of checkpoint."""
+    damaged, or another kind of checkpoint.
+    """
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")

@@ -66,7 +66,8 @@ class FastSpeechSynthesizer(Speaker):
         self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
-        so that it comes soon."""
+        so that it comes soon.
+        """
         settings = request.settings if context.batched else replace(request.settings, batch=1)
         done, first = 0, () if context.batched else FIRST_LENGTHS
         try:
@@ -98,7 +99,8 @@ class FastSpeechSynthesizer(Speaker):
 
     def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
         """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``first``: lengths that the first call of HiFi-GAN
-        may have."""
+        may have.
+        """
         if not mel.shape[1]:
             return
         if "vocoder" not in self.model.networks:
@@ -112,7 +114,8 @@ class FastSpeechSynthesizer(Speaker):
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
     ) -> list[EncodedChunk]:
         """Run the text side on chunks. A chunk that takes too many frames is split and encoded again. Raises UserError:
-        a single word takes more frames than one pass can have."""
+        a single word takes more frames than one pass can have.
+        """
         waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
             batch, waiting = waiting[: settings.batch], waiting[settings.batch :]

@@ -101,7 +101,8 @@ def import_published(path: Path) -> Contents:
 
 def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Path, path: Path) -> PackageRecord:
     """Write the package of a voice into a bundle's folder, with the weights, which torch reads too. Raises UserError:
-    the graph is of another form than its parameters."""
+    the graph is of another form than its parameters.
+    """
     stages = folder / PACKAGE
     stages.mkdir(parents=True, exist_ok=True)
     file = stages / "hibari.safetensors"

@@ -96,7 +96,8 @@ ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model. The published graphs draw noise themselves, so only the length of speech is the same in every
-    run; ``published`` texts of a few letters may have no samples."""
+    run; ``published`` texts of a few letters may have no samples.
+    """
 
     settings, speeds = KittenSettings, (0.1, 10.0)
 

@@ -56,7 +56,8 @@ VOCABULARY = {
 
 def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
     """Read the model in a folder, or that of a graph with the files beside it. Raises UserError: no graph or several,
-    no voices, or a damaged file."""
+    no voices, or a damaged file.
+    """
     folder, graph, tables = find_files(path, voices)
     content, archive = with_durations(graph), BytesIO()
     metadata = FAMILY.check_graph(content, graph)
@@ -86,7 +87,8 @@ def read_voices(path: Path) -> StyleVoices:
 
 def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]:
     """Characters and their ids: those of a file, of the graph's metadata, or ``VOCABULARY``. Raises UserError for a
-    damaged file."""
+    damaged file.
+    """
     for name in VOCABULARY_FILES:
         if (folder / name).is_file() and (found := vocabulary_of(read_json(folder / name))):
             return found
@@ -96,7 +98,8 @@ def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]
 
 def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path]:
     """The folder, the graph and the voices of a published model. Raises UserError: no graph or several, or no
-    voices."""
+    voices.
+    """
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")
     folder = path if path.is_dir() else path.parent

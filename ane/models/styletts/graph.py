@@ -78,7 +78,8 @@ def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> st
 
 def with_durations(path: Path) -> bytes:
     """The graph in a file with durations that it computes as a further output: messages in this format join when their
-    bytes do."""
+    bytes do.
+    """
     from onnx import GraphProto, ModelProto, TensorProto, helper
 
     output = helper.make_tensor_value_info(CLIPPED, TensorProto.FLOAT, None)
@@ -104,7 +105,8 @@ class StyleFamily(ModelFamily):
 
     def check_graph(self, graph: Path | bytes, path: Path) -> dict[str, str]:
         """Load the graph of a file and return its metadata. Raises UserError: it is damaged, or has other inputs than
-        ``SPEECH``."""
+        ``SPEECH``.
+        """
         inputs, metadata = read_graph(graph, path, self.title, self.extra)
         if fault := interface_fault(inputs):
             raise UserError(f"{path} is not a {self.title} graph: {fault}")

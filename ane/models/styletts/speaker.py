@@ -42,7 +42,8 @@ class StyleChunk(Chunk):
 
 class StyleSpeaker(Speaker):
     """A model on the CPU; several threads may call it. A kind of model defines ``chunks`` and ``trimmed``. Raises
-    UserError: the voices are damaged."""
+    UserError: the voices are damaged.
+    """
 
     sample_rate = SAMPLE_RATE
 

@@ -52,7 +52,8 @@ class StyleVoices:
 
 def read_tables(path: Path) -> dict[str, np.ndarray]:
     """Tables (rows, 256) float32 by voice: of an .npz (no pickles), or a folder with a file VOICE.bin of each. Raises
-    UserError: the file is missing or damaged, or an array is no table of styles."""
+    UserError: the file is missing or damaged, or an array is no table of styles.
+    """
     try:
         if path.is_dir():
             tables = {

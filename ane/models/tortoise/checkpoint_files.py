@@ -81,7 +81,8 @@ def _names(entries: Entries) -> tuple[str, ...]:
 
 def find_files(path: Path) -> dict[str, Path]:
     """The official checkpoints at ``path``, a directory or one file, by their official names. Raises UserError: no such
-    path, or a file that is none of them."""
+    path, or a file that is none of them.
+    """
     if os.path.isfile(path):
         entries, _ = read_entries(path)
         if names := _names(entries):
@@ -139,7 +140,8 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
 
 def is_official_config(path: Path) -> bool:
     """Whether a config.json is ours or upstream's. Coqui's, BigVGAN's and transformers', which state other things, are
-    left aside."""
+    left aside.
+    """
     if not os.path.isfile(path):
         return False
     try:
@@ -195,7 +197,8 @@ def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:
     """The decoder's config with the number of text tokens that the weights have: rows of the table, without the stop
-    token's. Forks keep the official start token, 255, whatever the vocabulary."""
+    token's. Forks keep the official start token, 255, whatever the vocabulary.
+    """
     table = entries.get("text_embedding.weight")
     rows = table.shape[0] if getattr(table, "ndim", 0) == 2 else 0
     if rows < 2 or rows - 1 == config.number_text_tokens or config.start_text_token >= rows:
@@ -205,7 +208,8 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
 
 def settings_of_tokenizer(content: str) -> dict[str, Any]:
     """The settings that a tokenizer.json asks for: forks state its language in it, and English cleaning would spell
-    another language's numbers in English and take its accents away. Numbers stay digits in a language without rules."""
+    another language's numbers in English and take its accents away. Numbers stay digits in a language without rules.
+    """
     try:
         language = json.loads(content)["model"]["language"]
     except (ValueError, KeyError, TypeError):

@@ -53,13 +53,15 @@ def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: Se
 
 def spoken_words(normalised: str) -> float:
     """How many words of usual length a normalised text takes as long as: a letter alone is a third of one, and eight
-    letters more are one more. At least one."""
+    letters more are one more. At least one.
+    """
     return max(1.0, sum(1 / 3 if len(word) == 1 else max(1.0, len(word) / 8) for word in WORD.findall(normalised)))
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
     """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one). Raises
-    UserError: more tokens than the decoder has text positions, or tokens that it does not know."""
+    UserError: more tokens than the decoder has text positions, or tokens that it does not know.
+    """
     if len(ids) > max_text_tokens(config):
         raise UserError(
             f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "

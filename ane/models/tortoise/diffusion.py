@@ -213,7 +213,8 @@ class WindowedDiffusion:
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         """Append latents, and yield the mel of every window that is complete and not the last, each up to where the
-        window after it begins."""
+        window after it begins.
+        """
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
         while self.first + len(self.latents) > (stop := self.start + self.size):
             mel = self._cross_faded(self.start, stop)

@@ -32,7 +32,8 @@ class PackagedDenoiser(Denoiser):
         length: int,
     ):
         """``condition``, ``denoise``: functions of these kinds; ``unconditioned``: (1, C, 1), ``latents``: (1, N, D),
-        ``conditioning``: (1, 2C) float32; ``length``: frames. Raises UserError when no bucket is large enough."""
+        ``conditioning``: (1, 2C) float32; ``length``: frames. Raises UserError when no bucket is large enough.
+        """
         self.length = length
         self._denoise = denoise
         self._width = unconditioned.shape[1]

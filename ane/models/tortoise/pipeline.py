@@ -203,7 +203,8 @@ class Rendering:
 
     def _streamed(self) -> Iterator[RenderedChunk]:
         """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
-        started to sound: each active lane slows the others a little."""
+        started to sound: each active lane slows the others a little.
+        """
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
         try:
@@ -303,7 +304,8 @@ class Rendering:
 
     def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
         """The best candidates of a chunk, best first; a single one is not scored. States the chunk's facts, its words
-        before trimming."""
+        before trimming.
+        """
         chunk: Any = rendered.chunk
         best, notes = candidates[: self.settings.best], []
         if self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
@@ -336,7 +338,8 @@ class Rendering:
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
-        upstream's api_fast.py."""
+        upstream's api_fast.py.
+        """
         config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":
             return HifiganSound(self.backend, config, chunk.voice.ar, window)

@@ -30,7 +30,8 @@ def networks_of(file: str) -> list[str]:
 
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
     """For every key of network ``name``, the entries of the file at ``path`` that it is computed from (``sources``).
-    Raises UserError: a key is missing, is not a float tensor, or has another shape than in the network."""
+    Raises UserError: a key is missing, is not a float tensor, or has another shape than in the network.
+    """
     return match_entries(
         layout(NETWORKS[name], configs[name]).shapes,
         entries,
@@ -43,7 +44,8 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
     """Check that no layer in the file is left unused, which would load only a part of a larger model. Raises UserError:
-    the file has more layers than the config."""
+    the file has more layers than the config.
+    """
     used_keys = {folded_key(key) for key in used}
     patterns = {pattern(key) for key in used_keys}
     surplus = sorted(

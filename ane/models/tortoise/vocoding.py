@@ -84,7 +84,8 @@ def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: VocodingWindo
 
 class SourceFilterSound:
     """The sound of what arrives incrementally, for the stage "source_filter" latents (n, D), for "mel_source_filter" a
-    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``StreamingVocoder``."""
+    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``StreamingVocoder``.
+    """
 
     def __init__(
         self,

@@ -149,7 +149,8 @@ def polar(
     part: np.ndarray | None = None,
 ) -> np.ndarray:
     """exp(logarithm) · e^{i angle}, complex64: in ``found``, with ``size`` and ``part`` for results between, if given.
-    ``part`` may be the angle."""
+    ``part`` may be the angle.
+    """
     found = np.empty(logarithm.shape, np.complex64) if found is None else found
     size = magnitude(logarithm, size)
     np.multiply(np.sin(angle), size, out=found.imag)

@@ -76,7 +76,8 @@ def vocoded_in_calls(
     columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray], first: Sequence[int] = ()
 ) -> Iterator[np.ndarray]:
     """Yield the sound of columns (C, n) that are all there, call by call. Arguments: ``StreamingVocoder``,
-    ``call_lengths``."""
+    ``call_lengths``.
+    """
     done, received = 0, columns.shape[1]
     for frames in call_lengths(received, margin, first):
         begin = max(min(done - margin, received - frames), 0)

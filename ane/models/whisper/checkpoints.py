@@ -161,7 +161,8 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
 
 def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
     """The weights of a checkpoint (``find_whisper_weights``), the folder of its other files, and the files of the
-    weights. Raises UserError when there is no Whisper checkpoint, or one that lacks a file."""
+    weights. Raises UserError when there is no Whisper checkpoint, or one that lacks a file.
+    """
     if not os.path.exists(path):
         raise UserError(f"{path}: {no_such_file(path)}")
     weights = find_whisper_weights(path)
@@ -180,7 +181,8 @@ def check_network(
     network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
 ) -> set[str]:
     """Compare keys, types and shapes of one network with the sizes, at first the number of its layers; return the keys
-    of the entries. Raises UserError where they differ."""
+    of the entries. Raises UserError where they differ.
+    """
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
     if len(found) != size:
@@ -253,7 +255,8 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
 def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
     """The tensors under OpenAI's names, without copies of the token embedding; unknown ones keep their names. Raises
-    UserError: an entry is not a tensor."""
+    UserError: an entry is not a tensor.
+    """
     found = {}
     for key, tensor in plain_names(tensors).items():
         if key in (*TIED, *IGNORED):

@@ -128,7 +128,8 @@ class WindowDecoder:
 
     def decode(self, text: WindowText, options: DecodingOptions) -> DecodedWindow:
         """Decode the window. Raises UserError: an unknown language, a prefix beyond the decoder's positions, or beams
-        on a backend whose decoder cannot copy lanes."""
+        on a backend whose decoder cannot copy lanes.
+        """
         if options.searches and not self.decoder.copies_lanes:
             raise UserError(
                 f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave the beams out"

@@ -52,7 +52,8 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
 
 def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
     """Samples ``start`` … ``stop`` of the audio with zeros appended up to ``length``, both ends mirrored around their
-    last sample."""
+    last sample.
+    """
     if start >= 0 and stop <= len(audio):
         return audio[start:stop]
     positions = np.abs(np.arange(start, stop))

@@ -195,7 +195,8 @@ class WhisperDecoder(nn.Module):
 
     def forward(self, x: Tensor, attend: Sequence[SelfAttend] | None, cross_attend: Sequence[CrossAttend]) -> Tensor:
         """Columns → hidden, (B, T, D) each; ``attend`` and ``cross_attend`` have a function for each layer (None:
-        causal, no cache)."""
+        causal, no cache).
+        """
         causal = partial(F.scaled_dot_product_attention, is_causal=True)
         for index, block in enumerate(self.blocks):
             x = block(x, attend[index] if attend else causal, cross_attend[index])

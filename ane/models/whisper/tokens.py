@@ -133,7 +133,8 @@ class WhisperTokenizer:
 
     def non_speech(self) -> tuple[int, ...]:
         """Tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before, sorted. A hyphen or apostrophe is
-        suppressed only after a space, not inside a word."""
+        suppressed only after a space, not inside a word.
+        """
         found = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*SYMBOLS, *MUSIC):
             for tokens in (self.encode(symbol), self.encode(" " + symbol)):

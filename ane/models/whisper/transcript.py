@@ -1,5 +1,6 @@
 """The result of a transcription: segments of text with their times, as plain text, JSON, and the subtitles of SubRip
-(.srt) and WebVTT (.vtt)."""
+(.srt) and WebVTT (.vtt).
+"""
 
 import html
 import json
@@ -95,7 +96,8 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_js
 
 def cues(transcript: Transcript, escape: Callable[[str], str]) -> Iterator[Cue]:
     """A subtitle for each segment. Where words are timed, one for each word, which is underlined in the segment's
-    text, and one for each pause between words, as openai-whisper's ``--highlight_words`` makes them."""
+    text, and one for each pause between words, as openai-whisper's ``--highlight_words`` makes them.
+    """
     for segment in transcript.segments:
         if not segment.words:
             yield segment.start, segment.end, escape(segment.text.strip())

@@ -91,7 +91,8 @@ def open_whisper(model: str | Path | None) -> Bundle:
 
 class Transcriber:
     """Transcribes with a Whisper model on a backend. Raises UserError: the model is not Whisper, or its tokenizer is
-    missing or damaged."""
+    missing or damaged.
+    """
 
     def __init__(self, model: Bundle, backend: Backend):
         if model.family.name != "whisper":

@@ -40,7 +40,8 @@ class AlignedWord:
 
 class WordAligner:
     """Times the words of a window by one more pass over its text. Raises UserError: the backend cannot return attention
-    scores."""
+    scores.
+    """
 
     def __init__(
         self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens, tokenizer: WhisperTokenizer

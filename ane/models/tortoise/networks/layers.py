@@ -32,7 +32,8 @@ class GroupNorm(nn.GroupNorm):
 
     def _two_pass(self, x: Tensor) -> Tensor:
         """torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which loses precision where x hardly
-        varies, as in the unconditional row of guidance: SNR 68 dB there with random weights, here 102 dB."""
+        varies, as in the unconditional row of guidance: SNR 68 dB there with random weights, here 102 dB.
+        """
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
         y = centred * torch.rsqrt((centred * centred).mean(dim=-1, keepdim=True) + self.eps)
