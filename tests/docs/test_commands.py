@@ -86,3 +86,11 @@ def test_every_block_names_its_language_and_a_known_reason_not_to_run(page: Path
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{block}: the language is {block.language!r}, not one of {LANGUAGES}"
         assert block.reason is None or block.reason in REASONS, f"{block}: {block.reason!r} is not one of {REASONS}"
+
+
+def test_the_justfile_has_each_check_of_contributing() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Run the checks")[1]
+    commands = [line.split("  #")[0].strip() for line in section.split("```")[1].splitlines()[3:]]
+    recipes = (ROOT / "justfile").read_text(encoding="utf-8").replace(" {{FOLDER}}", "")
+    assert commands
+    assert not [command for command in commands if f"    {command}\n" not in recipes]
