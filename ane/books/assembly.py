@@ -10,7 +10,7 @@ from ane.audio.time_stretch import TimeStretcher
 from ane.books.narration import BREATH
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.books.store import JobStore, StoredChunk
-from ane.speech.words import WORDS, SpokenWord, shared_time
+from ane.speech.words import WORDS, SpokenWord, interpolate_words
 from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.passages import without_commands
@@ -124,7 +124,7 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
         ]
         if estimated and not known:
             seconds = (timed.end - timed.start) / timeline.rate
-            known += shared_time(
+            known += interpolate_words(
                 WORDS.findall(without_commands(timed.chunk.text)), (min(BREATH, seconds), max(0.0, seconds - BREATH))
             )
         return tuple(known)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from ane.books.document import MAX_TITLE, BookChapter, Document
-from ane.speech.request import Budget
+from ane.speech.request import TextLimits
 from ane.system.errors import UserError
 from ane.text import shorten, split
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
@@ -187,10 +187,10 @@ def plan_book(
             if len(chunks) > first or block.kind == SCENE_BREAK:
                 blocks.append(PlannedBlock(first + 1, block.kind, block.level, block.cue))
     for chunk in chunks:
-        if chunk.silence > Budget().silence + MAX_SILENCE:
+        if chunk.silence > TextLimits().silence + MAX_SILENCE:
             raise UserError(
                 f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
-                f"{Budget().silence:g} s can be made at a time: shorten its pauses"
+                f"{TextLimits().silence:g} s can be made at a time: shorten its pauses"
             )
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")

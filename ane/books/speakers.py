@@ -81,7 +81,7 @@ class BookSpeaker:
             and speed <= MAX_CHECKED_SPEED
             and bool(model.config("autoregressive").alignment_heads)
         )
-        request = synthesizer.completed(
+        request = synthesizer.with_defaults(
             request.changed(
                 cast=cast and replace(cast, attributed=False),
                 quote_voice=None,  # whole documents are attributed

@@ -281,7 +281,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
         args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice), quote_voice=None
     )
     synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    synthesizer.completed(request)  # raises, before there is a job
+    synthesizer.with_defaults(request)  # raises, before there is a job
     return lambda seed: BookSpeaker(synthesizer, request.changed(seed=seed), args.check)
 
 

@@ -28,7 +28,7 @@ from ane.server.schemas import (
 )
 from ane.server.settings import OPENAI_TRANSCRIBERS
 from ane.server.speech import SoundPiece, words_event
-from ane.server.speech_service import Service, Utterance
+from ane.server.speech_service import Service, SpeechResponse
 from ane.server.transcriptions import SSE, event, transcription_routes
 from ane.server.uploads import voice_routes
 from ane.server.waiting import while_connected
@@ -182,69 +182,69 @@ def speech_routes(service: Service) -> APIRouter:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
         if body.stream is False and as_events:
             raise RefusedError("stream false has no effect with stream_format sse: leave it out", 400, "stream")
-        utterance = service.speak(wanted)
+        response = service.speak(wanted)
         try:
-            first = await first_piece(utterance, request)
+            first = await first_piece(response, request)
             if body.stream is False:
-                return await while_connected(finished_sound(utterance, first, body.response_format), request)
+                return await while_connected(finished_sound(response, first, body.response_format), request)
         except BaseException:
-            utterance.close()
+            response.close()
             raise
         sender = send_events if as_events else send_sound
         media_type = SSE if as_events else FORMATS[body.response_format].media_type
         return StreamingResponse(
-            sender(utterance, first, body.response_format), media_type=media_type, headers=utterance.headers
+            sender(response, first, body.response_format), media_type=media_type, headers=response.headers
         )
 
     return router
 
 
-async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
+async def first_piece(response: SpeechResponse, request: Request) -> SoundPiece:
     """The first sound, so that what is wrong with a request is reported with its status.
 
     Raises:
         UserError: of the request. RefusedError: the client has gone (499), or nothing of the text can be spoken.
     """
     try:
-        return await while_connected(anext(utterance), request)
+        return await while_connected(anext(response), request)
     except StopAsyncIteration:
         raise RefusedError("nothing of the text can be spoken", 400, "input") from None
 
 
 async def encoded(
-    utterance: Utterance, first: SoundPiece, form: str
+    response: SpeechResponse, first: SoundPiece, form: str
 ) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
-    """The utterance's sound in a response format as it arrives, each piece with its words."""
+    """The response's sound in a response format as it arrives, each piece with its words."""
     encoder = make_encoder(form, first.rate)
     try:
         yield await asyncio.to_thread(encoder.feed, first.audio), first.words
-        async for piece in utterance:
+        async for piece in response:
             yield await asyncio.to_thread(encoder.feed, piece.audio), piece.words
         yield await asyncio.to_thread(encoder.finish), ()
     finally:
-        utterance.close()
+        response.close()
         asyncio.get_running_loop().run_in_executor(None, encoder.close)  # it may wait for a thread in ``feed``
 
 
-async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
-    async with aclosing(encoded(utterance, first, form)) as pieces:
+async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
+    async with aclosing(encoded(response, first, form)) as pieces:
         async for data, _ in pieces:
             if data:
                 yield data
 
 
-async def finished_sound(utterance: Utterance, first: SoundPiece, form: str) -> Response:
-    """The utterance's sound as a file that states its length, when all of it is there."""
+async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str) -> Response:
+    """The response's sound as a file that states its length, when all of it is there."""
     encoder = FileEncoder(form, first.rate)
     try:
         await asyncio.to_thread(encoder.feed, first.audio)
-        async for piece in utterance:
+        async for piece in response:
             await asyncio.to_thread(encoder.feed, piece.audio)
         size = await asyncio.to_thread(encoder.finish)
     except BaseException:
         encoder.file.close()
         raise
-    utterance.close()
+    response.close()
 
     def blocks() -> Iterator[bytes]:
         with encoder.file:
@@ -252,20 +252,20 @@ async def finished_sound(utterance: Utterance, first: SoundPiece, form: str) -> 
                 yield block
 
     return StreamingResponse(
-        blocks(), media_type=FORMATS[form].media_type, headers={**utterance.headers, "Content-Length": str(size)}
+        blocks(), media_type=FORMATS[form].media_type, headers={**response.headers, "Content-Length": str(size)}
     )
 
 
-async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[str]:
+async def send_events(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[str]:
     """Server-sent events as OpenAI sends them: sound in base64, and the usage; and the times of words if asked for."""
     try:
-        async with aclosing(encoded(utterance, first, form)) as pieces:
+        async with aclosing(encoded(response, first, form)) as pieces:
             async for data, words in pieces:
-                if words and utterance.request.word_times:
+                if words and response.request.word_times:
                     yield event(words_event(words))
                 if data:
                     yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
     except Exception as error:
-        yield event(utterance.error(error))
+        yield event(response.error(error))
         return
-    yield event({"type": "speech.audio.done", **utterance.ending(len(utterance.request.text))})
+    yield event({"type": "speech.audio.done", **response.ending(len(response.request.text))})

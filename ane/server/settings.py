@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from ane.bundles.opening import DEFAULT_BUNDLE
-from ane.speech.request import Budget
+from ane.speech.request import TextLimits
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -40,7 +40,7 @@ def limit(default: float, help: str, metavar: str = "N") -> Any:
 
 
 @checked
-class Limits(Budget):
+class Limits(TextLimits):
     """What one client may ask for, in any protocol, and all of them together. Requests beyond a number of them get
     status 429.
 

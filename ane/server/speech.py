@@ -16,8 +16,8 @@ from ane.server.jobs import Job, Work
 from ane.server.schemas import SHARED, CastFields, SpeechFields
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
-from ane.speech.fed_stream import COUNTED, FedStream
-from ane.speech.request import SpeechContext, SpeechRequest, Spending
+from ane.speech.incremental_stream import COUNTED, IncrementalStream
+from ane.speech.request import SpeechContext, SpeechRequest, TextUsage
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
@@ -181,7 +181,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
                 lanes=served.lanes,
                 priority=lambda: job.priority,
                 check=job.check,
-                spending=Spending(models.settings.limits),
+                usage=TextUsage(models.settings.limits),
                 named_voice=lambda name: served.voice(catalogue.voice(served.name, name)),
             )
             wanted = in_its_voice(served, request)
@@ -195,7 +195,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
     return work
 
 
-def send_sound(job: Job, stream: Stream | FedStream) -> None:
+def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
     """Send the sound of a stream, then its facts."""
     stated = 0
 

@@ -101,9 +101,9 @@ class Service:
                 f"the text of a stream must have at most {most} characters", 400, "text", "string_above_max_length"
             )
 
-    def speak(self, request: ServedRequest, kind: str = "speech") -> "Utterance":
+    def speak(self, request: ServedRequest, kind: str = "speech") -> "SpeechResponse":
         """Begin to speak. Raises BusyError."""
-        return Utterance(self, request, kind, self._submit(kind, speak(self.models, request, self.catalogue)))
+        return SpeechResponse(self, request, kind, self._submit(kind, speak(self.models, request, self.catalogue)))
 
     def _submit(self, kind: str, work: Work, speaks: bool = True) -> Job:
         try:
@@ -144,7 +144,7 @@ class Service:
             self.metrics.requests.labels(kind, outcome).inc()
 
 
-class Utterance:
+class SpeechResponse:
     """Speech that a client receives: an asynchronous iterator of ``SoundPiece``. Close it in any case.
 
     Attributes:
@@ -214,7 +214,7 @@ class Utterance:
         if self._outcome == GONE and self._service.engine.ending:
             self._outcome = "stopped"  # its client took the sound too slowly
         self._job.leave()
-        del self._pieces  # it refers to the utterance: without it the sound is freed at once
+        del self._pieces  # it refers to the response: without it the sound is freed at once
         metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {

@@ -19,7 +19,7 @@ from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
 from ane.server.speech import ServedRequest, words_event
-from ane.server.speech_service import Service, Utterance
+from ane.server.speech_service import Service, SpeechResponse
 from ane.server.waiting import next_text, while_watching
 
 REFUSED = 1008  # of a WebSocket that is closed because of what its client sent
@@ -37,7 +37,7 @@ def websocket_routes(service: Service) -> APIRouter:
     async def stream(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", [])
         await socket.accept(OPENAI_PROTOCOL if OPENAI_PROTOCOL in offered else None)
-        utterance = None
+        response = None
         try:
             limits = service.settings.limits
             start = await receive(socket, StreamStart, limits.idle)
@@ -46,18 +46,18 @@ def websocket_routes(service: Service) -> APIRouter:
             text, length = await first_text(socket, service, request)
             if take_place := socket.scope.get("state", {}).get(PLACE):
                 take_place()
-            utterance = service.speak(request, "stream")
-            await converse(socket, service, utterance, start.response_format, text, length)
+            response = service.speak(request, "stream")
+            await converse(socket, service, response, start.response_format, text, length)
             await socket.close()
         except WebSocketDisconnect:
             pass
         except Exception as error:
-            if utterance is None:
+            if response is None:
                 service.count_refusal("stream", error_content(error)[0])
             await refuse(socket, error, service.settings.limits.idle)
         finally:
-            if utterance is not None:
-                utterance.close()
+            if response is not None:
+                response.close()
 
     return router
 
@@ -78,12 +78,12 @@ async def first_text(socket: WebSocket, service: Service, request: ServedRequest
 
 
 async def converse(
-    socket: WebSocket, service: Service, utterance: Utterance, form: str, text: str, received: int
+    socket: WebSocket, service: Service, response: SpeechResponse, form: str, text: str, received: int
 ) -> None:
     """Pass texts on while sound is sent, ``text`` first, which counts as ``received`` characters. Raises the error of
     whichever fails first.
     """
-    utterance.send_text(text)
+    response.send_text(text)
 
     def next_message() -> Awaitable[StreamText]:
         limits = service.settings.limits
@@ -93,10 +93,10 @@ async def converse(
         """Ends with an error when the client sends what it must not, or leaves."""
         nonlocal received
         while (message := await next_message()).type == "text":
-            received += service.check_text(message.text, utterance.request.lexicon) or 1
+            received += service.check_text(message.text, response.request.lexicon) or 1
             service.check_stream(received)
-            utterance.send_text(message.text)
-        utterance.send_text(None)
+            response.send_text(message.text)
+        response.send_text(None)
         left = await socket.receive()
         if left["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(left.get("code", 1000))
@@ -105,9 +105,9 @@ async def converse(
     async def send_sound() -> None:
         encoder = None
         try:
-            async for piece in utterance:
+            async for piece in response:
                 encoder = encoder or make_encoder(form, piece.rate)
-                if piece.words and utterance.request.word_times:
+                if piece.words and response.request.word_times:
                     await send_within(socket, words_event(piece.words), service)
                 await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
             if encoder is not None:
@@ -115,7 +115,7 @@ async def converse(
         finally:
             if encoder is not None:
                 asyncio.get_running_loop().run_in_executor(None, encoder.close)  # a thread may be in ``feed``
-        await send_within(socket, {"type": "done", **utterance.ending(received)}, service)
+        await send_within(socket, {"type": "done", **response.ending(received)}, service)
 
     await while_watching(send_sound(), read_texts())
 

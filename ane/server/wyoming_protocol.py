@@ -19,7 +19,7 @@ from ane.audio.writer import pcm16
 from ane.server.connections import BACKLOG, QUEUE, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Service, Utterance
+from ane.server.speech_service import Service, SpeechResponse
 from ane.server.waiting import end_tasks, next_text, while_watching
 from ane.system.errors import UserError
 from ane.system.version import version
@@ -228,11 +228,11 @@ class WyomingClient:
         )
 
     async def speak(self, request: ServedRequest) -> None:
-        utterance = self.service.speak(request, "wyoming")
+        response = self.service.speak(request, "wyoming")
         try:
-            await self.send(utterance)
+            await self.send(response)
         finally:
-            utterance.close()
+            response.close()
 
     async def speak_arriving(self, request: ServedRequest) -> None:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
@@ -243,14 +243,14 @@ class WyomingClient:
         self._end_answer()
         text = await self.first_chunks()  # before there is text, a client takes no place
         self._begin_answer()
-        utterance = self.service.speak(request, "wyoming")
+        response = self.service.speak(request, "wyoming")
         try:
-            utterance.send_text(text)
-            await while_watching(self.send(utterance), self.pass_chunks_on(utterance, len(text)))
+            response.send_text(text)
+            await while_watching(self.send(response), self.pass_chunks_on(response, len(text)))
             await self.write(SynthesizeStopped().event())
         finally:
             self.reader.patience = limits.idle
-            utterance.close()
+            response.close()
 
     async def first_chunks(self) -> str:
         """Return the client's text as soon as there is some. Raises RefusedError when it ends without any."""
@@ -273,19 +273,19 @@ class WyomingClient:
         self.service.check_stream(length + len(text))
         return text
 
-    async def pass_chunks_on(self, utterance: Utterance, length: int) -> None:
+    async def pass_chunks_on(self, response: SpeechResponse, length: int) -> None:
         while (event := await self.read()) is not None and not SynthesizeStop.is_type(event.type):
             if SynthesizeChunk.is_type(event.type):
                 text = self.chunk(event, length)
                 length += len(text) or 1
-                utterance.send_text(text)
+                response.send_text(text)
         if event is None:
             raise ConnectionResetError
-        utterance.send_text(None)
+        response.send_text(None)
 
-    async def send(self, utterance: Utterance) -> None:
+    async def send(self, response: SpeechResponse) -> None:
         rate = 0
-        async for piece in utterance:
+        async for piece in response:
             if not rate:
                 rate = piece.rate
                 await self.write(AudioStart(rate=rate, width=2, channels=1).event())

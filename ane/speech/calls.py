@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 from pydantic import BeforeValidator
 
 from ane.speech.options import SpeechOptions
-from ane.speech.request import Progress, SpeechContext, SpeechRequest, checked_voice, made_lexicon, report_nothing
+from ane.speech.request import Progress, SpeechContext, SpeechRequest, as_lexicon, as_voice, report_nothing
 from ane.speech.settings import SpeechSettings
 from ane.system.checked import checked
 from ane.system.timeline import Timeline
@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # a program is told by its type checker, and at run time by t
     LexiconField = Lexicon | Mapping[str, str] | None
     SettingsField = SpeechOptions | SpeechSettings | None
 else:
-    VoiceField = Annotated[Any, BeforeValidator(checked_voice)]
-    LexiconField = Annotated[Lexicon | None, BeforeValidator(made_lexicon)]
+    VoiceField = Annotated[Any, BeforeValidator(as_voice)]
+    LexiconField = Annotated[Lexicon | None, BeforeValidator(as_lexicon)]
     SettingsField = Any
 
 Fields = ParamSpec("Fields")

@@ -39,9 +39,9 @@ class SpeechOptions:
     split: tuple[int, int] | None = None
     no_split: bool | None = None
 
-    def given(self) -> dict[str, Any]:
+    def chosen_options(self) -> dict[str, Any]:
         """Return the options that have a value."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __repr__(self) -> str:
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.chosen_options().items())})"

@@ -26,7 +26,7 @@ FREE = 4096  # characters that a lexicon may add to any text
 
 
 @checked
-class Budget:
+class TextLimits:
     """Limits of one request."""
 
     silence: float = Field(default=600.0, gt=0)  # seconds of all pauses of the text together
@@ -34,10 +34,10 @@ class Budget:
 
 
 @dataclass
-class Spending:
+class TextUsage:
     """What the texts of one request have cost so far."""
 
-    budget: Budget = field(default_factory=Budget)
+    limits: TextLimits = field(default_factory=TextLimits)
     silence: float = 0.0
     sent: int = 0
     spelled: int = 0
@@ -48,15 +48,15 @@ class Spending:
         for passage in passages:
             self.silence += passage.silence
             self.spelled += len(passage.text)
-        if self.silence > self.budget.silence:
+        if self.silence > self.limits.silence:
             raise UserError(
-                f"the text asks for {self.silence:g} s of silence, at most {self.budget.silence:g} s can "
+                f"the text asks for {self.silence:g} s of silence, at most {self.limits.silence:g} s can "
                 "be made at a time: shorten its pauses, or speak it in parts"
             )
-        if self.spelled > self.budget.expansion * self.sent + FREE:
+        if self.spelled > self.limits.expansion * self.sent + FREE:
             raise UserError(
                 f"the lexicon makes {self.spelled} characters of {self.sent}, at most "
-                f"{self.budget.expansion:g} times as many can be spoken: shorten its respellings"
+                f"{self.limits.expansion:g} times as many can be spoken: shorten its respellings"
             )
 
 
@@ -65,7 +65,7 @@ Progress = Callable[[str, int, int, str], None]  # (phase, done, total, note)
 ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
 
 
-def checked_voice(voice: Any) -> Any:
+def as_voice(voice: Any) -> Any:
     """Return a voice as requests take it, a path as its text. Raises UserError for what no model takes."""
     if voice is None or isinstance(voice, str):
         return voice
@@ -79,7 +79,7 @@ def checked_voice(voice: Any) -> Any:
     return voice
 
 
-def made_lexicon(lexicon: Any) -> Any:
+def as_lexicon(lexicon: Any) -> Any:
     """Return a lexicon as requests take it. Words and their respellings become one."""
     return Lexicon(lexicon) if isinstance(lexicon, Mapping) else lexicon
 
@@ -112,7 +112,7 @@ class SpeechRequest:
     """
 
     text: str
-    voice: Annotated[Any, BeforeValidator(checked_voice)] = setting(
+    voice: Annotated[Any, BeforeValidator(as_voice)] = setting(
         None,
         "a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix such as 'a&b' "
         "or 'a:0.3&b:0.7' (default: the model's own)",
@@ -141,7 +141,7 @@ class SpeechRequest:
         metavar="FACTOR",
         api="more than 1 is faster; how much a model can do, `ane say --speed` says",
     )
-    lexicon: Annotated[Lexicon | None, BeforeValidator(made_lexicon)] = setting(
+    lexicon: Annotated[Lexicon | None, BeforeValidator(as_lexicon)] = setting(
         None, "respell words: lines of word, tab, respelling", metavar="FILE"
     )
     ssml: bool | None = setting(None, "whether the text is SSML (without the flag, if it begins with <speak)")
@@ -164,7 +164,7 @@ class SpeechRequest:
 
     @property
     def roles(self) -> Cast | None:
-        """The cast of a request that ``Speaker.completed`` returned."""
+        """The cast of a request that ``Speaker.with_defaults`` returned."""
         assert self.cast is None or isinstance(self.cast, Cast)
         return self.cast
 
@@ -200,9 +200,9 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
     if settings is None:
         return kind.of(preset, model.settings)
     if isinstance(settings, SpeechOptions):
-        for name in (given := settings.given()):
+        for name in (options := settings.chosen_options()):
             check_option(model, name)
-        return kind.of(preset, model.settings).changed(given)
+        return kind.of(preset, model.settings).changed(options)
     if preset is not None:
         raise UserError("settings and preset exclude each other: pass one of them", "settings")
     if not isinstance(settings, kind):
@@ -228,7 +228,7 @@ class SpeechContext:
     # whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one after the
     # other, each as soon as it can be
     batched: bool = False
-    spending: Spending = field(default_factory=Spending)
+    usage: TextUsage = field(default_factory=TextUsage)
     voice: str = ""  # who speaks until the text names a voice: the last voice of the text before
     # the voice that a name in a text means; None: the model's own of that name
     named_voice: Callable[[str], Any] | None = None
@@ -256,5 +256,5 @@ class SpeechContext:
                 f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "
                 "or a respelling"
             )
-        self.spending.add(request.text, passages)
+        self.usage.add(request.text, passages)
         return passages

@@ -13,9 +13,9 @@ import numpy as np
 from ane.bundles import Model
 from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
 from ane.speech.chunks import Chunk, RenderedChunk
-from ane.speech.fed_stream import FedStream
+from ane.speech.incremental_stream import IncrementalStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, Spending, check_option, chosen_settings
+from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, TextUsage, check_option, chosen_settings
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
@@ -83,7 +83,7 @@ class Speaker(ABC):
         it takes the next; closing the iterator releases the networks.
         """
 
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
+    def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
         """Return the request with its settings and its cast; the request itself if it has them.
 
         Raises:
@@ -147,7 +147,7 @@ class Speaker(ABC):
     @takes_fields(SpeechRequest)
     def request(self, request: SpeechRequest) -> SpeechRequest:
         """Return the request with these fields, completed. Raises UserError as ``completed`` does."""
-        return self.completed(request)
+        return self.with_defaults(request)
 
     @takes_fields(SpeechCall)
     def speak(self, call: SpeechCall) -> Speech:
@@ -185,7 +185,7 @@ class Speaker(ABC):
         return self.stream_of(call, call.context(batched=True))
 
     @takes_texts_and_fields(SpeechCall)
-    def feed(self, texts: Iterable[str], call: SpeechCall) -> FedStream:
+    def feed(self, texts: Iterable[str], call: SpeechCall) -> IncrementalStream:
         """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
 
         The words are those of the whole text. Its pieces are spoken with the same seed each.
@@ -206,7 +206,7 @@ class Speaker(ABC):
         """``speak_all`` of a request for each of these texts."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
-        request = self.completed(request)
+        request = self.with_defaults(request)
         if not (requests := [request.changed(text=text) for text in texts]):
             return
         chunks, facts, rendered = self._begin(requests, context)
@@ -221,15 +221,15 @@ class Speaker(ABC):
 
     def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
         """Return the stream of a request."""
-        request = self.completed(request)
+        request = self.with_defaults(request)
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
         [chunks], facts, rendered = self._begin([request], context)
         return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._scripts(request))
 
-    def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> FedStream:
+    def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> IncrementalStream:
         """``feed`` of a request without a text."""
-        request = self.completed(request.changed(ssml=False))
+        request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
             raise UserError(
@@ -240,16 +240,16 @@ class Speaker(ABC):
         request = request.changed(voice=self.voice_of(request, context))
 
         def begin(text: str) -> Stream:
-            spent = replace(context.spending)
+            spent = replace(context.usage)
             try:
                 stream = self.stream_of(replace(request, text=text), context)
                 context.voice = last_voice(text, context.voice)
                 return stream
             except NothingToSayError:  # it is held back, and comes again with what follows
-                context.spending = spent
+                context.usage = spent
                 raise
 
-        return FedStream(
+        return IncrementalStream(
             texts,
             begin,
             self.normaliser(request.settings),
@@ -306,7 +306,7 @@ class Speaker(ABC):
         contexts = (
             [context]
             if len(requests) == 1
-            else [replace(context, spending=Spending(context.spending.budget)) for _ in requests]
+            else [replace(context, usage=TextUsage(context.usage.limits)) for _ in requests]
         )
         chunks = [self.chunks(request, own) for request, own in zip(requests, contexts, strict=True)]
         self._require(requests[0])

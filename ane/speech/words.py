@@ -58,7 +58,7 @@ def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenW
         elif first < last:
             before = found[-1].end if found else spoken[0][1][0]
             between = (spoken[begin][1][0], spoken[end - 1][1][1]) if begin < end else (before, before)
-            found += shared_time(written[first:last], between, estimated=begin < end and last - first > 1)
+            found += interpolate_words(written[first:last], between, estimated=begin < end and last - first > 1)
         elif found:  # spoken, and not written: part of the word before
             found[-1] = replace(found[-1], end=spoken[end - 1][1][1])
     return found
@@ -73,7 +73,7 @@ def timed_words(text: str, spans: Iterable[tuple[str, int, int]], times: np.ndar
     return matched_words(text, [(word, (float(times[first]), float(times[last]))) for word, first, last in spans])
 
 
-def shared_time(words: Sequence[str], span: Span, estimated: bool = True) -> Iterator[SpokenWord]:
+def interpolate_words(words: Sequence[str], span: Span, estimated: bool = True) -> Iterator[SpokenWord]:
     """Words that share a stretch of time by their letters."""
     start, end = span
     ends = [0, *accumulate(len(bare(word)) + 1 for word in words)]

@@ -22,7 +22,7 @@ from ane.books.output import OutputOptions, write_book_files
 from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
-from ane.speech.words import WORDS, shared_time
+from ane.speech.words import WORDS, interpolate_words
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, TextBlock
 from ane.text.passages import without_commands
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
@@ -40,7 +40,7 @@ class WordSpeaker(StandInSpeaker):
         if text.startswith("Silent"):
             return SpokenChunk(np.zeros(0, np.float32))
         audio = np.tile(speech.audio, 20)
-        words = shared_time(WORDS.findall(without_commands(text)), (0.06, len(audio) / RATE), False)
+        words = interpolate_words(WORDS.findall(without_commands(text)), (0.06, len(audio) / RATE), False)
         return replace(speech, audio=audio, words=list(words))
 
 

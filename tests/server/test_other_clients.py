@@ -268,15 +268,15 @@ async def test_the_threads_of_an_encoder_end_with_its_request(pieces: int) -> No
     gc.collect()
     gc.disable()
     try:
-        before, utterances = threads_of_encoders(), [SpokenPieces() for _ in range(12)]
-        for utterance in utterances:
-            async with aclosing(encoded(utterance, await anext(utterance), "flac")) as parts:
+        before, responses = threads_of_encoders(), [SpokenPieces() for _ in range(12)]
+        for response in responses:
+            async with aclosing(encoded(response, await anext(response), "flac")) as parts:
                 for _ in range(pieces):
                     if await anext(parts, None) is None:
                         break
         async with asyncio.timeout(PATIENCE):
             while threads_of_encoders() > before:
                 await asyncio.sleep(0.05)
-        assert all(utterance.closed for utterance in utterances)
+        assert all(response.closed for response in responses)
     finally:
         gc.enable()

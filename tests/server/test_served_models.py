@@ -116,11 +116,11 @@ async def test_sound_beside_others_is_that_alone(calls, backend, db):
 
     async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
         preset = "fastest" if model == "demo" else None
-        utterance = service.speak(ServedRequest(text, "default", preset, seed, model=model))
+        response = service.speak(ServedRequest(text, "default", preset, seed, model=model))
         try:
-            return np.concatenate([piece.audio async for piece in utterance])
+            return np.concatenate([piece.audio async for piece in response])
         finally:
-            utterance.close()
+            response.close()
 
     requests = [
         request

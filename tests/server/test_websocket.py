@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 from fastapi import WebSocketDisconnect
 
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Utterance
+from ane.server.speech_service import SpeechResponse
 from ane.server.waiting import while_watching
 from ane.server.websocket import send_within
 from tests.server.server_process import PATIENCE
@@ -50,13 +50,13 @@ async def test_work_whose_client_leaves_has_ended_when_the_error_is_raised():
 
 def test_the_header_states_the_time_before_the_text_was_reached():
     job = SimpleNamespace(text_at=None)
-    utterance = Utterance(None, ServedRequest("", "default", model="heart"), "speech", job)
+    response = SpeechResponse(None, ServedRequest("", "default", model="heart"), "speech", job)
 
     def before() -> float:
-        return float(re.match(r'wait;desc="before the text";dur=([\d.]+)', utterance.headers["Server-Timing"])[1])
+        return float(re.match(r'wait;desc="before the text";dur=([\d.]+)', response.headers["Server-Timing"])[1])
 
     assert before() == 0
     job.text_at = time.monotonic() + 2
     assert before() >= 2000
-    utterance.notes = ["'a\r\nÄ' is silent", "x" * 9000]
-    assert utterance.headers["X-Notes"] == "'a???' is silent; " + "x" * 1982
+    response.notes = ["'a\r\nÄ' is silent", "x" * 9000]
+    assert response.headers["X-Notes"] == "'a???' is silent; " + "x" * 1982

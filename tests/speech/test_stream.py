@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import ane
 from ane.models.tortoise.settings import Settings
 from ane.speech.chunks import Chunk, RenderedChunk
-from ane.speech.request import Budget, SpeechContext, Spending
+from ane.speech.request import SpeechContext, TextLimits, TextUsage
 from ane.speech.stream import BLOCK_SECONDS, Speech, Stream
-from ane.speech.words import SpokenWord, delivered_words, matched_words, shared_time
+from ane.speech.words import SpokenWord, delivered_words, interpolate_words, matched_words
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
 
@@ -192,7 +192,7 @@ def test_every_written_word_has_a_time_in_order(text, read):
 
 def test_times_follow_trimming_speed_and_the_pause_before_a_chunk():
     [word] = delivered_words(
-        list(shared_time(["word"], (1.0, 2.0))), removed=0.4, seconds=1.2, offset=10.0, speed=2.0, before=0.5
+        list(interpolate_words(["word"], (1.0, 2.0))), removed=0.4, seconds=1.2, offset=10.0, speed=2.0, before=0.5
     )
     assert (word.start, word.end) == (pytest.approx(10.8), pytest.approx(11.2))
 
@@ -202,11 +202,11 @@ def speaker() -> "ane.Speaker":
     return ane.load("heart", threads=1)
 
 
-def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> Spending:
-    spending = Spending(Budget(**budget))
+def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> TextUsage:
+    usage = TextUsage(TextLimits(**budget))
     for text in texts:
-        spending.add(text, read_passages(text, lexicon))
-    return spending
+        usage.add(text, read_passages(text, lexicon))
+    return usage
 
 
 @pytest.mark.parametrize(
@@ -239,11 +239,11 @@ def test_a_request_of_every_form_has_the_budget(speaker):
 
 
 def test_words_that_are_awaited_do_not_count_pauses_twice(speaker):
-    run = SpeechContext(spending=Spending(Budget(silence=5)))
+    run = SpeechContext(usage=TextUsage(TextLimits(silence=5)))
     texts = ["[pause:2s]. ", "\n[pause:2s]. ", "\nA boat is here. "]
     sound = np.concatenate(list(speaker.feed_of(texts, speaker.request("", ssml=False), run)))
     assert 4 * RATE < len(sound) < 7 * RATE
-    assert run.spending.silence == 4
+    assert run.usage.silence == 4
 
 
 def test_silence_comes_in_blocks_that_join_to_the_whole(speaker):

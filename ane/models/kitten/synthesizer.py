@@ -106,8 +106,8 @@ class KittenSynthesizer(StyleSpeaker):
         """Text → IPA: espeak-ng, loaded with the first text, or what is set in its place."""
         return load_espeak()
 
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
-        request = super().completed(request)
+    def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
+        request = super().with_defaults(request)
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
         if request.settings.published and unused:
             raise UserError(f"{unused[0]} has no effect with published settings: leave one out")

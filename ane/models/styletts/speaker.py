@@ -13,7 +13,7 @@ from ane.models.styletts.voices import StyleVoices
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
-from ane.speech.words import SpokenWord, shared_time, timed_words
+from ane.speech.words import SpokenWord, interpolate_words, timed_words
 from ane.system.errors import UserError
 from ane.system.timeline import closing_source
 from ane.text import shorten
@@ -125,7 +125,7 @@ def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: i
         removed: samples that were removed before the ``kept`` ones.
     """
     if not chunk.spans or not durations.any():
-        return list(shared_time(chunk.text.split(), (0.0, kept / SAMPLE_RATE)))
+        return list(interpolate_words(chunk.text.split(), (0.0, kept / SAMPLE_RATE)))
     ends = np.concatenate(([0.0], durations.cumsum(dtype=np.float64))) / durations.sum(dtype=np.float64) * whole
     times = np.clip(ends - removed, 0, kept) / SAMPLE_RATE
     return timed_words(chunk.text, chunk.spans, times)

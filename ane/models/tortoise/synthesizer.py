@@ -48,8 +48,8 @@ class Synthesizer(Speaker):
         needed = ["autoregressive", *(["diffusion"] if settings.diffusion else []), vocoder]
         return [*needed, "clvp"] if settings.ranked else needed
 
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
-        request = super().completed(request)
+    def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
+        request = super().with_defaults(request)
         return request.changed(seed=secrets.randbits(32) if request.seed is None else request.seed)
 
     def facts(self, request: SpeechRequest, voice: Voice) -> dict[str, Any]:

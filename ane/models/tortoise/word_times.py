@@ -15,7 +15,7 @@ from ane.bundles import Bundle
 from ane.models.alignment import joined_pieces, warping_path
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import Candidate, Embeddings
-from ane.speech.words import SpokenWord, shared_time, timed_words
+from ane.speech.words import SpokenWord, interpolate_words, timed_words
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
@@ -47,7 +47,7 @@ class WordTimer:
         seconds = (len(candidate.codes) + 1) * SECONDS_PER_CODE
         starts = self.token_starts(chunk.tokens, conditioning, candidate)
         if starts is None:
-            return list(shared_time(chunk.text.split(), (0.0, seconds)))
+            return list(interpolate_words(chunk.text.split(), (0.0, seconds)))
         times = np.clip((starts + self.config.alignment_shift) * SECONDS_PER_CODE, 0, seconds)
         return timed_words(chunk.text, self.spoken_words(chunk.tokens[:-1]), times)
 

@@ -14,7 +14,7 @@ import pytest
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.speech.fed_stream import FedStream
+from ane.speech.incremental_stream import IncrementalStream
 from ane.speech.stream import SoundStream
 from ane.system.errors import UserError
 from ane.system.machine import usable_cores
@@ -58,14 +58,14 @@ class SpellingSpeaker:
     def __init__(self) -> None:
         self.spoken: list[SpelledStream] = []
 
-    def feed(self, texts, lexicon: Lexicon | None = None) -> FedStream:
+    def feed(self, texts, lexicon: Lexicon | None = None) -> IncrementalStream:
         timeline = Timeline()
 
         def begin(text: str) -> SpelledStream:
             self.spoken.append(stream := SpelledStream(text, timeline))
             return stream
 
-        return FedStream(texts, begin, normalise_english, lexicon, RATE, timeline)
+        return IncrementalStream(texts, begin, normalise_english, lexicon, RATE, timeline)
 
     @property
     def texts(self) -> list[str]:

@@ -18,7 +18,7 @@ from ane.text.passages import read_pauses, without_words
 COUNTED = ("codes", "frames", "tokens")  # facts that are sums
 
 
-class FedStream(SoundStream):
+class IncrementalStream(SoundStream):
     """Sound that arrives incrementally, of a text that does: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Text is taken only while the caller waits for a piece: the first clause is spoken as soon as it is complete, and
