@@ -34,7 +34,7 @@ Probe = Callable[[Backend, Bundle, Mapping[str, int], np.random.Generator], list
 THRESHOLDS = {name: (row.decibels, row.rounded) for name, row in CORE_ML.items()}
 ONNX_THRESHOLDS = {name: row.decibels for name, row in ONNX.items()}
 # Precision → of 20 sentences of `demo`, those whose codes all equal those of float32, with the decoder as a Core ML
-# package that the interpreter runs with fp16 rounding (tests/backends/codes.json)
+# package that the interpreter runs with fp16 rounding (tools/campaigns/results/codes.json)
 KEPT_CODES = {"fp16": 19}
 ONNX_ERROR = 1e-4  # the largest of an fp32 graph, as a share of the largest value
 

@@ -1,6 +1,6 @@
 """Whether a chunk was spoken well: its signals compared with limits and with the medians of its book.
 
-The limits are from the distributions that ``tests/books/defects-rms.json`` and ``defects.json`` record.
+The limits are from the distributions that ``tools/campaigns/results/defects-rms.json`` and ``defects.json`` record.
 """
 
 from collections.abc import Iterable, Sequence

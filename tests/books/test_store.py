@@ -28,7 +28,8 @@ from ane.text import nothing_to_say_error
 from ane.text.blocks import PARAGRAPH, TextBlock
 from ane.text.cast import Cast
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds, write
-from tests.campaigns.kill import RESULTS, compile_faults, in_child, kill_at_random, narration_state, whole_run
+from tools.campaigns.interrupted_work import narration_state, whole_run
+from tools.campaigns.kill import RESULTS, compile_faults, in_child, kill_at_random
 
 CHUNKS = 18
 
@@ -307,7 +308,7 @@ def test_a_new_job_is_discarded_unless_another_process_uses_or_began_it(tmp_path
 
 
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
-    command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "300", "--kills", "0", "--stops", "0", "-o"]
+    command = [sys.executable, "-m", "tools.campaigns", "kill", "--every", "300", "--kills", "0", "--stops", "0", "-o"]
     done = subprocess.run(
         [*command, tmp_path / "c.json"],
         cwd=Path(__file__).parents[2],

@@ -51,7 +51,7 @@ def test_each_row_is_known_by_network_and_kind_and_calls_rows_of_its_network():
 
 
 def test_the_kept_codes_that_reports_state_are_those_that_were_counted():
-    counted = json.loads((ROOT / "tests" / "backends" / "codes.json").read_text())
+    counted = json.loads((ROOT / "tools" / "campaigns" / "results" / "codes.json").read_text())
     kept = {
         name.removeprefix("mil:fp16:"): found["with all codes equal"]
         for name, found in counted.items()

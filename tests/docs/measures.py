@@ -263,7 +263,7 @@ def report() -> Iterator[str]:
         f"calls from a backend's run to a package's predict: at most {max(hops().values())} "
         f"({', '.join(f'{stage} {count}' for stage, count in sorted(hops().items()))})"
     )
-    for folders in (("ane", "converters"), ("tests",), ("training",), ("benchmarks",)):
+    for folders in (("ane", "converters"), ("tests",), ("training",), ("benchmarks",), ("tools",)):
         yield f"logical lines of {' and '.join(folders)}: {logical_lines(*sources(*folders)):,}"
 
 

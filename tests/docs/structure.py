@@ -142,7 +142,7 @@ def figures() -> dict[str, int]:
         for folder in sorted((ROOT / top).iterdir())
         if folder.is_dir()
     ]
-    counts = {folder: lines(folder) for folder in (*folders, "training", "benchmarks", "tests")}
+    counts = {folder: lines(folder) for folder in (*folders, "training", "benchmarks", "tests", "tools")}
     path, tortoise = (
         [module_file(module) for modules in each.values() for module in modules]
         for each in (READING_PATH, TORTOISE_PATH)

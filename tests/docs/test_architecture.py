@@ -89,7 +89,7 @@ def test_no_two_folders_import_each_other() -> None:
 
 
 def test_no_class_name_occurs_twice() -> None:
-    names = Counter(node.name for _, node in classes(*SOURCES, "tests", "docs"))
+    names = Counter(node.name for _, node in classes(*SOURCES, "tests", "tools", "docs"))
     assert not [name for name, count in names.items() if count > 1]
 
 

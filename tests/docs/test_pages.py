@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 README_BYTES = 9216
-FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "docs", ".ci")
+FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "tools", "docs", ".ci")
 NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them

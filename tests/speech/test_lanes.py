@@ -1,8 +1,8 @@
-"""Many threads share the lanes of a real decoder; `python -m tests.campaigns lanes` does the same for longer."""
+"""Many threads share the lanes of a real decoder; `python -m tools.campaigns lanes` does the same for longer."""
 
 import pytest
 
-from tests.campaigns.lanes import run
+from tools.campaigns.lanes import run
 
 
 @pytest.mark.parametrize(("interval", "calls"), [(0.005, 0), (0.0005, 2), (0.00001, 1)])

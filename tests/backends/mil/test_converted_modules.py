@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ane.backends.mil import Interpreter, Package
 from ane.system.errors import UserError
-from tests.campaigns.modules import attempt
+from tools.campaigns.modules import attempt
 
 
 @dataclass(frozen=True)

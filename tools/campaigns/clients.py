@@ -1,6 +1,6 @@
 """Mixed clients of a server with few descriptors: most speak, some are hostile. What they cost the others is measured.
 
-    python -m tests.campaigns clients --minutes 10 [-o RESULT.json]
+    python -m tools.campaigns clients --minutes 10 [-o RESULT.json]
 
 Seven clients speak over HTTP and Wyoming, at first among themselves. Then three more are slow, silent, leaving,
 flooding, malformed or costly, withhold the end of a text, or send frames that hold nothing. Every sound is compared
@@ -286,7 +286,7 @@ def sending_nothing(campaign: Campaign, rng: random.Random) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaigns clients")
+    parser = argparse.ArgumentParser(prog="python -m tools.campaigns clients")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)

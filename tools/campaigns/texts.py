@@ -1,6 +1,6 @@
 """Texts that take the normaliser or the splitter long, which hypothesis looks for: none may take 20 times prose's time.
 
-    python -m tests.text.fuzz [--characters 1000000] [-o FILE.json]
+    python -m tools.campaigns texts [--characters 1000000] [-o FILE.json]
 
 A drawn piece is repeated to ``LENGTH`` characters, since work that grows faster than the text shows in long texts. The
 time of a text is the CPU time of this process, the lower one of two readings where it is high. It exits with 1 if a
@@ -33,7 +33,7 @@ EXTRAS = (
 )
 LENGTH = 4000  # characters of a text
 MOST = 20  # times the rate of prose
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = Path(__file__).parent / "results" / "texts.json"
 PIECES = st.one_of(
     st.text(min_size=1, max_size=40),
     st.text("aA1.,'-\" \n:/$", min_size=1, max_size=12),
@@ -109,11 +109,11 @@ def fuzz(characters: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--characters", type=int, default=1_000_000)
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = fuzz(options.characters)
     write_json(options.output, result)
     sys.stdout.write(
@@ -121,7 +121,3 @@ def main() -> int:
         f"{result['slowest_relative_to_prose']}; {options.output}\n"
     )
     return 1 if max(result["slowest_relative_to_prose"].values()) > MOST else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,7 +1,7 @@
 """Feed damaged and hostile inputs to everything that reads what others made.
 
-    python -m tests.campaigns fuzz --minutes 3                  all kinds in turn; adds to results/fuzz.json
-    python -m tests.campaigns fuzz --minutes 10 --only voices   one kind
+    python -m tools.campaigns fuzz --minutes 3                  all kinds in turn; adds to results/fuzz.json
+    python -m tools.campaigns fuzz --minutes 10 --only voices   one kind
 
 Good inputs are mutated: bytes and parts of text changed, removed, repeated, exchanged; values of JSON replaced; parts
 of archives damaged. Each must be read, or refused by a UserError in one line, within ``SECONDS`` of CPU time and within
@@ -30,7 +30,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ane.system.errors import UserError
-from tests.campaigns.fuzz_inputs import InputKind, kinds
+from tools.campaigns.fuzz_inputs import InputKind, kinds
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 ROOT = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ def merged(before: dict[str, Any], found: dict[str, Any], reached: int, lines: i
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests.campaigns fuzz", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="tools.campaigns fuzz", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", metavar="KIND")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,7 +1,7 @@
 """The English normaliser beside another one, NVIDIA's NeMo-text-processing, and a file of readings.
 
     python3 -m venv /tmp/nemo && /tmp/nemo/bin/pip install nemo_text_processing
-    python -m tests.campaigns readings --oracle /tmp/nemo/bin/python [--tsv FILE] [--count 20] [-o FILE]
+    python -m tools.campaigns readings --oracle /tmp/nemo/bin/python [--tsv FILE] [--count 20] [-o FILE]
 
 ``CLASSES`` draws inputs of each class. Two readings are equal if they differ in capitals, punctuation, hyphens, "and"
 and the spaces between letters only. ``readings.tsv`` judges each kind of difference once: ``ours`` or ``theirs`` is

@@ -1,6 +1,6 @@
 """Speak on simulated Macs that refuse or spoil one function after the other.
 
-    python -m tests.campaigns machines demo-coreml      writes results/machines.json
+    python -m tools.campaigns machines demo-coreml      writes results/machines.json
 
 The bundle, which `ane convert demo --to coreml` made, speaks texts of several lengths on the stand-in of Core ML: on a
 machine that works, on one that flushes subnormals, and for each function of the bundle, on one whose Neural Engine (or
@@ -235,7 +235,7 @@ def failures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaigns machines")
+    parser = argparse.ArgumentParser(prog="python -m tools.campaigns machines")
     parser.add_argument("bundle", type=Path, help="made by `ane convert demo --to coreml`")
     parser.add_argument("--only", choices=HOWS, help="one kind of fault")
     parser.add_argument("--steps", type=int, default=trial.STEPS, help="calls of a function with a cache")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.campaigns.growth import CASES, MOST, RESULT, grown
+from tools.campaigns.growth import CASES, MOST, RESULT, grown
 
 # of the largest size, so that work that grows with the square of the length shows within a second or two
 SCALES = {

@@ -1,4 +1,4 @@
-"""The pictures of the pages in the documentation: python -m tests.server.screenshots [FOLDER]
+"""The pictures of the pages in the documentation: python -m tools.screenshots [FOLDER]
 
 The folder gets both pages at every width and in both color schemes, the documentation those of ``KEPT``.
 """

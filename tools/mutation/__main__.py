@@ -1,4 +1,4 @@
-"""`python -m tests.mutation --modules A,B --seed N --sample K -o FILE`: do the tests notice random changes of the code?
+"""`python -m tools.mutation --modules A,B --seed N --sample K -o FILE`: do the tests notice random changes of the code?
 
 Draws K mutants of the modules. For each, the tests beside it run until one fails: those of its own name first, then
 those of its folder (tests mirror the tree), all in copies of the tree. FILE has a diff of each mutant that survived.
@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from tests.mutation.mutants import Mutant, find_mutants
+from tools.mutation.mutants import Mutant, find_mutants
 
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 # the quickest start: a trial of a mutant that is killed is mostly that
@@ -153,7 +153,7 @@ def score(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.mutation", description=__doc__)
     add = parser.add_argument
     add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
     add("--seed", type=int, default=0)

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("coremltools", reason="needs coremltools: pip install '.[convert]'")
 
-from tests.campaigns.modules import AXES, DECIBELS, RESULTS, TARGETS, attempt
-from tests.campaigns.torch_modules import MISREAD, MODULES
+from tools.campaigns.modules import AXES, DECIBELS, RESULTS, TARGETS, attempt
+from tools.campaigns.torch_modules import MISREAD, MODULES
 
 
 @pytest.mark.parametrize(

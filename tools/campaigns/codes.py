@@ -1,6 +1,6 @@
 """Count the sentences whose codes another engine or precision changes, against torch in float32.
 
-Run ``python -m tests.backends.codes mlx:fp32 mil:fp16:8bit -o FILE``. An engine is ``BACKEND:PRECISION``. Its result
+Run ``python -m tools.campaigns codes mlx:fp32 mil:fp16:8bit -o FILE``. An engine is ``BACKEND:PRECISION``. Its result
 is added to FILE. For ``mil:fp16``, the decoder becomes a Core ML package of this precision, which the interpreter
 runs with fp16 rounding. The model is `demo`. Both engines draw with the same seeds.
 """
@@ -79,19 +79,16 @@ def compared(expected: list[list[int]], found: list[list[int]]) -> dict[str, int
     }
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", nargs="+", metavar="BACKEND:PRECISION")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     expected = drawn_codes("torch:cpu", "fp32")
     results = read_json(args.output) if args.output.exists() else {}
     for engine in args.engines:
         backend, _, precision = engine.rpartition(":")
         results[engine] = compared(expected, drawn_codes(backend, precision))
         write_json(args.output, {"model": open_model("demo").identity[:16]} | results)
-        print(engine, json.dumps(results[engine]))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+        print(engine, json.dumps(results[engine]))
+    return 0

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.campaigns import fuzz
-from tests.campaigns.fuzz_inputs import InputKind
+from tools.campaigns import fuzz
+from tools.campaigns.fuzz_inputs import InputKind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -51,9 +51,9 @@ def test_an_input_that_takes_much_memory_is_a_failure(tmp_path, monkeypatch):
 
 def test_an_input_that_reaches_a_new_line_is_mutated_too(tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz, "TRACED", 1)
-    found = feed(mutated, tmp_path, ("tests/campaigns/test_fuzz.py",))
+    found = feed(mutated, tmp_path, ("tests/tools/test_fuzz.py",))
     assert len(found["corpus"]) > 1
-    lines = fuzz.lines_of(("tests/campaigns/test_fuzz.py",))
+    lines = fuzz.lines_of(("tests/tools/test_fuzz.py",))
     assert 0 < len(found["reached"] & lines) < len(lines)
 
 

@@ -1,6 +1,6 @@
 """Campaign: does `ane read --check` find defects, and does it leave good chunks alone?
 
-    python -m tests.books.defects [--bundle heart] [--voice V] [--chunks 240] [--defects 200] [--whisper base] [-o FILE]
+    python -m tools.campaigns defects [--bundle heart] [--voice V] [--chunks 240] [--defects 200] [-o FILE]
 
 A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
 sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
@@ -45,7 +45,7 @@ SENTENCES_OF_A_PARAGRAPH = 8
 LETTERS = 5  # of the words that are dropped or said twice, at least
 OVERLAP = 0.005  # seconds of a splice
 CONFIRMED = 0.15  # of its words that a recogniser without a text hears otherwise in a chunk that is really bad
-RESULT = Path(__file__).parent / "defects.json"
+RESULT = Path(__file__).parent / "results" / "defects.json"
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def distribution(
     return {name: np.percentile(found, [1, 50, 99, 100]).round(3).tolist() for name, found in values.items()}
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", default="heart")
     parser.add_argument("--voice", help="of the bundle (default: its own)")
@@ -278,7 +278,7 @@ def main() -> int:
     parser.add_argument("--whisper", choices=("base", "tiny.en"), help="in place of pocketsphinx")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = campaign(options)
     write_json(options.output, result)
     sys.stdout.write(
@@ -287,7 +287,3 @@ def main() -> int:
         f"right by a recogniser without a text; {options.output}\n"
     )
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,7 +1,7 @@
 """Interrupt work at every call that changes a file, one after the other, and check what the next run makes of it.
 
-    python -m tests.campaigns kill               every call once, the faults in turn; writes results/kill.json
-    python -m tests.campaigns kill --every 1     every call with every fault
+    python -m tools.campaigns kill               every call once, the faults in turn; writes results/kill.json
+    python -m tools.campaigns kill --every 1     every call with every fault
 
 A narration (a job of 22 chunks with a stand-in synthesizer, spoken, judged and written with subtitles), a second
 writing of its files (what the user changes in them between the interruption and the next run must be kept), speech
@@ -19,38 +19,32 @@ import os
 import random
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ane.audio import writing
-from ane.audio.reader import read_recording
 from ane.books import narration, store
-from ane.books.job_database import FILE
-from ane.books.output import OutputOptions, write_book_files
-from ane.books.retries import BookChecker, check_book
-from ane.books.store import JobStore
-from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import record
-from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.errors import UserError
-from ane.system.files import replacing
-from ane.voices.voice import Voice, load_voice, save_voice
-from converters.conversion import convert
-from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
+from tests.books.stand_in import StandInSpeaker
 from tests.fastspeech_files import write_fastspeech
+from tools.campaigns.interrupted_work import (
+    Disturbed,
+    adding_a_voice,
+    converting,
+    importing,
+    narrating,
+    narration_state,
+    rewriting,
+    speaking,
+    whole_run,
+)
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "kill.json"
@@ -64,7 +58,6 @@ FAULTS = {
 }
 ENDED, REFUSED = 86, 3  # exit statuses: of faults.c, and of a child that reported an error in one line
 FEW, SHORT = 500, 60  # calls of work of which each is tried with every fault: by default, and always
-BOOK = book(10)
 IN_ONE_JOB = 10  # signals, before the next job is begun: it is done after about so many
 SHORT_LEASE = 0.4  # seconds; a process is stopped for up to twice as long
 
@@ -94,16 +87,6 @@ def compile_faults(folder: Path) -> Path:
     return library
 
 
-def whole_run(folder: Path, speaker: StandInSpeaker | None = None, title: str = "") -> int:
-    """Speak what is missing and write the files; returns the number of chunks that were spoken."""
-    spoken = run_job(folder / "book.wav.job", BOOK, speaker)
-    with closing(JobStore(folder / "book.wav.job")) as job:
-        speaker = StandInSpeaker()
-        check_book(job, plan_for(speaker, BOOK, job.seed(7)), speaker, BookChecker(retries=1))
-        write_book_files(job, OutputOptions(folder / "book.wav", srt=True, title=title))
-    return spoken
-
-
 def in_child(work: Callable[[], object]) -> int:
     """Run ``work`` in a forked process; its exit status: 0, ``ENDED``, ``REFUSED``, or 1 for another error."""
     child = os.fork()
@@ -121,215 +104,6 @@ def exit_status(work: Callable[[], object]) -> int:
     except BaseException:
         traceback.print_exc()
         return 1
-
-
-def narration_state(folder: Path) -> dict[str, object]:
-    """What must be equal after every interruption: the samples of all chunks and of the file, and the files' names."""
-    job = folder / "book.wav.job"
-    names = [name for name in names_in(folder) if f"/{FILE}-" not in name]
-    return {
-        "sounds": sounds(job),
-        "file": read_recording(folder / "book.wav")[0].tobytes(),
-        "subtitles": (folder / "book.srt").read_text(encoding="utf-8"),
-        "names": names,
-    }
-
-
-def names_in(folder: Path) -> list[str]:
-    """The names of all files and folders, but for empty staging folders without a lock, which are kept for a day."""
-    empty = {path for path in folder.rglob("*.partial") if {file.name for file in path.iterdir()} <= {".lock.new"}}
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not empty & {path, path.parent})
-
-
-def finished(folder: Path) -> int:
-    """Number of chunks with a sound."""
-    if not (folder / "book.wav.job" / FILE).exists():
-        return 0
-    with closing(JobStore(folder / "book.wav.job")) as job:
-        return sum(chunk.samples is not None for chunk in job.chunks())
-
-
-@dataclass(frozen=True)
-class Disturbed:
-    """Work that is interrupted.
-
-    Attributes:
-        work: does it in a folder, or what is left of it. state: what must be equal after every interruption.
-        prepare: puts there what is there before. lost: called after an interruption; returns a function of what the
-            next run of ``work`` returns, which says what was lost, or None.
-    """
-
-    name: str
-    work: Callable[[Path], object]
-    state: Callable[[Path], dict[str, Any]]
-    prepare: Callable[[Path], object] = lambda folder: None
-    lost: Callable[[Path], Callable[[Any], str | None]] = lambda folder: lambda returned: None
-
-
-def narrating() -> Disturbed:
-    def lost(folder: Path) -> Callable[[Any], str | None]:
-        """Every chunk that was finished is kept, and no other is spoken again."""
-        kept = finished(folder)
-
-        def judge(spoken: int) -> str | None:
-            chunks = len(sounds(folder / "book.wav.job"))
-            return f"{kept} chunks were finished and {spoken} spoken again" if kept + spoken != chunks else None
-
-        return judge
-
-    return Disturbed("narration", whole_run, narration_state, lost=lost)
-
-
-def rewriting() -> Disturbed:
-    def lost(folder: Path) -> Callable[[Any], str | None]:
-        """A file that the user changes after the interruption is refused and kept."""
-        for name in ("book.wav", "book.srt"):
-            content = (folder / name).read_bytes()
-            changed = content + b"the user's"
-            (folder / name).write_bytes(changed)
-            try:
-                whole_run(folder, title="After")
-                return lambda spoken: f"the next run did not refuse {name}, which its user had changed"
-            except UserError:
-                if (folder / name).read_bytes() != changed:
-                    return lambda spoken: f"{name} was lost, which its user had changed"
-            (folder / name).write_bytes(content)
-        return lambda spoken: None
-
-    return Disturbed(
-        "second writing",
-        lambda folder: whole_run(folder, title="Second"),
-        narration_state,
-        lambda folder: whole_run(folder, title="First"),
-        lost,
-    )
-
-
-def one_file(name: str, file: str, write: Callable[[Path, int], object], read: Callable[[Path], Any]) -> Disturbed:
-    """Work that replaces one file of the user, with another, both private. ``read``: its content."""
-
-    def prepare(folder: Path) -> None:
-        write(folder / file, 1)
-        (folder / file).chmod(0o600)
-
-    def state(folder: Path) -> dict[str, Any]:
-        return {
-            "content": read(folder / file),
-            "names": names_in(folder),
-            "mode": stat.S_IMODE((folder / file).stat().st_mode),
-        }
-
-    with tempfile.TemporaryDirectory() as place:
-        whole = []
-        for number in (1, 2):
-            write(Path(place) / file, number)
-            whole.append(read(Path(place) / file))
-
-    def lost(folder: Path) -> Callable[[Any], str | None]:
-        """The former file or the new one is there, whole and with its mode."""
-        found = state(folder)
-        wrong = found["content"] not in whole or found["mode"] != 0o600
-        return lambda returned: "neither the former file nor the new one is there" if wrong else None
-
-    return Disturbed(name, lambda folder: write(folder / file, 2), state, prepare, lost)
-
-
-def speaking() -> Disturbed:
-    """`ane say -o` over a file that exists, as it writes: piece by piece."""
-
-    def write(path: Path, number: int) -> None:
-        with writing(path, 24000) as append:
-            for piece in range(5):
-                append(np.full(4096, 0.1 * number + 0.01 * piece, np.float32))
-
-    return one_file("say", "speech.wav", write, Path.read_bytes)
-
-
-def adding_a_voice() -> Disturbed:
-    """`ane voices add --force` over a voice that exists."""
-
-    def write(path: Path, number: int) -> None:
-        save_voice(path, Voice(np.full((1, 64), number, np.float32), np.full((1, 128), number, np.float32), "ann"))
-
-    def read(path: Path) -> tuple[bytes, bytes]:
-        voice = load_voice(path)
-        return voice.ar.tobytes(), voice.diffusion.tobytes()
-
-    return one_file("voice", "ann.safetensors", write, read)
-
-
-class StandInTarget:
-    """A converter whose packages are a few bytes."""
-
-    name, unmerged, networks = "onnx", 0, ("fastspeech",)
-
-    def check(self, options: Sequence[Any], model: Any) -> None:
-        pass
-
-    def versions(self) -> tuple[str, ...]:
-        return ()
-
-    def package(
-        self, model: Any, network: str, options: Any, work: Path, progress: Callable[[str], None], licence: str
-    ) -> PackageRecord:
-        path = f"packages/{network}-{options.precision}.onnx"
-        with replacing(work / path, directory=True) as folder:
-            (folder / "graph.onnx").write_text(options.precision * 100)
-        return PackageRecord(
-            network,
-            options.precision,
-            path,
-            [record(work, f"{path}/graph.onnx")],
-            {"speak": FunctionRecord("speak", {})},
-            format=self.name,
-        )
-
-
-@dataclass(frozen=True)
-class StandInOptions:
-    precision: str
-
-    def stored(self, network: str) -> str:
-        return self.precision
-
-
-def bundle_state(folder: Path) -> dict[str, Any]:
-    Bundle(folder / "out").verify()
-    return {"names": names_in(folder), "bundle": (folder / "out" / "bundle.json").read_text()}
-
-
-def no_bundle_left(folder: Path) -> Callable[[Any], str | None]:
-    """The one that was there before, or the new one, is intact somewhere."""
-    for path in [folder / "out", *(file.parent for file in folder.rglob("bundle.json"))]:
-        try:
-            Bundle(path).verify()
-            return lambda returned: None
-        except UserError:
-            continue
-    return lambda returned: "no intact bundle is left"
-
-
-def importing(model: Any) -> Disturbed:
-    return Disturbed(
-        "import",
-        lambda folder: write_bundle(model, folder / "out", overwrite=True),
-        bundle_state,
-        lambda folder: write_bundle(model, folder / "out", description="the one before"),
-        no_bundle_left,
-    )
-
-
-def converting(model: Any) -> Disturbed:
-    def work(folder: Path) -> None:
-        convert(
-            model,
-            folder / "out",
-            [StandInOptions(precision) for precision in ("fp32", "fp16")],
-            overwrite=(folder / "out").exists(),
-            target=StandInTarget(),
-        )
-
-    return Disturbed("conversion", work, bundle_state)
 
 
 def interrupt(
@@ -464,7 +238,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests.campaigns kill", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="tools.campaigns kill", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--every", type=int, default=len(FAULTS))
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--stops", type=int, default=40)
@@ -474,7 +248,7 @@ def main(arguments: list[str]) -> int:
     if "LD_PRELOAD" not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             environment = {**os.environ, "LD_PRELOAD": str(compile_faults(Path(folder)))}
-            command = [sys.executable, "-m", "tests.campaigns", "kill", *arguments]
+            command = [sys.executable, "-m", "tools.campaigns", "kill", *arguments]
             return subprocess.run(command, env=environment, check=False).returncode
     result = campaign(args.every, args.kills, args.stops, args.only)
     args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ane.text import normalise_english
-from tests.campaigns.readings import CLASSES, Verdict, compared, inputs, words
+from tools.campaigns.readings import CLASSES, Verdict, compared, inputs, words
 
 
 def test_each_class_is_drawn_and_all_of_it_is_read_in_words():

@@ -1,6 +1,6 @@
 """Documents that grow: the time to read one and to divide it into chunks grows as its length does.
 
-    python -m tests.campaigns growth [--cases NAME,NAME] [--scale 1] [-o FILE.json]
+    python -m tools.campaigns growth [--cases NAME,NAME] [--scale 1] [-o FILE.json]
 
 Each case is made at a quarter, at a half and at its full size. A doubling may take ``MOST`` times as long, and the full
 size may take ``SECONDS``. Times are CPU seconds of this process and of its children, the lower of two readings where
@@ -303,7 +303,7 @@ def ratio(before: float, after: float) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaigns growth", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.campaigns growth", description=__doc__.split("\n")[0])
     parser.add_argument("--cases", default=",".join(CASES), help="names, with commas between them")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("-o", "--output", type=Path)

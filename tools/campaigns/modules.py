@@ -1,6 +1,6 @@
 """Does the interpreter compute what torch computes, for modules that coremltools converts?
 
-``python -m tests.campaigns modules [-o FILE] [--targets iOS18] [--precisions fp32,fp16] [--only NAME]``. Every module
+``python -m tools.campaigns modules [-o FILE] [--targets iOS18] [--precisions fp32,fp16] [--only NAME]``. Every module
 of ``torch_modules`` is converted with fixed lengths, one flexible axis and two, and is run with the lengths of the
 trace and with others. What the converter refuses is counted apart: it never reaches the interpreter. For ``MISREAD``,
 the converter writes another function. If the results differ from torch's, they must be that function's.
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ane.backends.mil import Interpreter, Package
 from ane.system.decibels import snr_db
-from tests.campaigns.torch_modules import MISREAD, MODULES
+from tools.campaigns.torch_modules import MISREAD, MODULES
 
 SHAPE = (2, 6, 8)
 AXES = {"fixed": (), "one flexible": (1,), "two flexible": (1, 2)}
@@ -140,7 +140,7 @@ def measured(pieces: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaigns modules", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.campaigns modules", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", default=RESULTS, help="JSON file (%(default)s)")
     parser.add_argument("--targets", default=",".join(TARGETS), help="of %(default)s")
     parser.add_argument("--precisions", default=",".join(DECIBELS), help="of %(default)s")

@@ -1,4 +1,4 @@
-"""`python -m tests.faults`: do the witnesses notice a fault in one operation of a saved package?
+"""`python -m tools.faults`: do the witnesses notice a fault in one operation of a saved package?
 
 Draws faults of eleven kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
 and verifies that on the interpreter (``mil``) and on Core AI (``coreai``), as `ane verify --layers` does. A fault is
@@ -26,8 +26,8 @@ from converters.functions import THRESHOLDS
 from converters.proof.elements import LayerComparison
 from converters.proof.parity import called_by_probe, reference_backend
 from converters.proof.verify import FLOAT32_NOISE, FunctionCheck, PackageRunner, UnverifiedBundle, runner_named
-from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
 from tests.random_model import write_random_bundle
+from tools.faults.faults import Fault, FaultFinder, draw, write_faulty
 
 RUNNERS = ("mil", "coreai")
 TINY = (95.0, None)  # dB: the tiny random denoiser reaches 98 in float32, of the 100 that others must
@@ -46,7 +46,7 @@ AGREE = 1.0  # dB by which two runners of the same faulty function may differ, u
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     add = parser.add_argument
     add("--bundle", type=Path, metavar="DIR", help="with Core ML packages (default: tiny random networks, converted)")
     add("--runners", default=",".join(RUNNERS), metavar="A,B", help="of `ane verify --against` (%(default)s)")

@@ -1,7 +1,7 @@
 """Threads that share the lanes of a real decoder, with cancels, failures and slow readers, at several switch intervals:
 no bit may differ from what a prompt gets alone, nothing may stay on the lanes, and every thread must end.
 
-    python -m tests.campaigns lanes [--threads 24] [--prompts 12] [--intervals 0.005 0.0005 0.00001] [-o FILE]
+    python -m tools.campaigns lanes [--threads 24] [--prompts 12] [--intervals 0.005 0.0005 0.00001] [-o FILE]
 """
 
 import argparse
@@ -188,7 +188,7 @@ def run(
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaigns lanes")
+    parser = argparse.ArgumentParser(prog="python -m tools.campaigns lanes")
     parser.add_argument("--threads", type=int, default=24)
     parser.add_argument("--prompts", type=int, default=12, help="of each thread")
     parser.add_argument("--intervals", type=float, nargs="+", default=[0.005, 0.0005, 0.00001])

@@ -1,6 +1,6 @@
 """Requests that no client would send, by the thousand; the server must go on, and keep nothing of them.
 
-    python -m tests.server.fuzz [--requests 10000] [--leaving 1000] [--kinds KIND …] [-o RESULT.json]
+    python -m tools.campaigns requests [--requests 10000] [--leaving 1000] [--kinds KIND …] [-o RESULT.json]
 
 Requests are made by schemathesis from the server's own schema, and by hypothesis as bodies and Wyoming frames. Clients
 leave at random moments. At the end the server must speak as before, hold no more files, threads and requests than
@@ -256,22 +256,20 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
     }
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.server.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tools.campaigns requests",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="fuzzed (default: 10000)")
     parser.add_argument("--leaving", type=int, default=1000, metavar="N", help="clients that leave (default: 1000)")
     parser.add_argument("--kinds", nargs="+", choices=list(PHASES), default=list(PHASES), help="default: all")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the result to FILE.json")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = run(options.requests, options.leaving, options.kinds)
     text = json.dumps(result, indent=1)
     sys.stdout.write(f"{text}\n")
     if options.output:
         options.output.write_text(f"{text}\n")
     return 1 if result["failures"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

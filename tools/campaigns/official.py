@@ -1,6 +1,6 @@
 """Compare MLX's networks with torch's in float32 at the official sizes.
 
-Run ``python -m tests.backends.mlx.official -o FILE``. Weights are random, with the spread that GPT-2 starts from. It
+Run ``python -m tools.campaigns official -o FILE``. Weights are random, with the spread that GPT-2 starts from. It
 takes 4 GB of memory and some minutes.
 """
 
@@ -104,13 +104,10 @@ def denoiser_decibels() -> dict[str, dict[str, float]]:
     return found
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON file to write")
-    output = parser.parse_args().output
+    output = parser.parse_args(arguments).output
     results = {"decibels to torch in float32": {"decoder": decoder_decibels(), "denoiser": denoiser_decibels()}}
     output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

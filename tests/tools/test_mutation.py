@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.mutation.__main__ import TreeCopy, draw, main, score
-from tests.mutation.mutants import find_mutants
+from tools.mutation.__main__ import TreeCopy, draw, main, score
+from tools.mutation.mutants import find_mutants
 
 MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
 
@@ -73,7 +73,7 @@ def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project
         next(mutant for mutant in every if line in mutant.diff.partition("+++")[2])
         for line in ("high: int = (11)", "value <= LOW")
     ]
-    monkeypatch.setattr("tests.mutation.__main__.draw", lambda *arguments: chosen)
+    monkeypatch.setattr("tools.mutation.__main__.draw", lambda *arguments: chosen)
 
     def mutate() -> list[dict]:
         assert main(["--modules", "ane.ranges", "--root", str(project), "-o", str(output)]) == 0
