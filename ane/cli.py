@@ -136,9 +136,9 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
     else:
         raise error
     message = message.replace(os.strerror(errno.ENOSPC), "the disk is full")
-    cause = error.__cause__ or error
-    if isinstance(cause, FileNotFoundError) and cause.filename is not None and "cannot write" not in message:
-        message = message.replace(os.strerror(errno.ENOENT), no_such_file(cause.filename))
+    origin = error.__cause__ or error
+    if isinstance(origin, FileNotFoundError) and origin.filename is not None and "cannot write" not in message:
+        message = message.replace(os.strerror(errno.ENOENT), no_such_file(origin.filename))
     return 1, f"[bold red]ane: error:[/] {escape(message)}"
 
 

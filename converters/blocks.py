@@ -20,6 +20,7 @@ The blocks follow these principles, which comments cite by number:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -47,7 +48,7 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
     return weight, None if layer.bias is None else array(layer.bias)
 
 
-def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options) -> Var:
+def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options: Any) -> Var:
     """Convolution along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'); unpadded by default.
 
     Args:

@@ -105,7 +105,7 @@ class DecoderGraphBuilder:
             dtype = None if s.precision == "fp16" else s.precision
             return self.body(s, x, mask, Pools(keys, values, slots, (recent_keys, recent_values), dtype), **inputs)
 
-        inputs = {"x": (1, self.shape.width, 1, columns)}
+        inputs: dict[str, tuple[int, ...]] = {"x": (1, self.shape.width, 1, columns)}
         if cache == "io":
             inputs |= {"mask": (1, 1, columns, slots + columns), "keys": self._pool(slots), "values": self._pool(slots)}
             return CoreMLGraph("step", {"columns": columns, "slots": slots}, inputs | dict(self.inputs), step)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +74,8 @@ class ConversionProgress:
     def __post_init__(self) -> None:
         work = sum(functions * weights for _, functions, weights in self.packages)
         self.left = dict.fromkeys(ACTIVITIES, work)  # weights times functions
-        self.seconds, self.done = Counter[str](), Counter[str]()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.done = Counter[str]()
         self.running: tuple[str, int, float] | None = None  # activity, weights, when it began
         self.started: Counter[tuple[int, str]] = Counter()
 

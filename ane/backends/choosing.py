@@ -207,12 +207,12 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
     MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55).
     """
     backend = load_torch(model, "auto", precision, options)
-    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
+    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
         return backend
     from ane.backends.measured import PhasedBackend
 
     decoding = load_torch(model, "cpu", precision, options)
-    return PhasedBackend(backend.stages.decoder.network, decoding, backend)
+    return PhasedBackend(backend.stages.decoder.network, decoding, backend)  # type: ignore[attr-defined]
 
 
 def load_kind(kind: str, device: str, model: "Bundle", options: EngineOptions, automatic: bool = False) -> "Backend":

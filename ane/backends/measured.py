@@ -98,7 +98,7 @@ class PhasedBackend(ForwardingBackend):
         self.keep = decoding.keep and others.keep
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return f"{self.decoding.name}; other networks: {self.fallback.name}"
 
     def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:

@@ -116,9 +116,9 @@ class TimedRequest:
         changes = {name: getattr(self, name) for name in ("candidates", "lanes") if getattr(self, name) is not None}
         settings = model.family.settings.of(self.preset, model.settings, **changes)
         if self.max_codes is not None:
-            settings = replace(settings, sampling=replace(settings.sampling, max_codes=self.max_codes))
-        if self.steps is not None and settings.diffusion is not None:
-            settings = replace(settings, diffusion=replace(settings.diffusion, steps=self.steps))
+            settings = replace(settings, sampling=replace(settings.sampling, max_codes=self.max_codes))  # type: ignore[attr-defined]
+        if self.steps is not None and settings.diffusion is not None:  # type: ignore[attr-defined]
+            settings = replace(settings, diffusion=replace(settings.diffusion, steps=self.steps))  # type: ignore[attr-defined]
         return settings
 
     def arguments(self, model: "Bundle") -> dict[str, Any]:
@@ -147,7 +147,7 @@ class FunctionRequest:
 class BenchWorker:
     """Answers the requests listed above."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.model: Bundle | None = None
         self.functions: list[MeasuredFunction] = []
         self.runs = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ane.system.errors import UserError
 
@@ -41,7 +41,7 @@ class Config:
     identifiers: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def from_upstream(cls, arguments):
+    def from_upstream(cls, arguments: Mapping[str, Any]) -> Self:
         """Select this config's fields from a mapping of upstream constructor arguments (lists become tuples)."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
@@ -61,7 +61,7 @@ class Config:
                 )
 
 
-def freeze(value):
+def freeze(value: Any) -> Any:
     """Convert JSON lists to tuples, so that configs stay hashable and compare equal after a round trip."""
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 

@@ -39,7 +39,7 @@ class _WithoutValues(TorchFunctionMode):
 
     count = 0
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         self.count += func is torch.empty
         if self.count > MAX_TENSORS:

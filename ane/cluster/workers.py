@@ -106,7 +106,7 @@ def map_on_workers(
             if ended or arguments is None:
                 break
             free = idle.pop()
-            running[free.call.remote(*arguments)] = free, arguments
+            running[free.call.remote(*arguments)] = free, arguments  # type: ignore[assignment]
         if running:
             for reference in ray.wait(list(running), num_returns=1)[0]:
                 free, arguments = running.pop(reference)

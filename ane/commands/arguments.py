@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ane.system.terminal import printable
 
@@ -41,7 +42,7 @@ class CommandParser(argparse.ArgumentParser):
     ``args.parser`` is the parser of the command that was given.
     """
 
-    def __init__(self, *args, **options):
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **options)
         self.set_defaults(parser=self)
 
@@ -52,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
     def format_full_help(self) -> str:
         return super().format_help()
 
-    def parse_args(self, args=None, namespace=None):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but an unknown flag is an error of the command that it was given to."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -69,22 +70,22 @@ class CommandParser(argparse.ArgumentParser):
             known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {printable(message)}; see {self.prog} --help\n")
 
 
 def rare_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> argparse._ArgumentGroup:
     """Add a group of options that ``--help-all`` shows and ``--help`` does not."""
     group = parser.add_argument_group(title, description)
-    group.rare = True
+    group.rare = True  # type: ignore[attr-defined]
     return group
 
 
 class FullHelpAction(argparse.Action):
-    def __init__(self, option_strings, dest, help=None):
+    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
-    def __call__(self, parser, *_):
+    def __call__(self, parser: Any, *_: Any) -> None:
         parser._print_message(parser.format_full_help(), sys.stdout)
         parser.exit()
 

@@ -252,12 +252,12 @@ def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
             f"{sum(n.weights.bytes for n in everything.values()) / 1e6:.1f}",
         )
         console.print(table)
-    for names, reason in (
+    for omitted, reason in (
         (contents.surplus.unneeded, "because speech does not need it"),
         (contents.surplus.unknown, "although this version does not know what it is for"),
     ):
-        if names:
-            console.print(f"Left out, {reason}: {summarise_files(names)}")
+        if omitted:
+            console.print(f"Left out, {reason}: {summarise_files(omitted)}")
     if contents.surplus.unread:
         console.print(f"Not read, because the networks come from the other files: {', '.join(contents.surplus.unread)}")
     if not bundle.trained:

@@ -64,7 +64,8 @@ def placement(compute_plan: Any, function: str) -> Placement | None:
     functions = compute_plan.model_structure.program.functions
     if function not in functions:
         return None
-    found, groups = Placement(), {}
+    found = Placement()
+    groups: dict = {}
     for operation in _operations(functions[function].block):
         kind = operation.operator_name.rpartition(".")[2]  # ios18.conv → conv
         if kind == "const" or kind.startswith("constexpr_"):

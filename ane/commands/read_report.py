@@ -14,7 +14,7 @@ from ane.text import shorten
 
 if TYPE_CHECKING:
     from ane.books.document import Document
-    from ane.books.output import WrittenBook
+    from ane.books.job_facts import WrittenBook
     from ane.books.plan import BookPlan, CastReport
     from ane.books.store import JobStore, StoredChunk
 

@@ -380,7 +380,7 @@ def speak_lines(
     check_kept(args, [*lines], cast_of(request.cast))
     outputs = numbered_paths(args.output, [*lines])
     times = numbered_paths(args.times_file, [*lines]) or [None] * len(lines)
-    with closing(synthesizer.speeches_of([*lines.values()], request, context)) as spoken:
+    with closing(synthesizer.speeches_of([*lines.values()], request, context)) as spoken:  # type: ignore[type-var]
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
             write(path, line.audio, line.sample_rate, args.samples)
             yield line, [path, *write_beside(line, subtitles_of(args, path), times_file)]

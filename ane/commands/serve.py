@@ -133,7 +133,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     from ane.server.settings import Limits
 
     add = rare_group(parser, "limits", "Each is a maximum.").add_argument
-    for name, limit in Limits.__pydantic_fields__.items():
+    for name, limit in Limits.__pydantic_fields__.items():  # type: ignore[attr-defined]
         if limit.description:
             unit = limit.json_schema_extra["metavar"]
             shown = limit.default / MEBIBYTE if unit == "MB" else limit.default
@@ -183,7 +183,7 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
         raise UserError(f"other machines reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
     limits = {
         name: value * MEBIBYTE if limit.json_schema_extra == {"metavar": "MB"} else value
-        for name, limit in Limits.__pydantic_fields__.items()
+        for name, limit in Limits.__pydantic_fields__.items()  # type: ignore[attr-defined]
         if (value := getattr(args, name, None)) is not None
     }
     given = {field.name: getattr(args, field.name) for field in fields(ServerSettings) if hasattr(args, field.name)}

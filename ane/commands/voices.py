@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file
 
 if TYPE_CHECKING:  # numpy, torch and soundfile are imported in the handlers, so that --help is quick
-    from ane.voices import FoundVoice, Voice
+    from ane.voices import Clips, FoundVoice, Voice
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -50,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     removing.set_defaults(handler=remove_command)
 
 
-def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
+def _set_handler(parser: argparse.ArgumentParser, handler: Callable[[argparse.Namespace], int]) -> None:
     add_model_arguments(parser)
     parser.set_defaults(handler=handler)
 
@@ -197,7 +198,7 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
     )
 
 
-def _gather(name: str, clips: list[str]):
+def _gather(name: str, clips: list[str]) -> "Voice | Clips":
     """One voice from the arguments: the clips of all of them, or a single voice of latents."""
     from ane.voices import Clips, find_voice, open_voice
 

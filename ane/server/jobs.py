@@ -74,7 +74,7 @@ class Job:
             with self._turns.turn(lambda: self.priority):
                 self.last_run = time.monotonic()
                 self.check()
-                self._work(self)  # type: ignore[misc]
+                self._work(self)
         except BaseException as error:  # of any kind: the thread must go on for the others
             self._error = self._error or error
         self._work = None  # it refers to the job: without it its sound is freed at once

@@ -15,7 +15,7 @@ def lowered(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-SoundFormat = Annotated[Literal[SENT], BeforeValidator(lowered)]
+SoundFormat = Annotated[Literal[SENT], BeforeValidator(lowered)]  # type: ignore[valid-type]
 # English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
 EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
 FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"
@@ -48,7 +48,7 @@ def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
     for name, further in limits.items():
         declared = SpeechRequest.__pydantic_fields__[name]  # type: ignore[attr-defined]
         optional = declared.default is None
-        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]
+        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]  # type: ignore[valid-type]
         made[name] = (
             kind | None if optional else kind,
             Field(declared.default, description=declared.json_schema_extra["api"]),
@@ -76,7 +76,7 @@ SHARED = fields_of_request(
 )
 
 
-class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):  # type: ignore[misc]
+class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):
     """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
     ``unreadable``, ``word_times`` and ``cast``.
     """

@@ -137,4 +137,4 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
     answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}
     if "error" in answer:
         raise RefusedError(answer["error"], 400, "file")
-    return np.frombuffer(samples, np.float32), answer["rate"]
+    return np.frombuffer(samples, np.float32), answer["rate"]  # type: ignore[return-value]

@@ -164,7 +164,7 @@ class WyomingClient:
     async def read(self) -> Event | None:
         """The next event; None: the client has gone, or sent what is none."""
         try:
-            return await async_read_event(self.reader)  # type: ignore[arg-type]
+            return await async_read_event(self.reader)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 

@@ -115,7 +115,7 @@ class Decoding:
 
     def fail(self, error: UserError) -> None:
         """End all sequences with this error."""
-        self._error = error
+        self._error = error  # type: ignore[assignment]
 
     def _check(self) -> bool:
         """Raise what ended the prompt; False: nothing did."""
@@ -208,7 +208,7 @@ class Lanes:
         with self._lock:
             self._end(error or UserError("the lanes are closed"))
             if not self._stepping:
-                self.decoder = self.recorder = None  # type: ignore[assignment]
+                self.decoder = self.recorder = None
 
     def until(self, ready: Callable[[], bool], decoding: Decoding, report: Callable[[], None]) -> None:
         """Return when ``ready``; take the steps meanwhile, unless another thread does. Raises what ``ready`` raises."""
@@ -287,7 +287,7 @@ class Lanes:
             for decoding in [decoding for decoding in self.prompts if decoding.cancelled]:
                 self._remove(decoding)
             if self.ended is not None:
-                self.decoder = self.recorder = None  # type: ignore[assignment]
+                self.decoder = self.recorder = None
 
     def _next_prompt(self) -> Decoding | None:
         if self.ended is not None:
@@ -312,7 +312,7 @@ class Lanes:
         if decoding.first is None:
             decoding.prefix_index = self.free_prefixes.pop()
             hidden, logits = self._call(self.decoder.prefill, decoding.prompt.prefix(), decoding.prefix_index)
-            decoding.first = hidden, logits, self.recorder and self.recorder.recorded[0]
+            decoding.first = hidden, logits, self.recorder and self.recorder.recorded[0]  # type: ignore[assignment]
         index = decoding.waiting.popleft()
         sequence = decoding.sampled[index] = decoding.prompt.begin(index)
         column = sequence.take(*decoding.first)

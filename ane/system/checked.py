@@ -37,7 +37,7 @@ def checked(cls: type[T]) -> type[T]:
             raise UserError(message, message.partition(" ")[0]) from None
 
     made.__init__ = init  # type: ignore[method-assign]
-    return made
+    return made  # type: ignore[return-value]
 
 
 def first_wrong_field(error: ValidationError, cls: type) -> str:

@@ -23,7 +23,7 @@ class UserError(Exception):
     """
 
     def __new__(cls, message: str = "", parameter: str = "", *rest: Any, **named: Any) -> Self:
-        return super().__new__(InvalidValueError if parameter and cls is UserError else cls)  # type: ignore[arg-type]
+        return super().__new__(InvalidValueError if parameter and cls is UserError else cls)  # type: ignore[return-value]
 
     def __init__(self, message: str, parameter: str = ""):
         line = " ".join(message.split())

@@ -29,7 +29,7 @@ class Interruptions:
         deferrals: number of active ``uninterrupted`` blocks.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received: list[int] = []
         self.deferrals = 0
 

@@ -79,7 +79,8 @@ class JsonProcess:
         limit: float | None = None,
     ):
         self.name = command if isinstance(command, str) else " ".join(command[:3])
-        self.peak_bytes, started = None, time.perf_counter()
+        started = time.perf_counter()
+        self.peak_bytes: int | None = None
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (close() closes it)
         try:
             self._process = ChildProcess(

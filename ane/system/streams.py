@@ -31,7 +31,7 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             errors = "strict" if name == "stdin" else "backslashreplace"
             stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
-            stream.was_closed = True
+            stream.was_closed = True  # type: ignore[attr-defined]
             setattr(sys, name, stream)
 
 

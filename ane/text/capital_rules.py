@@ -163,7 +163,7 @@ def expand_numerals(match: re.Match) -> str:
         return words.upper() if heading[0].isupper() else words
     ruler = follows(match, RULER)
     if ruler and (is_first(match) if lone else not INITIAL.match(text, match.start())):
-        first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()  # type: ignore[union-attr]
+        first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()
         ordinal = f"the {number_words.ordinal(number_words.roman(first))}"
         return (ordinal.upper() if ruler[0].isupper() else ordinal) + cardinals(rest)
     if lone:

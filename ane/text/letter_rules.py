@@ -18,7 +18,7 @@ NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
 def letter_or_article(match: re.Match) -> str:
     """Keep the A of "Plan A failed", and write that of "A plan" as "a"."""
     text, end = match.string, match.end()
-    gap, word, more = NEXT.match(text, end).groups()  # type: ignore[union-attr]
+    gap, word, more = NEXT.match(text, end).groups()
     after = text[end + len(gap) + len(word) :][:1]
     if text.startswith(("...", " ...", "—"), end):
         letter = False

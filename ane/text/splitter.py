@@ -35,7 +35,7 @@ def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str
             f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
             "1 and at most maximum"
         )
-    chunks = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
+    chunks: list[str] = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
     return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
 
 

@@ -127,7 +127,7 @@ class Lexicon:
             start, end = found[first].start, found[index].end
             entry = next((entry for entry in node.get(None, ()) if entry.applies(text[start:end], previous)), None)
             if entry:
-                best = index + 1 - first, LexiconMatch(start, end, entry)
+                best = index + 1 - first, LexiconMatch(start, end, entry)  # type: ignore[assignment]
         return best
 
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def merge(parts: Iterable[tuple[str, Path]], destination: Path) -> None:
     (destination / MODEL_FOLDER / "model.mlmodel").write_bytes(merged.SerializeToString())
 
 
-def _append(merged, name: str, part) -> None:
+def _append(merged: Any, name: str, part: Any) -> None:
     """Add the function "main" of the message ``part``, and its description, to ``merged`` as ``name``."""
     if not merged.description.functions:
         merged.specificationVersion = part.specificationVersion
@@ -66,7 +66,7 @@ class WeightBlobs:
         self.offsets: dict[tuple, int] = {}  # content → offset of its record
         file.write(bytes(HEADER.itemsize))
 
-    def move(self, part, weights: Path) -> None:
+    def move(self, part: Any, weights: Path) -> None:
         """Copy the blobs of the file ``weights`` that the message refers to, and point the message to the copies."""
         data = np.memmap(weights, np.uint8, "r") if weights.is_file() else None
         moved: dict[int, int] = {}
@@ -91,11 +91,11 @@ class WeightBlobs:
             moved = np.array([record], METADATA)
             moved["offset"] = self.offsets[key] + METADATA.itemsize
             self.file.write(moved.tobytes())
-            self.file.write(content)
+            self.file.write(content)  # type: ignore[call-overload]
         return self.offsets[key]
 
 
-def blobs(model) -> Iterator:
+def blobs(model: Any) -> Iterator:
     """Every reference to the weight file in a program: constants are attributes or arguments of operations."""
     for function in model.mlProgram.functions.values():
         for block in function.block_specializations.values():

@@ -60,7 +60,7 @@ class CoreMLOptions:
         buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
-    precision: Literal[tuple(CORE_ML)] = "fp16"
+    precision: Literal[tuple(CORE_ML)] = "fp16"  # type: ignore[valid-type]
     lanes: tuple[Annotated[int, Field(ge=1)], ...] = (1, 16)
     caches: tuple[Literal["io", "state"], ...] = ("io", "state")
     buckets: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = field(default_factory=dict)

@@ -203,7 +203,8 @@ class WeightFile:
     """Moves tensors of graphs to ``folder``/weights.bin and makes the graphs refer to them."""
 
     def __init__(self, folder: Path):
-        self.folder, self.offsets = folder, {}
+        self.folder = folder
+        self.offsets: dict[str, int] = {}
         (folder / WEIGHTS_FILE).touch()
 
     def move(self, model: "onnx_ir.Model") -> None:

@@ -175,7 +175,7 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
     """Signal-to-noise ratio in dB, at most ``MAX_SNR``, of the mean of the arrays' noise-to-signal ratios."""
     noise = [10 ** (-snr_db(reference, output) / 10) for reference, output in zip(references, outputs, strict=True)]
-    return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))
+    return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))  # type: ignore[call-overload]
 
 
 def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

@@ -38,7 +38,7 @@ class UnverifiedBundle(Bundle):
     """A bundle whose packages may be damaged: opening it does not check the packages' files."""
 
     @property
-    def files(self) -> list[FileRecord]:
+    def files(self) -> dict[str, FileRecord]:
         return self.manifest.files
 
 

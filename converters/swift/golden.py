@@ -88,7 +88,8 @@ def golden_vectors(
     bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: Settings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The content of golden.json without its arrays, and the arrays."""
-    replays, arrays = [], {}
+    replays: list = []
+    arrays: dict = {}
     for index, (text, codes) in enumerate(SENTENCES.items()):
         replay, recorded = recorded_sentence(bundle, precision, voice, settings, text, codes)
         names = {name: f"replay{index}/{name}" for name in recorded}
@@ -132,9 +133,9 @@ def recorded_sentence(
         "seed": SEED,
         "maxCodes": sampling.max_codes,
         "codes": candidate.codes,
-        "calls": backend.runtime.calls,
+        "calls": backend.runtime.calls,  # type: ignore[attr-defined]
     }
-    return replay, backend.runtime.outputs | {"sound": sound}
+    return replay, backend.runtime.outputs | {"sound": sound}  # type: ignore[attr-defined]
 
 
 def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:

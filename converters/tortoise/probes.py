@@ -15,7 +15,8 @@ from converters.functions import Probe
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Hidden states and logits of texts that nearly fill the bucket, and of a step, which reads the keys of one."""
-    decoder, outputs = backend.decoder(1, 1), []
+    decoder = backend.decoder(1, 1)
+    outputs: list[np.ndarray] = []
     codes = Embeddings(**backend.embeddings()).code
     for missing in (5, 3, 2, 9):
         outputs += decoder.prefill(prefix(backend, model, bucket["columns"] - missing, rng))

@@ -19,7 +19,8 @@ def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """What a short prefix computes with two memories in turn."""
-    decoder, outputs = backend.decoder(1, 1), []
+    decoder = backend.decoder(1, 1)
+    outputs: list[np.ndarray] = []
     for _ in range(2):
         decoder.set_memory(window_states(model, rng))
         outputs += decoder.prefill(random_columns(backend, rng, 1, PREFIX)[0])
@@ -28,7 +29,8 @@ def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.r
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the keys of one."""
-    decoder, outputs = backend.decoder(1, 1), []
+    decoder = backend.decoder(1, 1)
+    outputs: list[np.ndarray] = []
     decoder.set_memory(window_states(model, rng))
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
@@ -42,7 +44,8 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
     """Lanes of up to two windows that advance, one of which restarts, then several positions at once on one lane."""
     lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
     windows = min(lanes, bucket.get("windows", 2))
-    decoder, outputs = backend.decoder(lanes, 6, windows, PREFIX), []
+    decoder = backend.decoder(lanes, 6, windows, PREFIX)
+    outputs: list[np.ndarray] = []
     for window in range(windows):
         decoder.set_memory(window_states(model, rng), window)
         outputs += decoder.prefill(random_columns(backend, rng, 1, PREFIX)[0], window)

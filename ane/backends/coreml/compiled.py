@@ -229,7 +229,7 @@ def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
 def write_tried(compiled: Path, found: Mapping[str, str]) -> None:
     """Remember the first load of a function, as ``read_tried`` returns it; a cache that cannot be written is left."""
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
-        write_json(temporary, read_tried(compiled) | found)
+        write_json(temporary, {**read_tried(compiled), **found})
 
 
 def file_about(package: Path, machine: MacMachine, what: str) -> Path:
@@ -269,7 +269,7 @@ def package_hash(package: Path) -> str:
 
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder, without what another process deletes meanwhile."""
-    folders = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
+    folders: Iterable = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
     size = 0
     for folder, _, names in folders:
         for name in names:

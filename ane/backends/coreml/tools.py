@@ -73,7 +73,7 @@ class CoreMLTools:
     ``compile`` and ``open`` raise RuntimeError when Core ML fails.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         if sys.platform != "darwin":
             raise UserError(
                 "Core ML runs on macOS only; backend=mil interprets the same packages here, backend=torch is faster"
@@ -85,7 +85,7 @@ class CoreMLTools:
                 "update it, or use backend=torch"
             )
         advice = crash_advice(version)
-        self.gpu_crashes = advice is not None
+        self.gpu_crashes: bool = advice is not None
         if advice:
             LOGGER.info("Core ML of macOS %s is reported to end processes %s", version, advice)
 

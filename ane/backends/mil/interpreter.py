@@ -40,7 +40,7 @@ class Arithmetic:
     narrow_norms: bool = False
     flush: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.narrow_norms or self.flush) and not self.fp16:
             raise ValueError("narrow_norms and flush need fp16")
 
@@ -212,7 +212,7 @@ class Interpreter:
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
         ranges = self.function.ranges
-        absent = {
+        absent: dict[str, np.ndarray] = {
             name: np.full(ranges[name].shape, ranges[name].default, DTYPES[type.dtype])
             for name, type in self.function.inputs.items()
             if name not in inputs and name in ranges and ranges[name].default is not None

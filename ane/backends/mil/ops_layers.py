@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -285,7 +286,7 @@ def upsample_bilinear(
     return _resized(x, scale_factor_height, scale_factor_width, mode="bilinear", align_corners=align_corners)
 
 
-def _resized(x: Tensor, height: float, width: float, **how) -> Tensor:
+def _resized(x: Tensor, height: float, width: float, **how: Any) -> Tensor:
     size = (math.floor(x.shape[-2] * height), math.floor(x.shape[-1] * width))
     image = x.reshape(1, -1, *x.shape[-2:])
     return F.interpolate(image, size, **how).reshape(*x.shape[:-2], *size)

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -207,7 +208,7 @@ class Package:
             raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)} of {start + size} or more")
         return data[start : start + size]
 
-    def _function(self, name: str, message) -> ProgramFunction:
+    def _function(self, name: str, message: Any) -> ProgramFunction:
         block = message.block_specializations[message.opset]
         inputs = {
             item.name: _tensor_type(item.type)
@@ -232,7 +233,7 @@ class Package:
         }
         return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
-    def _ops(self, operations, constants: dict[str, Constant]) -> list[ProgramOp]:
+    def _ops(self, operations: Any, constants: dict[str, Constant]) -> list[ProgramOp]:
         """The ops of a block. Its constants are added to ``constants``: their names are unique in a function."""
         ops: list[ProgramOp] = []
         for operation in operations:
@@ -263,10 +264,10 @@ class Package:
                 )
         return ops
 
-    def _binding(self, binding) -> str | Constant:
+    def _binding(self, binding: Any) -> str | Constant:
         return binding.name if binding.WhichOneof("binding") == "name" else self._constant(binding.value)
 
-    def _constant(self, value) -> Constant:
+    def _constant(self, value: Any) -> Constant:
         type = _tensor_type(value.type)
         if value.WhichOneof("value") == "blobFileValue":
             blob = Blob(type, value.blobFileValue.fileName.rpartition("/")[2], value.blobFileValue.offset)
@@ -281,7 +282,7 @@ class Package:
             return Immediate(type, values)
         return Immediate(type, values[0] if type.dtype == "string" else tuple(values))
 
-    def _expressions(self, operation, constants: dict[str, Constant]) -> dict[str, Expression]:
+    def _expressions(self, operation: Any, constants: dict[str, Constant]) -> dict[str, Expression]:
         """The outputs of a constexpr op. iOS 16 stores its arguments as attributes, iOS 18 as inputs."""
         arguments = {key: self._constant(value) for key, value in operation.attributes.items() if key != "name"}
         for key, argument in operation.inputs.items():
@@ -312,7 +313,7 @@ def _model_file(path: Path) -> Path:
     return model
 
 
-def _tensor_type(message) -> TensorType:
+def _tensor_type(message: Any) -> TensorType:
     tensor = message.tensorType
     name = tensor.DESCRIPTOR.fields_by_name["dataType"].enum_type.values_by_number[tensor.dataType].name
     shape = tuple(
@@ -322,7 +323,7 @@ def _tensor_type(message) -> TensorType:
     return TensorType(shape, DTYPE_NAMES.get(name, name.lower()))
 
 
-def _input_range(message) -> InputRange:
+def _input_range(message: Any) -> InputRange:
     array = message.multiArrayType
     default = array.WhichOneof("defaultOptionalValue")
     number = getattr(array, default) if default else 0.0 if message.isOptional else None

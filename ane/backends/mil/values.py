@@ -218,7 +218,7 @@ def lut_to_dense(
     if vector == 1:
         return dense[..., 0]
     axis = int(vector_axis) % indices.ndim
-    shape = [size * vector if i == axis else size for i, size in enumerate(indices.shape)]
+    shape = [size * vector if i == axis else size for i, size in enumerate(indices.shape)]  # type: ignore[assignment]
     return np.moveaxis(dense, -1, axis + 1).reshape(shape)
 
 

@@ -175,7 +175,7 @@ class PackagedDecoder(Decoder):
         """Compute a prefix in one call and keep its keys and values: hidden (D,), logits (V,) of its last position."""
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)
-        mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
+        mask: np.ndarray = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
         outputs = function(caches=prefix.memory, x=x, mask=mask)
         prefix.keys, prefix.values = (np.array(outputs[name][..., :P]) for name in ("new_keys", "new_values"))
         if self.release_prefill and len(self.stored) == self.prefixes:

@@ -46,7 +46,7 @@ def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> 
     Normalising a column of zeros (an idle lane's) would divide by zero, and the NaN would reach other lanes through the
     pool. Such columns and the padding are therefore filled with a ramp.
     """
-    x = np.empty((1, columns.shape[1], 1, count), dtype)
+    x: np.ndarray = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
     nonzero = np.flatnonzero(columns.any(axis=1))
     x[0, :, 0, nonzero] = columns[nonzero] * scale
@@ -240,7 +240,7 @@ class CacheArrays:
     """A decoder's own keys and values (layers, heads, width, N), by the names under which functions take them."""
 
     def __init__(self, settings: PoolSettings, *names: str):
-        self.arrays = {name: np.zeros((*settings.geometry, 0), settings.dtype) for name in names}
+        self.arrays: dict[str, np.ndarray] = {name: np.zeros((*settings.geometry, 0), settings.dtype) for name in names}
 
     def resized(self, length: int) -> dict[str, np.ndarray]:
         """The arrays, with this length from now on; what fits into it stays."""

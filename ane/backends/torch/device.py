@@ -202,8 +202,9 @@ class ConvolutionPrecision:
     setting of each operator (``torch.backends.cudnn.conv.fp32_precision``, since torch 2.9).
     """
 
-    def __init__(self):
-        self._lock, self._calls, self._before = threading.Lock(), 0, None
+    def __init__(self) -> None:
+        self._lock, self._calls = threading.Lock(), 0
+        self._before: str | bool | None = None
 
     @contextmanager
     def full(self) -> Iterator[None]:

@@ -212,7 +212,7 @@ class StaticStep:
     prefix_length: Tensor
     prefix_capacity: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         device = self.lengths.device
         prefix_lengths = self.prefix_length[self.prefix_indices]
         masked = torch.cat(

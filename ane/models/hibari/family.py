@@ -72,7 +72,7 @@ class HibariFamily(ModelFamily):
         content = read_regular(path, MAX_GRAPH)
         return all(key in content for key in (b"pn.dur.0.weight", b"m.dec_in.weight"))
 
-    def import_checkpoints(self, path: Path) -> "Contents":  # type: ignore[override]
+    def import_checkpoints(self, path: Path) -> "Contents":
         try:
             from ane.models.hibari.published import import_published
         except ModuleNotFoundError as error:
@@ -80,7 +80,7 @@ class HibariFamily(ModelFamily):
 
         return import_published(path)
 
-    def source_files(self, path: Path) -> dict[str, Path]:  # type: ignore[override]
+    def source_files(self, path: Path) -> dict[str, Path]:
         return {path.name: path}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> "Snapshot":

@@ -16,7 +16,8 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import CodeSampler, Sampling, distribution
+from ane.models.tortoise.sampling import CodeSampler, distribution
+from ane.models.tortoise.settings import Sampling
 from ane.speech.lanes import Extend, Lanes
 from ane.speech.turns import Turns
 from ane.system.errors import UserError

@@ -192,7 +192,7 @@ class Rendering:
                 [candidate.latents for _, best in made for candidate in best],
                 chunks[0][0].voice.diffusion,
                 self.settings.diffusion,
-                [self.randomness.diffusion(chunk.index, rank) for chunk, rank in chunks],
+                [self.randomness.diffusion(chunk.index, rank) for chunk, rank in chunks],  # type: ignore[attr-defined]
                 lambda done, total: self._report("diffuse", done),
                 self._prediction,
             )

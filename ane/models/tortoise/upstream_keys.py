@@ -220,7 +220,7 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
     fixed = FIXED.get(file, {})
     ignored = TRAINING_ONLY.get(file, set())
     for name, value in entry.items():
-        if name in fixed:
+        if name in fixed:  # type: ignore[operator]
             if value != fixed[name]:
                 raise UserError(f"{where}: {file}: {name}={value!r} is not supported, only {fixed[name]!r}")
         elif name in official:

@@ -156,7 +156,7 @@ def interpolate_latents(latents: np.ndarray) -> np.ndarray:
 class LatentInterpolation:
     """``interpolate_latents`` for latents that arrive incrementally: the same numbers, as soon as they are final."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._stages = [LinearInterpolation(scale) for scale in SCALES]
 
     def feed(self, latents: np.ndarray | None, ended: bool = False) -> np.ndarray:

@@ -170,7 +170,7 @@ def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.n
     pitch = np.empty((count, HOP), np.float32)
     pitch[:, :half] = near[1:-1] + (near[1:-1] - near[:-2]) * LATER[:half]
     pitch[:, half:] = near[1:-1] + (near[2:] - near[1:-1]) * LATER[half:]
-    pitch = pitch.reshape(-1)
+    pitch = pitch.reshape(-1)  # type: ignore[assignment]
     silent = pitch <= VOICED
     np.maximum(pitch, np.float32(VOICED), out=pitch)
     sums = np.cumsum(pitch, dtype=np.float64)

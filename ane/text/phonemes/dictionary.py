@@ -224,7 +224,7 @@ class Dictionary:
         letters = [self.gold(letter.upper()) for letter in word if letter.isalpha()]
         if not letters or None in letters:
             return None
-        return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))  # type: ignore[arg-type, union-attr]
+        return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))
 
     def plural(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """A word with -s, -es, -ies or 's, from the word without it."""
