@@ -18,7 +18,7 @@ from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
 from ane.bundles.packages import PUBLISHED
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import NotFoundError, UserError
 from ane.system.machine import macos_at_least, macos_version, memory_bytes, usable_cores
 
@@ -94,7 +94,7 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
     return kind, device
 
 
-@checked
+@validated
 class EngineOptions(TensorRTOptions):
     """How an engine runs. ``cache`` and ``compute_units`` are for Core ML packages, the options of ``TensorRTOptions``
     for onnx:tensorrt.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ane.backends.base import Backend, ForwardingBackend
 from ane.backends.decoding import Decoder
-from ane.system.checked import checked, read_record
+from ane.system.checked import read_record, validated
 from ane.system.errors import UserError
 from ane.system.files import read_json, write_json
 from ane.system.machine import processor_name, system_version
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ane.bundles import Bundle
 
 
-@checked
+@validated
 class EngineChoice:
     """A backend by its name, where Core ML runs (``None``: where the bundle states), and the threads of the CPU."""
 
@@ -32,7 +32,7 @@ class EngineChoice:
         return ", ".join(filter(None, (self.backend, self.compute_units, threads)))
 
 
-@checked
+@validated
 class MeasuredEngines:
     """The fastest engines of a bundle, as `ane bench` wrote them down.
 

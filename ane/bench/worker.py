@@ -127,7 +127,7 @@ class TimedRequest:
         return {
             "settings": self.settings(model),
             **({"voice": voice} if model.takes_voices else {}),
-            **({"seed": self.seed} if model.is_random else {}),
+            **({"seed": self.seed} if model.uses_seed else {}),
         }
 
 

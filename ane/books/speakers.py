@@ -73,7 +73,7 @@ class BookSpeaker:
     def __init__(self, synthesizer: "Speaker", request: SpeechRequest, checked: bool = False):
         settings, speed, cast = request.settings, request.speed, cast_of(request.cast, request.quote_voice)
         self.synthesizer, self.lexicon = synthesizer, request.lexicon
-        model, self.sample_rate, self.seeded = synthesizer.model, synthesizer.sample_rate, synthesizer.model.is_random
+        model, self.sample_rate, self.seeded = synthesizer.model, synthesizer.sample_rate, synthesizer.model.uses_seed
         self.lengths: tuple[int, int] | None = getattr(settings, "split", LENGTHS)
         changes = {"split": (self.lengths[1], self.lengths[1])} if self.lengths and hasattr(settings, "split") else {}
         self.aligned = (

@@ -1,8 +1,8 @@
-"""A model on disk: configs, weights, tokenizer and mel norms in a bundle.
+"""Open a model on disk: its configs, weights, tokenizer and mel norms, stored as a bundle.
 
-Read in this order: ``bundle`` (the only model on disk), ``family`` (what a kind of model declares), ``opening`` (names
-and paths), ``manifest``, ``packages``, ``hashes`` and ``weights``; then ``contents`` and ``writing``; then ``entries``,
-``surplus`` and ``hub`` for official checkpoints.
+Read in this order: ``bundle`` (the only form of a model on disk), ``family`` (the declarations of a kind of model),
+``opening`` (names and paths), ``manifest``, ``packages``, ``hashes`` and ``weights``. Then read ``contents`` and
+``writing``. For official checkpoints, read ``torch_checkpoint``, ``surplus`` and ``hub``.
 """
 
 from ane.bundles.bundle import Bundle

@@ -1,11 +1,13 @@
-"""A bundle: one model in one directory that can be copied, checked and loaded lazily. Nothing else is a model on disk.
+"""Open a bundle: one model in one directory that can be copied, checked and loaded lazily.
+
+Every model on disk is a bundle. It has these files:
 
 bundle.json                    its content (manifest.py)
-weights/<network>.safetensors  the network's state dict, weight norm folded in; int8 with a scale beside each tensor
-tokenizer.json                 Hugging Face tokenizers, where the family has one
-mel_norms.safetensors          mel_norms (80,) float32, where the family has them
-voices/<name>.safetensors      voices that come with it
-config.json, *.onnx, *.npz     of families whose model is one ONNX graph
+weights/<network>.safetensors  the network's state dict, weight norm folded in (an int8 tensor has a scale next to it)
+tokenizer.json                 Hugging Face tokenizers, if the family has a tokenizer
+mel_norms.safetensors          mel_norms (80,) float32, if the family has mel norms
+voices/<name>.safetensors      voices that come with the model
+config.json, *.onnx, *.npz     files of families whose model is one ONNX graph
 packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
 packages/<name>.onnx/          ONNX packages of the networks (packages.py)
 """
@@ -36,22 +38,23 @@ if TYPE_CHECKING:  # torch takes a second to import, and every command's --help 
 class Bundle:
     """A bundle on disk. Opening it reads bundle.json and looks at the size of every file.
 
-    A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``); tensors are
+    A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``). Tensors are
     memory-mapped.
 
     Attributes:
-        path: Its directory.
-        name: What messages call it.
-        networks: Names (of ``family.networks``) of the networks it has.
-        precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
-        trained: False when the weights are random numbers.
-        default_voice: The voice to speak with when none is named; of a model of one voice, the name of that voice.
-        settings: Synthesis settings that replace upstream's for this model; see ``Settings.of``.
-        clones: Whether clips of any speaker give that speaker's voice; False for a model trained on few speakers.
-        packages, onnx_packages: Its packages for Core ML and for ONNX Runtime.
+        path: Directory of the bundle.
+        name: Name of the bundle in messages.
+        networks: Names (from ``family.networks``) of the networks in the bundle.
+        precision: Type in which the parameters are stored: "fp32", "fp16" or "bf16".
+        trained: Whether the weights were trained. ``False`` means that they are random numbers.
+        default_voice: Voice that speaks if a request names none. If the model has one voice, the name of that voice.
+        settings: Synthesis settings that replace upstream's for this model (see ``Settings.of``).
+        clones: Whether the model can take any speaker's voice from clips. ``False`` for a model trained on few
+            speakers.
+        packages, onnx_packages: Packages for Core ML and for ONNX Runtime.
 
     Raises:
-        UserError: no bundle there, bundle.json damaged or too new, a file missing or truncated.
+        UserError: There is no bundle, bundle.json is damaged or too new, or a file is missing or truncated.
     """
 
     def __init__(self, path: Path | str):
@@ -76,9 +79,9 @@ class Bundle:
 
     @property
     def identity(self) -> str:
-        """Hexadecimal digest that changes when weights or configs do; a key for caches."""
+        """Hexadecimal digest that changes when weights or configs do, as a key for caches."""
         manifest = self.manifest
-        if manifest.files:  # jobs of earlier versions have their sounds under this key
+        if manifest.files:  # the key of sounds in jobs of earlier versions
             return identity_of([(file.file, *size_and_time(self.path / file.file)) for file in manifest.files.values()])
         parts = [
             [
@@ -105,8 +108,10 @@ class Bundle:
 
     @property
     def voices(self) -> Path | None:
-        """The directory of its voices, each checked, or None when it has none. Raises UserError: a voice is missing or
-        damaged, or bundle.json does not list one that is there.
+        """Directory of the voices, all checked, or ``None`` if the bundle has no voices.
+
+        Raises UserError if a voice is missing or damaged, or if the directory has a voice that bundle.json does not
+        list.
         """
         if not self.manifest.voices:
             return None
@@ -115,21 +120,21 @@ class Bundle:
         named = {self.path / voice.file for voice in self.manifest.voices.values()}
         for entry in sorted(directory.glob("[!.]*")):
             if entry not in named:
-                raise UserError(
-                    f"{entry} is not in bundle.json: remove it; add a voice of your own with `ane voices add`"
-                )
+                raise UserError(f"{entry} is not in bundle.json: remove it, or add your voice with `ane voices add`")
         return directory
 
     def config(self, network: str) -> Any:
-        """The config dataclass of a network. Raises UserError when the model lacks the network."""
+        """Return the config dataclass of a network. Raises UserError if the model lacks the network."""
         self.require(network)
         return self.manifest.networks[network].config
 
     def tensors(self, network: str) -> "dict[str, torch.Tensor]":
-        """Exactly the network's state dict, on the CPU, memory-mapped where the file allows it: do not write to it.
+        """Return exactly the network's state dict, on the CPU.
+
+        The tensors are memory-mapped if the file allows it: do not write to them.
 
         Raises:
-            UserError: the model lacks the network, or its file is damaged or does not fit the config.
+            UserError: The model lacks the network, or its file is damaged or does not fit the config.
         """
         from ane.bundles.weights import check_layout, expanded  # imports torch
 
@@ -143,24 +148,27 @@ class Bundle:
                 return expanded({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
             raise UserError(
-                f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
+                f"{path} cannot be read as safetensors ({error}), so it is truncated or damaged: "
                 "import or copy the bundle again"
             ) from error
 
     def file(self, role: str) -> Path:
-        """One of the further files that its family declares, checked. Raises UserError: it is missing or damaged."""
+        """Return the path of one of the further files that the family declares, after checking the file.
+
+        Raises UserError if it is missing or damaged.
+        """
         check_hash(self.path, self.manifest.files[role])
         return self.path / self.manifest.files[role].file
 
     @property
     def decoder_md5(self) -> str:
-        """MD5 of the official file of the decoder, by which forks name latents; "" if it is not known."""
-        stated = self.manifest.source.get("decoder_md5")
-        return stated if isinstance(stated, str) else ""
+        """MD5 of the decoder's official file, by which forks name latents, or "" if it is unknown."""
+        md5 = self.manifest.source.get("decoder_md5")
+        return md5 if isinstance(md5, str) else ""
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError when its family has none."""
+        """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError if the family has no tokenizer."""
         if self.manifest.tokenizer is None:
             raise self.lacks("tokenizer")
         check_hash(self.path, self.manifest.tokenizer)
@@ -168,8 +176,9 @@ class Bundle:
 
     @property
     def mel_norms(self) -> np.ndarray:
-        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
-        Raises UserError when its family has none.
+        """Divisors of the decoder's log-mel conditioning for each band, (80,) float32 (upstream data/mel_norms.pth).
+
+        Raises UserError if the family has no mel norms.
         """
         if self.manifest.mel_norms is None:
             raise self.lacks("mel norms")
@@ -179,14 +188,14 @@ class Bundle:
             with safe_open(path, framework="np") as file:
                 norms = file.get_tensor("mel_norms")
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} has no mel_norms ({error}); import or copy the bundle again") from error
+            raise UserError(f"{path} has no mel_norms ({error}): import or copy the bundle again") from error
         if norms.shape != (80,) or norms.dtype != np.float32:
             raise UserError(f"{path}: mel_norms must be 80 values of float32, not {norms.dtype} {norms.shape}")
         return norms
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
+        """Widths of a voice's two latents: the decoder's D, and the diffusion decoder's C = 2 × its channels."""
         widths = [
             network.voice_width(self.config(name))
             for name, network in self.family.networks.items()
@@ -198,7 +207,7 @@ class Bundle:
 
     @property
     def has_latents(self) -> bool:
-        """Whether its voices are pairs of latents, which it can make of clips."""
+        """Whether a voice is a pair of latents, which the model can compute from clips."""
         return any(network.voice_width for network in self.family.networks.values())
 
     @property
@@ -212,33 +221,37 @@ class Bundle:
         return self.has_latents or bool(self.voice_names)
 
     def is_only_voice(self, name: Any) -> bool:
-        """Whether this is the name of the voice of a model that has no other, so that a request may give it or not."""
+        """Return whether the model has only one voice, and this is its name.
+
+        A request to such a model may give the name or leave it out.
+        """
         return not self.takes_voices and bool(name) and isinstance(name, str) and name == self.default_voice
 
     @property
     def presets(self) -> Sequence[str]:
-        """Names of settings that a request may choose."""
+        """Names of the presets that a request may choose."""
         return self.family.settings.presets if self.family.settings else ()
 
     @property
-    def is_random(self) -> bool:
+    def uses_seed(self) -> bool:
         """Whether another seed gives another sound."""
         return any(self.family.networks[name].random for name in self.networks)
 
     def lacks(self, part: str) -> UserError:
-        """The error for a part that its family does not have."""
+        """Return the error for a part that the family does not have."""
         return UserError(f"{self.name} is a {self.family.title} model, which has no {part}")
 
     def lacks_packages(self, format: str, otherwise: str = "") -> UserError:
-        """The error for a model without packages of a format of ``packages.NAMES``.
+        """Return the error for a model without packages in a format of ``packages.NAMES``.
 
         Args:
-            otherwise: Says what to do instead of making some.
+            format: Name of the format.
+            otherwise: Advice for a user who does not want to make packages.
         """
         if not self.networks:
             return UserError(
-                f"{self.name} is a {self.family.title} model, and `ane convert` makes no {NAMES[format]} "
-                "packages of it" + (f": {otherwise}" if otherwise else "")
+                f"{self.name} is a {self.family.title} model, for which `ane convert` makes no {NAMES[format]} "
+                "packages" + (f": {otherwise}" if otherwise else "")
             )
         return UserError(
             f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {self.path} --to "
@@ -246,19 +259,19 @@ class Bundle:
         )
 
     def require(self, network: str) -> None:
-        """Raise UserError, naming upstream's file, when the model lacks ``network``."""
+        """Raise UserError if the model lacks ``network``. The message names upstream's file."""
         if network not in self.family.networks:
             raise self.lacks(f"{network} network")
         if network not in self.networks:
             file = self.family.networks[network].file
             raise UserError(
-                f"{self.name} has no {network} network: {file} was not among its checkpoints; "
+                f"{self.name} has no {network} network, because {file} was not among its checkpoints: "
                 "add that file and import again"
             )
 
     def contents(self) -> Contents:
-        """The parts of the bundle without its packages, to write them again."""
-        manifest, has = self.manifest, self.family.data
+        """Return the parts of the bundle without its packages, to write them again."""
+        manifest, data = self.manifest, self.family.data
         return Contents(
             manifest.family,
             self.path,
@@ -267,8 +280,8 @@ class Bundle:
             self.tensors,
             self.precision,
             self.trained,
-            self.tokenizer if "tokenizer" in has else None,
-            self.mel_norms if "mel_norms" in has else None,
+            self.tokenizer if "tokenizer" in data else None,
+            self.mel_norms if "mel_norms" in data else None,
             {path.stem: path for path in sorted(self.voices.glob("*.safetensors"))} if self.voices else {},
             {role: (record.file, self.file(role)) for role, record in manifest.files.items()},
             self.default_voice,
@@ -280,7 +293,7 @@ class Bundle:
         )
 
     def verify(self) -> None:
-        """Read every file and compare it with bundle.json. Raises UserError for the first that differs."""
+        """Read every file and compare it with bundle.json. Raises UserError for the first file that differs."""
         for file in self.files:
             check_hash(self.path, file, recompute=True)
         for network in self.networks:

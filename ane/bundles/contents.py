@@ -1,4 +1,4 @@
-"""A model before it is a bundle: what an importer returns and ``ane.bundles.writing.write_bundle`` writes."""
+"""Describe a model before it is a bundle: importers return it, and ``ane.bundles.writing.write_bundle`` writes it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,28 +16,28 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 @dataclass(frozen=True)
 class Contents:
-    """The parts of a model, all checked, except that weights are read when they are asked for.
+    """The parts of a model. All are checked, except the weights, which are read only when they are needed.
 
     Attributes:
-        family: Name of its family.
-        path: Where it comes from, for messages. A bundle that would replace this folder is refused.
-        name: Its name in messages; "": that of the bundle's folder.
-        configs: The config dataclass of each network.
-        tensors: Returns the state dict of a network, on the CPU. The writer holds one network at a time, so that its
-            peak memory is about that of the largest network.
+        family: Name of the model's family.
+        path: Where the model comes from, for messages. A bundle that would replace this folder is rejected.
+        name: Name of the model in messages. "" means the name of the bundle's folder.
+        configs: Config dataclass of each network.
+        tensors: Function that returns a network's state dict, on the CPU. The writer holds one network at once, so that
+            its peak memory is about the size of the largest network.
         precision: Type in which the parameters are stored: "fp32", "fp16" or "bf16".
-        trained: Whether the weights are other than random numbers.
-        tokenizer: JSON of Hugging Face ``tokenizers``, where the family has one.
-        mel_norms: (80,) float32, where the family has them.
-        voices: The file of each voice by name.
+        trained: Whether the weights were trained. ``False`` means that they are random numbers.
+        tokenizer: JSON of Hugging Face ``tokenizers``, if the family has a tokenizer.
+        mel_norms: Mel norms, (80,) float32, if the family has them.
+        voices: File of each voice, by the voice's name.
         files: Name and content of the further files that the family declares (``ModelFamily.files``), by role.
-        default_voice, settings, clones: See ``ane.bundles.Bundle``.
-        licence, description: What the bundle says of itself.
+        default_voice, settings, clones: As in ``ane.bundles.Bundle``.
+        licence, description: Texts that the bundle records about itself.
         source: Where the weights came from.
-        surplus: The entries of checkpoints that are left out.
-        notes: Sentences for whoever imports it.
-        packages: Writes the model's own packages into the folder of a bundle, and returns them. If one has the file
-            NETWORK.safetensors, the bundle reads the weights of that network there.
+        surplus: Checkpoint entries that are left out.
+        notes: Sentences for the user who imports the model.
+        packages: Function that writes the model's own packages into a bundle's folder and returns them. If one has the
+            file NETWORK.safetensors, the bundle reads that network's weights there.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""SHA-256 of files, compared with recorded ones; results are cached by size and times."""
+"""Compare the SHA-256 of files with recorded ones, and cache the results by size and times."""
 
 import contextlib
 import hashlib
@@ -14,20 +14,20 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing, write_json
 
-DAMAGED = ": the file is damaged; import or copy the bundle again"  # the end of errors
+DAMAGED = ": the file is damaged, so import or copy the bundle again"  # the end of error messages
 
 
 def _inside(file: str) -> str:
-    """``file`` if it names a file below the bundle. Raises ValueError."""
+    """Return ``file`` if it names a file below the bundle. Raises ValueError otherwise."""
     parts = PurePosixPath(file)
     if parts.is_absolute() or ".." in parts.parts or "\\" in file or "\0" in file:
-        raise ValueError(f"{file!r} is outside the bundle: refused")
+        raise ValueError(f"{file!r} is outside the bundle")
     return file
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of a bundle as bundle.json states it: path inside the bundle (with slashes), SHA-256 in hex, size."""
+    """A file's record in bundle.json: its path inside the bundle (with slashes), SHA-256 in hex, and size in bytes."""
 
     file: Annotated[str, AfterValidator(_inside)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -35,7 +35,7 @@ class FileRecord:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex. Raises UserError when it cannot be read."""
+    """Return the SHA-256 of a file's bytes, in hex. Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -44,25 +44,27 @@ def sha256_of(path: Path) -> str:
 
 
 def size_and_time(file: Path) -> tuple[int, int]:
-    """What changes with a file's data, which is not read: its bytes, and when it was written, in nanoseconds."""
+    """Return a file's size in bytes and its modification time in nanoseconds, which change when its data changes."""
     stat = file.stat()
     return stat.st_size, stat.st_mtime_ns
 
 
 def identity_of(facts: Any) -> str:
-    """A SHA-256 in hex that changes with the facts. What is stored by it, such as the sounds of a job, is found as long
-    as their text (``repr``) is the same.
+    """Return a SHA-256 in hex that changes with the facts.
+
+    The sounds of a job, for example, are stored under such a key, so they are found as long as the text of the facts
+    (``repr``) is the same.
     """
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def record(directory: Path, file: str) -> FileRecord:
-    """The record of ``directory/file`` as it is now."""
+    """Return the record of ``directory/file`` as it is now."""
     return FileRecord(file, sha256_of(directory / file), (directory / file).stat().st_size)
 
 
 def check_size(directory: Path, expected: FileRecord) -> None:
-    """Raise UserError unless the file is there and as long as recorded."""
+    """Raise UserError unless the file exists and has the recorded size."""
     path = directory / expected.file
     try:
         size = path.stat().st_size
@@ -72,23 +74,23 @@ def check_size(directory: Path, expected: FileRecord) -> None:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if size != expected.bytes:
         raise UserError(
-            f"{path} has {size} bytes, bundle.json states {expected.bytes}: the file is truncated or was "
-            "replaced; import or copy the bundle again"
+            f"{path} has {size} bytes, bundle.json records {expected.bytes}: the file is truncated or was "
+            "replaced, so import or copy the bundle again"
         )
 
 
 def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
     """Raise UserError unless the file's bytes are the recorded ones.
 
-    A file that matched is not read again while its size and times are unchanged; ``recompute`` reads it in any case.
+    A file that matched is not read again while its size and times are unchanged. ``recompute`` reads it in any case.
     """
     check_size(directory, expected)
     path = directory / expected.file
     actual = remembered_hash(path, [path], lambda: sha256_of(path), recompute)
     if actual != expected.sha256:
         raise UserError(
-            f"{path} has SHA-256 {actual[:12]}…, bundle.json states {expected.sha256[:12]}…: the file was "
-            "damaged or replaced; import or copy the bundle again"
+            f"{path} has SHA-256 {actual[:12]}…, bundle.json records {expected.sha256[:12]}…: the file was "
+            "damaged or replaced, so import or copy the bundle again"
         )
 
 
@@ -98,7 +100,7 @@ def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
 
 
 def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str], recompute: bool = False) -> str:
-    """What ``compute`` returns of ``path``, kept in the cache while size and times of these ``files`` stay."""
+    """Return ``compute()`` for ``path``, cached as long as the size and times of these ``files`` do not change."""
     stats = {
         file.relative_to(path).as_posix(): [(stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         for file in files
@@ -109,6 +111,9 @@ def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str
         if not recompute and cached["files"] == stats and isinstance(cached["content"], str):
             return cached["content"]
     content = compute()
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:  # without a cache it is computed each time
+    with (
+        contextlib.suppress(UserError),
+        replacing(stamp) as temporary,
+    ):  # if the cache cannot be written, it is computed each time
         write_json(temporary, {"content": content, "files": stats})
     return content

@@ -1,6 +1,7 @@
-"""Official checkpoints from the Hugging Face hub, compared with every hash that is known for them.
+"""Download official checkpoints from the Hugging Face hub, and compare them with every hash that is known for them.
 
-huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported, so it is imported when it is used.
+huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported, so this module imports it only when
+it is used.
 """
 
 import json
@@ -14,29 +15,36 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-FOLDERS = ("", ".models/", "models/")  # of a repository that may hold the checkpoints; .models/ is upstream's
-CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5  # files named in a message, at most
-HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}  # of huggingface_hub, by version
+FOLDERS = ("", ".models/", "models/")  # folders of a repository that may hold the checkpoints (.models/ is upstream's)
+CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5  # SHOWN: the most files that a message names
+HTTP_LIBRARIES = {
+    "requests",
+    "urllib3",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+}  # that huggingface_hub uses, depending on its version
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Checkpoints of one commit: their directory and the SHA-256 of each, computed from the files."""
+    """The checkpoints of one commit: their directory and the SHA-256 of each file, computed from the files."""
 
     revision: str  # commit hash
-    directory: Path  # or the one file that was asked for
+    directory: Path  # or the one file that was requested
     files: dict[str, str]  # official name → SHA-256 in hex
-    licence: str = ""  # as the repository's card states it
+    licence: str = ""  # from the repository's card
 
 
 def is_repository(text: str) -> bool:
-    """Whether ``text`` looks like a repository id, "owner/name", or like a checkpoint in one, "owner/name/file.pth"."""
+    """Return whether ``text`` looks like a repository, "owner/name", or a checkpoint in it, "owner/name/file.pth"."""
     suffixes = "|".join(map(re.escape, (*CHECKPOINTS, ".onnx")))
     return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
 
 
 def is_local_path(text: str) -> bool:
-    """Whether ``text`` names a file or directory of this machine, there or not, and nothing on the hub."""
+    """Return whether ``text`` names a local file or directory, existing or not, and nothing on the hub."""
     checkpoint = text.endswith(CHECKPOINTS) and (text.count("/") < 2 or Path(text).parent.is_dir())
     return text.startswith((".", "/", "~")) or checkpoint
 
@@ -53,13 +61,16 @@ def download_files(
     """Download files of ``repository`` (or find them in the hub's cache) and hash them.
 
     Args:
-        required: files that must be there. files: all that are downloaded if they are there; None: the required ones.
-        revision: branch, tag or commit; None: main.
-        kind: what the repository should be of, for an error message.
-        progress: called with each file's name before it is fetched and hashed.
+        repository: Repository id, "owner/name".
+        required: Files that the repository must have.
+        files: Files to download if the repository has them. ``None`` means the required ones.
+        revision: Branch, tag or commit. ``None`` means main.
+        kind: Kind of model that the repository should hold, for an error message.
+        progress: Called with each file's name before it is fetched and hashed.
 
     Raises:
-        UserError: offline and not cached, no such repository, revision or file, or bytes other than the hub states.
+        UserError: The hub is offline and the files are not cached, there is no such repository, revision or file, or
+            the bytes differ from the hub's hash.
     """
     from huggingface_hub import HfApi
 
@@ -89,44 +100,47 @@ def download_files(
         expected = getattr(entries[folder + file].lfs, "sha256", None)
         if expected and expected != hashes[file]:
             raise UserError(
-                f"{path} has SHA-256 {hashes[file]}, {repository} states {expected}: the download is "
-                "damaged; delete that file and import again"
+                f"{path} has SHA-256 {hashes[file]}, {repository} records {expected}: the download is "
+                "damaged, so delete that file and import again"
             )
     directory = directories.pop()
     if directories or _commit(directory, folder) != info.sha:
-        raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
+        raise UserError(f"{revision} of {repository} changed while it was being downloaded: import again")
     return Snapshot(info.sha, directory, hashes, str(getattr(info.card_data, "license", None) or ""))
 
 
 def _others(files: Iterable[str]) -> str:
-    """The end of a message: what a repository of a fine-tune alone has, and what would import it."""
-    found = sorted(file for file in files if file.endswith(CHECKPOINTS))
-    if not found:
+    """Return the end of a message about a fine-tune's repository: what it holds, and how to import that."""
+    checkpoints = sorted(file for file in files if file.endswith(CHECKPOINTS))
+    if not checkpoints:
         return ""
-    shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    more = len(checkpoints) - SHOWN
+    shown = ", ".join(checkpoints[:SHOWN]) + (f" and {more} more" if more > 0 else "")
     return (
-        f"; it has {shown}: if one is a fine-tuned decoder, give OWNER/NAME/{found[0]} as SOURCE, with --base for "
-        "the other networks"
+        f". It has {shown}: if one is a fine-tuned decoder, give OWNER/NAME/{checkpoints[0]} as SOURCE, with --base "
+        "for the other networks"
     )
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
-    """Compare the hashes that ``recorder``, a file, lists with those of the files; other files pass. Raises UserError:
-    a recorded file is absent or has another SHA-256.
+    """Compare the hashes that ``recorder``, a file, lists with the hashes of ``files``. Unlisted files pass.
+
+    Raises UserError if a recorded file is absent or has another SHA-256.
     """
     for file, sha256 in expected.items():
         if file not in files:
             raise UserError(f"{recorder} records a SHA-256 for {file}, but there is no such file to import")
         if files[file] != str(sha256).lower():
             raise UserError(
-                f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: refused; these are not "
-                "the weights that were recorded"
+                f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: these are not the weights that were "
+                "recorded, so they are not imported"
             )
 
 
 def read_expected(path: Path) -> dict[str, str]:
-    """Hashes by file from JSON: {"autoregressive.pth": "<SHA-256>", …}, or a bundle.json that records its source.
-    Raises UserError: not readable, or no such mapping.
+    """Read hashes by file from JSON: {"autoregressive.pth": "<SHA-256>", …}, or a bundle.json that records its source.
+
+    Raises UserError if the file cannot be read or has no such mapping.
     """
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
@@ -141,7 +155,7 @@ def read_expected(path: Path) -> dict[str, str]:
 
 
 class _UnreachableError(Exception):
-    """The hub cannot be reached; the files may be in the cache."""
+    """The hub cannot be reached, but the files may be in the cache."""
 
 
 def _download(repository: str, file: str, revision: str, cached_only: bool = False) -> Path:
@@ -159,35 +173,35 @@ def _from_cache(
     unreachable: _UnreachableError,
     progress: Callable[[str], None],
 ) -> Snapshot:
-    """The files of ``revision`` as last downloaded. Raises UserError unless all required ones are there."""
+    """Return the files of ``revision`` as last downloaded. Raises UserError unless all required ones are cached."""
     for folder in FOLDERS:
-        found: dict[str, Path] = {}
+        cached: dict[str, Path] = {}
         for file in wanted:
             try:
-                found[file] = _download(repository, folder + file, revision, cached_only=True)
+                cached[file] = _download(repository, folder + file, revision, cached_only=True)
             except _UnreachableError:
                 continue
-        if all(file in found for file in required):
-            directory = found[required[0]].parents[len(Path(required[0]).parts) - 1]
+        if all(file in cached for file in required):
+            directory = cached[required[0]].parents[len(Path(required[0]).parts) - 1]
             hashes = {}
-            for file, path in found.items():
+            for file, path in cached.items():
                 progress(file)
                 hashes[file] = sha256_of(path)
             return Snapshot(_commit(directory, folder), directory, hashes)
     raise UserError(
         f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
-        "give a directory of them"
+        "give a directory with them"
     )
 
 
 def _commit(directory: Path, folder: str) -> str:
-    """The commit that a path of the hub's cache names: …/snapshots/<commit>/<folder>."""
+    """Return the commit that a path in the hub's cache names: …/snapshots/<commit>/<folder>."""
     return directory.parents[len(Path(folder).parts) - 1].name if folder else directory.name
 
 
 @contextmanager
 def _translated_errors(repository: str, revision: str, file: str = "") -> Iterator[None]:
-    """Turn the failures of huggingface_hub into one line each, or into _UnreachableError."""
+    """Turn the failures of huggingface_hub into one-line errors, or into _UnreachableError."""
     from huggingface_hub import constants, errors
 
     try:
@@ -203,30 +217,30 @@ def _translated_errors(repository: str, revision: str, file: str = "") -> Iterat
     except errors.RepositoryNotFoundError as error:
         raise UserError(
             f"{constants.ENDPOINT} has no repository {repository} (or it is private), and there is no "
-            "directory of that name either"
+            "directory with that name either"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{repository} has no revision {revision!r}: give a branch, tag or commit") from error
     except errors.EntryNotFoundError as error:
         raise UserError(f"{repository} at {revision} has no file {file}") from error
     except errors.HFValidationError as error:
-        raise UserError(f"{repository!r} is no repository id (owner/name): {error}") from error
+        raise UserError(f"{repository!r} is not a repository id (owner/name): {error}") from error
     except Exception as error:
         _explain_transport(error, repository, constants.ENDPOINT)
         raise
 
 
 def _explain_transport(error: Exception, repository: str, endpoint: str) -> None:
-    """Raise a one-line error for a known failure of the connection; return for any other error."""
+    """Raise a one-line error for a known failure of the connection, and return for any other error."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
-        raise UserError(f"{endpoint} answered {status} for {repository}; try again later") from error
+        raise UserError(f"{endpoint} answered {status} for {repository}: try again later") from error
     module = type(error).__module__.partition(".")[0]
     if isinstance(error, json.JSONDecodeError) or (
         isinstance(error, ValueError | KeyError | TypeError) and module not in HTTP_LIBRARIES
     ):
         raise UserError(
-            f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT and your connection"
+            f"{endpoint} does not answer like a Hugging Face hub: check HF_ENDPOINT and your connection"
         ) from error
     if isinstance(error, ConnectionError) or module in HTTP_LIBRARIES:
         raise _UnreachableError(

@@ -1,12 +1,12 @@
-"""bundle.json: the manifest of a bundle.
+"""Read and write bundle.json, the manifest of a bundle.
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
-weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-voices (each file, sha256, bytes), where the family has them also tokenizer, mel_norms and files (further files by
-role); optionally model (its family), settings (synthesis settings that suit this model,
-``ane.models.tortoise.settings``) and clones. Other sections are kept as they are.
+weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters)
+and voices (each file, sha256, bytes). If the family has them, also: tokenizer, mel_norms and files (further files by
+role). Optional are: model (its family), settings (synthesis settings that suit this model,
+``ane.models.tortoise.settings``) and clones. Other sections are preserved unchanged.
 
-Bundles of KittenTTS and Kokoro that earlier versions wrote have name, licence, source, created_by and files alone.
+Bundles of KittenTTS and Kokoro that earlier versions wrote have only name, licence, source, created_by and files.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from ane.system.files import no_such_file, read_json, replacing
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"
-# what those of KittenTTS and Kokoro do not state
+# defaults for the entries that bundles of KittenTTS and Kokoro lack
 WITHOUT_NETWORKS: dict[str, Any] = {
     "precision": "fp32",
     "trained": True,
@@ -39,8 +39,8 @@ WITHOUT_NETWORKS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Heading:
-    """What bundle.json of every family states."""
+class ManifestHeader:
+    """The entries that bundle.json has for every family."""
 
     format: int
     model: str = DEFAULT_FAMILY
@@ -48,7 +48,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class NetworkRecord(FileRecord):
-    """One network: the file of its weights, its config and the number of its parameters."""
+    """The record of a network: the file with its weights, its config and the number of its parameters."""
 
     config: Any
     parameters: int
@@ -60,7 +60,7 @@ class NetworkRecord(FileRecord):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of bundle.json; ``sections`` are the parts that this module does not interpret."""
+    """The content of bundle.json. ``sections`` has the parts that this module does not interpret."""
 
     name: str
     precision: Literal["fp32", "fp16", "bf16"]
@@ -87,12 +87,12 @@ class Manifest:
 
     @property
     def data_files(self) -> list[FileRecord]:
-        """The tokenizer and the mel norms, where there are any."""
+        """The tokenizer and the mel norms, if the bundle has them."""
         return [file for file in (self.tokenizer, self.mel_norms) if file is not None]
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
+    """Write ``directory``/bundle.json. Raises UserError if it cannot be written."""
     content = {key: value for key, value in dataclasses.asdict(manifest).items() if value is not None}
     if not manifest.files:
         del content["files"]
@@ -103,24 +103,24 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_content(directory: Path) -> dict[str, Any]:
-    """``directory``/bundle.json as it is. Raises UserError: there is none, it is damaged, or of a format this version
-    does not know.
+    """Return the content of ``directory``/bundle.json unchanged.
+
+    Raises UserError if there is none, if it is damaged, or if this version does not know its format.
     """
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
         if not os.path.exists(directory):
             raise NotFoundError(f"there is no bundle at {directory}: {no_such_file(directory)}")
         raise UserError(
-            f"there is no bundle at {directory}: it is a file; import a checkpoint first, with `ane import "
-            f"{directory} -o NAME`"
+            f"there is no bundle at {directory}: it is a file, so import it first with `ane import {directory} -o NAME`"
         )
     if not os.path.exists(path):
-        hint = f"; `ane import {directory} -o NAME` makes one" if _has_checkpoints(directory) else ""
-        raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")
+        hint = f": make a bundle with `ane import {directory} -o NAME`" if _has_checkpoints(directory) else ""
+        raise UserError(f"{directory} is not a bundle, because it has no {MANIFEST_FILE}{hint}")
     content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
-    version = read_record(Heading, content, str(path), DAMAGED).format
+    version = read_record(ManifestHeader, content, str(path), DAMAGED).format
     if version > FORMAT:
         raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
     return content
@@ -134,8 +134,9 @@ def _has_checkpoints(directory: Path) -> bool:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read ``directory``/bundle.json. Raises UserError: there is none, it is damaged, of a format this version does not
-    know.
+    """Read ``directory``/bundle.json.
+
+    Raises UserError if there is none, if it is damaged, or if this version does not know its format.
     """
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)
@@ -143,7 +144,7 @@ def read_manifest(directory: Path) -> Manifest:
     family = find_family(content["family"])
     if family.files:
         content = WITHOUT_NETWORKS | content
-    if isinstance(content.get("networks"), dict):  # others are of later versions
+    if isinstance(content.get("networks"), dict):  # other networks are from later versions
         content["networks"] = {name: value for name, value in content["networks"].items() if name in family.networks}
     known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
     content["sections"] = {key: content[key] for key in content if key not in known}

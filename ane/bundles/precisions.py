@@ -1,4 +1,4 @@
-"""The precisions of weights, a row for each: flags, checks, thresholds and conversions are made of these rows."""
+"""List the precisions of weights, one per row. Flags, checks, thresholds and conversions are made from these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ane.bundles.family import Network
 
-TORCH = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}  # bytes of a weight
+TORCH = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}  # bytes per weight
 GGUF = {"fp16": "MOSTLY_F16", "fp32": "ALL_F32", "q8_0": "MOSTLY_Q8_0"}  # names of gguf.LlamaFileType
 
 
@@ -16,15 +16,17 @@ class PackagePrecision:
     """A precision of packages.
 
     Attributes:
-        decibels: Signal-to-noise ratio that a function must reach, with float32 arithmetic.
+        decibels: Signal-to-noise ratio that a function must reach with float32 arithmetic.
         rounded: Signal-to-noise ratio that a Core ML function must reach with every operation rounded to fp16. ``None``
             means that this is not measured.
-        bits: Bits of compressed weights; 0 means that weights are not compressed.
-        flag: The attribute of ``Network`` that says whether it may be stored so; "" means that every network may.
-        otherwise: The precision of the networks that may not.
-        bytes: Bytes of a weight on disk during conversion.
-        on_cpu: Devices of ONNX Runtime whose provider computes it on the CPU, with copies there and back. CUDA lacks
-            the operations that int8 rounds activations with, TensorRT also the product of int4 (MatMulNBits).
+        bits: Bits per compressed weight. 0 means that weights are not compressed.
+        flag: Attribute of ``Network`` that says whether the network may be stored in this precision. "" means that
+            every network may.
+        otherwise: Precision for the networks that may not be stored in this one.
+        bytes: Bytes per weight on disk during conversion.
+        on_cpu: Devices of ONNX Runtime whose provider computes this precision on the CPU, with copies there and back.
+            CUDA lacks the operations that int8 rounds activations with. TensorRT also lacks the product of int4
+            (MatMulNBits).
     """
 
     decibels: float
@@ -36,10 +38,10 @@ class PackagePrecision:
     on_cpu: tuple[str, ...] = ()
 
 
-# The first is the default. Random weights at the official size reach 54 dB with rounding; they are the hardest to
-# compress. 8 bits are linear by channel, fewer are palettes by k-means. The gain depends on the chip: 4-bit palettes
-# are streamed as stored from the M1 on; 8-bit weights are expanded to fp16 on an M1, and streamed from the M3 or M5 on
-# (sources conflict; measure with `ane bench`).
+# The first row is the default. Random weights at the official size reach 54 dB with rounding, and are the hardest to
+# compress. 8 bits are linear by channel, fewer bits are palettes by k-means. The gain depends on the chip. Every chip
+# since the M1 streams 4-bit palettes as stored. An M1 expands 8-bit weights to fp16, while later chips stream them,
+# starting with the M3 or the M5 (sources conflict: measure with `ane bench`).
 CORE_ML = {
     "fp16": PackagePrecision(60.0, 50.0, flag="fp16_package", bytes=2),
     "fp32": PackagePrecision(100.0),
@@ -54,12 +56,13 @@ ONNX = {
     "int4": PackagePrecision(8.0, bits=4, flag="quantised", on_cpu=("tensorrt",)),
 }
 PACKAGES = {"coreml": CORE_ML, "onnx": ONNX}
-NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # that --precision of `ane say` takes
+NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # the values of `ane say --precision`
 
 
 def stored_precision(precisions: Mapping[str, PackagePrecision], network: "Network", precision: str) -> str:
-    """The precision of a network's package when a model is converted with ``precision``. Vocoders whose rounding is
-    audible stay in fp32, and so do small networks that gain nothing.
+    """Return the precision of a network's package when a model is converted with ``precision``.
+
+    Vocoders whose rounding is audible stay in fp32, and so do small networks that gain nothing.
     """
     row = precisions[precision]
     if not row.flag or getattr(network, row.flag):

@@ -1,7 +1,7 @@
-"""Entries and files of checkpoints that no network is computed from: unneeded, unknown and unread ones.
+"""Find the entries and files of checkpoints that no network is computed from: unneeded, unknown and unread ones.
 
-An unknown entry may change the sound, as the weights of an adapter do, so a model is not imported without it unless its
-user says so.
+An unknown entry may change the sound, as an adapter's weights do. Therefore a model is not imported without that entry
+unless the user allows it.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from ane.bundles.hub import CHECKPOINTS
 from ane.system.errors import UserError
 
-# the whole names of entries next to a state dict that hold tensors and belong to a trainer
+# whole names of entries next to a state dict that hold a trainer's tensors
 SIDE = "(g|d|gen|disc|generator|discriminator)"  # a GAN has an optimiser for each of its two networks
 TRAINER = re.compile(
     rf"({SIDE}_)?(optim(izer)?s?|(lr_)?sched(uler)?s?|((grad|amp)_)?scalers?)(_{SIDE}|_\d+)?(_state(s|_dict)?)?"
@@ -31,10 +31,10 @@ class Surplus:
     """The names of the entries and files that an import leaves out.
 
     Attributes:
-        unneeded: The entries that speech does not need, by file.
-        unknown: The entries that may change the sound, by file. All entries of an adapter's file are among them.
-        adapters: The files that are adapters by their names.
-        unread: The other files of weights that no network is read from.
+        unneeded: Entries that speech does not need, by file.
+        unknown: Entries that may change the sound, by file. They include all entries of an adapter's file.
+        adapters: Files that are adapters by their names.
+        unread: Other files with weights that no network is read from.
     """
 
     unneeded: dict[str, list[str]] = field(default_factory=dict)
@@ -47,21 +47,21 @@ class Surplus:
         file: str,
         unused: Iterable[str],
         is_unneeded: Callable[[str], object],
-        beside: Mapping[str, Any] | None = None,
+        siblings: Mapping[str, Any] | None = None,
     ) -> None:
         """Add the entries of a file.
 
         Args:
             file: Name of the file in messages.
-            unused: The entries of its state dict that no network is computed from.
-            is_unneeded: Tells whether speech is known not to need such an entry.
-            beside: The entries next to the state dict. Without tensors in them, they hold no weights. The tensors of
-                an adapter are unknown wherever they are.
+            unused: Entries of its state dict that no network is computed from.
+            is_unneeded: Function that tells whether speech is known not to need an entry.
+            siblings: Entries next to the state dict. Without tensors in them, they hold no weights. An adapter's
+                tensors are unknown wherever they are.
         """
-        from ane.bundles.entries import is_adapter, tensors_in  # imports torch
+        from ane.bundles.torch_checkpoint import is_adapter, tensors_in  # imports torch
 
         known: dict[str, bool] = {}
-        for name, value in (beside or {}).items():
+        for name, value in (siblings or {}).items():
             keys = [key for key, _ in tensors_in({name: value})]
             factors = [key for key in keys if is_adapter(key)]
             known |= dict.fromkeys(factors, False) or {name: not keys or bool(TRAINER.fullmatch(name))}
@@ -71,8 +71,8 @@ class Surplus:
                 names[file] = [*names.get(file, ()), *chosen]
 
     def add_files(self, folder: Path, used: Iterable[Path]) -> None:
-        """Add the files of weights in a folder, and in models/ there, that are not among the ``used`` ones."""
-        from ane.bundles.entries import is_adapter
+        """Add the files with weights in a folder, and in its folder models/, that are not in ``used``."""
+        from ane.bundles.torch_checkpoint import is_adapter
 
         read = {path.resolve() for path in used}
         for file in sorted(
@@ -91,26 +91,26 @@ class Surplus:
                 self.unread.append(name)
 
     def refuse_unknown(self) -> None:
-        """Raise UserError, naming the unknown entries, when there are any."""
+        """Raise UserError if there are unknown entries. The message names them."""
         if not self.unknown:
             return
-        from ane.bundles.entries import MERGE, SHOWN, is_adapter
+        from ane.bundles.torch_checkpoint import MERGE, SHOWN, is_adapter
 
         text = summarise_files(self.unknown, SHOWN)
         if self.adapters or any(is_adapter(name) for names in self.unknown.values() for name in names):
             raise UserError(
-                f"the weights of an adapter (LoRA or similar) are not applied here: {text}; {MERGE}, or "
+                f"the weights of an adapter (LoRA or similar) are not applied here: {text}. Either {MERGE}, or "
                 "import it without them: ignore_unknown=True"
             )
         raise UserError(
-            f"this version does not know what these entries are for: {text}; the model may sound different "
-            "without them; to leave them out: ignore_unknown=True"
+            f"this version does not know these entries: {text}. The model may sound different without them. "
+            "To leave them out: ignore_unknown=True"
         )
 
 
 def _tensor_names(file: Path) -> list[str]:
-    """Return the names of the tensors in a file. They are [] if the file cannot be read, as it may be no checkpoint."""
-    from ane.bundles.entries import load_pickle, read_safetensors, tensors_in
+    """Return the names of the tensors in a file, or [] if it cannot be read, as it may not be a checkpoint."""
+    from ane.bundles.torch_checkpoint import load_pickle, read_safetensors, tensors_in
 
     try:
         content = read_safetensors(file) if file.suffix.lower() == ".safetensors" else load_pickle(file)
@@ -120,8 +120,8 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def summarise_files(names: Mapping[str, Iterable[str]], most: int | None = None) -> str:
-    """Entries by file, at most ``most`` kinds of a file: "a.pth: 2 × x.N.bias, y; b.pth: z"."""
-    from ane.bundles.entries import summarise_keys
+    """Return the entries by file, with at most ``most`` kinds per file: "a.pth: 2 × x.N.bias, y; b.pth: z"."""
+    from ane.bundles.torch_checkpoint import summarise_keys
 
     return "; ".join(
         f"{file}: {summarise_keys(keys, *([] if most is None else [most]))}" for file, keys in names.items()

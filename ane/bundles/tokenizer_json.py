@@ -1,4 +1,4 @@
-"""Reading a tokenizer.json of Hugging Face ``tokenizers``."""
+"""Read a tokenizer.json of Hugging Face ``tokenizers``."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def read_tokenizer(path: Path) -> str:
     """Read a tokenizer's JSON as text, without padding and truncation, which could demand any length.
 
     Raises:
-        UserError: the file holds anything else, or a normaliser on whose damaged tables the library aborts.
+        UserError: The file holds anything else, or a normaliser whose damaged tables make the library abort.
     """
     try:
         text = read_regular(path, MAX_JSON).decode("utf-8")
@@ -29,8 +29,8 @@ def read_tokenizer(path: Path) -> str:
         raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
     if '"Precompiled"' in json.dumps(content.get("normalizer")):
         raise UserError(
-            f"{path} has a normaliser of the kind Precompiled, which no model of this version uses: take "
-            "the tokenizer.json that came with the model"
+            f"{path} has a Precompiled normaliser, which no model of this version uses: take the tokenizer.json "
+            "that came with the model"
         )
     lengths = {"padding": None, "truncation": None}
     return text if content == content | lengths else json.dumps(content | lengths)

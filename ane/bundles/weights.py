@@ -1,4 +1,4 @@
-"""The state dict that a network must have, and conversion of its precision."""
+"""Compute the state dict that a network must have, check a file against it, and convert the precision of weights."""
 
 import functools
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ane.bundles.entries import shape_text
 from ane.bundles.family import Network
+from ane.bundles.torch_checkpoint import shape_text
 from ane.system.errors import UserError
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 FP16_MAX = 65504.0
-MAX_TENSORS = 10_000  # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
-MAX_SIZE = 10_000_000  # any number in a config
-SCALE = ".scale"  # ends the key of the factor (1,), or factors (rows,), of an int8 tensor
+MAX_TENSORS = 10_000  # per network (Whisper large has 1,300). A config with more was made to fill the memory
+MAX_SIZE = 10_000_000  # the largest number in a config
+SCALE = ".scale"  # ends the key of an int8 tensor's factor (1,) or factors (rows,)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys and shapes of a network's state dict; ``buffers`` are the keys that are not parameters."""
+    """Keys and shapes of a network's state dict. ``buffers`` are the keys that are not parameters."""
 
     shapes: dict[str, tuple[int, ...]]
     buffers: frozenset[str]
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Puts parameters (torch.empty) on the meta device and leaves out their initialisation.
+    """Put parameters (torch.empty) on the meta device and leave out their initialisation.
 
-    torch.device("meta") would work, but then everything a constructor computes goes through torch's Python
-    decompositions, whose first use imports torch._dynamo: over a second, at every start.
+    torch.device("meta") would work too. But then everything that a constructor computes goes through torch's Python
+    decompositions, whose first use imports torch._dynamo. That takes over a second at every start.
     """
 
     count = 0
@@ -50,8 +50,10 @@ class _WithoutValues(TorchFunctionMode):
 
 
 def skeleton(network: Network, config: Any) -> nn.Module:
-    """The module of ``network``, its parameters without values, to be filled by ``load_state_dict(…, assign=True)``.
-    Raises UserError: the values of ``config`` do not fit together.
+    """Return the module of ``network`` with parameters that have no values yet.
+
+    Fill them with ``load_state_dict(…, assign=True)``. Raises UserError if the values of ``config`` do not fit
+    together.
     """
     try:
         if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
@@ -61,13 +63,13 @@ def skeleton(network: Network, config: Any) -> nn.Module:
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"the constructor arguments given for {network.file} do not describe a network "
-            f"({type(error).__name__}: {error}); compare them with the ones it was trained with"
+            f"({type(error).__name__}: {error}): compare them with the ones it was trained with"
         ) from error
 
 
 @functools.cache
 def layout(network: Network, config: Any) -> Layout:
-    """The layout of ``network`` built from ``config``. Raises UserError as ``skeleton`` does."""
+    """Return the layout of ``network`` built from ``config``. Raises UserError as ``skeleton`` does."""
     module = skeleton(network, config)
     state = module.state_dict()
     buffers = frozenset(state) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -75,8 +77,9 @@ def layout(network: Network, config: Any) -> Layout:
 
 
 def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
-    """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives. Raises
-    UserError where they differ.
+    """Compare keys, shapes and dtypes in an open safetensors file with the network that ``config`` describes.
+
+    Raises UserError if they differ.
     """
     shapes, keys = layout(network, config).shapes, set(file.keys())
     scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
@@ -84,22 +87,24 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
     if missing or surplus:
         fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} does not belong to this network"
-        raise UserError(f"{path} does not fit the {network.name} network of bundle.json: {fault}; import it again")
+        raise UserError(
+            f"{path} does not fit the {network.name} network of bundle.json, because {fault}: import it again"
+        )
     for key, shape in shapes.items():
         view = file.get_slice(key)
         if tuple(view.get_shape()) != shape:
             raise UserError(
                 f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
-                f"bundle.json has {shape_text(shape)}; import it again"
+                f"bundle.json has {shape_text(shape)}: import it again"
             )
         if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
             raise UserError(
-                f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; import it again"
+                f"{path}: {key} is {view.get_dtype()}, not F32, F16, BF16 or I8 with a scale: import it again"
             )
 
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors without scales: an int8 tensor is float32, multiplied by its scale."""
+    """Return the tensors without scales. An int8 tensor becomes float32, multiplied by its scale."""
     return {
         key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
         if tensor.dtype == torch.int8
@@ -112,13 +117,13 @@ def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def convert_precision(
     tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str], where: str
 ) -> dict[str, torch.Tensor]:
-    """Parameters in ``precision``, contiguous and none sharing memory, as safetensors needs them.
+    """Return the parameters in ``precision``, contiguous and without shared memory, as safetensors needs them.
 
-    Integers stay as they are. Buffers become float32 at every precision: a rotary frequency rounded to 8 or 11 bits
-    and multiplied by a position of some hundreds gives another angle.
+    Integers stay as they are. Buffers become float32 at every precision, because a rotary frequency that is rounded to
+    8 or 11 bits and multiplied by a position in the hundreds gives another angle.
 
     Raises:
-        UserError: a value is NaN or infinite, or beyond the range of fp16; the message names the tensor.
+        UserError: A value is NaN or infinite, or beyond the range of fp16. The message names the tensor.
     """
     result: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -128,13 +133,13 @@ def convert_precision(
                 raise UserError(
                     f"{where}: {key} has NaN or infinite values: the file is damaged or its training diverged"
                 )
-            kept = "fp32" if key in buffers else precision
-            if kept == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
+            target = "fp32" if key in buffers else precision
+            if target == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
                 raise UserError(
                     f"{where}: {key} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 "
-                    "(65504); use precision=fp32 or bf16"
+                    "(65504): use precision=fp32 or bf16"
                 )
-            tensor = tensor.to(PRECISIONS[kept])
+            tensor = tensor.to(PRECISIONS[target])
         tensor = tensor.contiguous()
         if tensor.untyped_storage().data_ptr() in seen:
             tensor = tensor.clone()

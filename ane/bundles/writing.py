@@ -1,4 +1,4 @@
-"""Writing a bundle, network by network. Nothing else writes one."""
+"""Write a bundle, network by network. No other module writes bundles."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,13 @@ from ane.system.version import version
 
 
 def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:
-    """Refuse a destination where a bundle must not be written: only a bundle is ever replaced, and only on request.
-    Raises UserError: a file or another directory is there, a bundle is there and ``overwrite`` is False, or writing
-    would delete ``source``.
+    """Raise UserError if a bundle must not be written to ``destination``.
+
+    Only a bundle is ever replaced, and only on request. Raises UserError if a file or another directory is there, if a
+    bundle is there and ``overwrite`` is False, or if writing would delete ``source``.
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
-        raise UserError(f"{destination} contains the checkpoints to import; choose another destination")
+        raise UserError(f"{destination} contains the checkpoints to import: choose another destination")
     check_output_folder(destination, MANIFEST_FILE, "a bundle", overwrite)
 
 
@@ -42,32 +43,36 @@ def write_bundle(
     progress: Callable[[str], None] = lambda network: None,
     **changes: Any,
 ) -> Bundle:
-    """Write a model as a bundle, network by network; it appears at ``destination`` complete or not at all.
+    """Write a model as a bundle, network by network. It appears at ``destination`` complete or not at all.
 
-    The precision applies to all parameters; buffers stay float32, integers are unchanged. Peak memory is about the size
-    of the largest network.
+    The precision applies to all parameters. Buffers stay float32, and integers are unchanged. The peak memory is about
+    the size of the largest network.
 
     Args:
-        packages: Packages of any format, in ``packages_root``, from where they are linked, or copied where links cannot
-            be.
-        progress: Called with each network's name before it is written.
-        changes: Fields of ``contents`` that the bundle states otherwise, such as ``precision``.
+        contents: The model.
+        destination: Directory of the new bundle.
+        packages: Packages in any format from ``packages_root``.
+        packages_root: Folder that the packages are linked from, or copied from if links are impossible.
+        overwrite: Whether to replace a bundle that exists at ``destination``.
+        progress: Function that is called with each network's name before it is written.
+        changes: Values that replace fields of ``contents``, such as ``precision``.
 
     Raises:
-        UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
+        UserError: The destination is taken or cannot be written, or a value is not finite or does not fit the
+            precision.
     """
     destination, contents = Path(destination), replace(contents, **changes)
     check_destination(destination, overwrite)
     with replacing(destination, directory=True, lasting=True) as directory:
-        networks, own = {}, contents.packages(directory)
+        networks, model_packages = {}, contents.packages(directory)
         for network in (name for name in find_family(contents.family).networks if name in contents.configs):
             progress(network)
-            networks[network] = _write_network(contents, network, directory, own)
+            networks[network] = _write_network(contents, network, directory, model_packages)
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         bound = [
             replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
-            for package in (*own, *packages)
+            for package in (*model_packages, *packages)
         ]
         write_manifest(
             directory,
@@ -113,7 +118,7 @@ def _write_network(
 
 
 def _write_data(contents: Contents, directory: Path) -> dict[str, FileRecord]:
-    """Write the tokenizer and the mel norms, where the model has them."""
+    """Write the tokenizer and the mel norms, if the model has them."""
     records = {}
     if contents.tokenizer is not None:
         records["tokenizer"] = _write_file(directory, "tokenizer.json", contents.tokenizer.encode())
@@ -132,7 +137,7 @@ def _write_file(directory: Path, name: str, content: Path | bytes) -> FileRecord
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write safetensors with the permissions of any new file (the library makes files that only their owner reads)."""
+    """Write safetensors with the permissions of a new file. The library makes files that only their owner can read."""
     path.touch()
     mode = path.stat().st_mode
     try:

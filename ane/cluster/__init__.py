@@ -1,4 +1,4 @@
-"""Speech on a Ray cluster: ``speak_many`` for texts, ``ane.cluster.narration`` for the jobs of `ane read`."""
+"""Speak on a Ray cluster: ``speak_many`` speaks texts, ``ane.cluster.narration`` speaks the jobs of `ane read`."""
 
 from ane.cluster.narration import speak_many
 

@@ -1,10 +1,10 @@
-"""`ane serve` as a deployment of Ray Serve: copies of the server on a cluster, as many as the requests need.
+"""Deploy `ane serve` with Ray Serve: copies of the server on a cluster, as many as the requests need.
 
     serve run ane.cluster.deployment:application models=heart most_replicas=4
 
-Every replica is the whole application of ``ane.server`` with models of its own. Ray Serve gives a request to a replica,
-streams the answer, and starts and stops replicas. Ray Serve is part of Ray (Apache-2.0). Ray itself asks nobody for a
-token: its own ports must be reached by its machines alone.
+Every replica is the whole application of ``ane.server`` with its copies of the models. Ray Serve gives a request to a
+replica, streams the answer, and starts and stops replicas. Ray Serve is part of Ray (Apache-2.0). Ray itself has no
+tokens, so only its machines may be able to reach its ports.
 """
 
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """How many replicas there are, and what each takes."""
+    """How many replicas there are, and the resources that each one takes."""
 
     least: int = 1
     most: int = 1
-    requests: float = 16  # that a replica should answer at a time; more start another replica
-    cpus: float = 1  # of a replica, as Ray counts them, and so are the GPUs
+    requests: float = 16  # requests that a replica should answer at once. More start another replica
+    cpus: float = 1  # cpus and gpus per replica, as Ray counts them
     gpus: float = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.most < 1:
             raise UserError(
-                f"replicas must be from 0 on, and at least one at most, got {self.least} to {self.most}", "replicas"
+                f"replicas must be L to M with 0 ≤ L ≤ M and 1 ≤ M, got {self.least} to {self.most}", "replicas"
             )
 
 
@@ -54,13 +54,13 @@ class SpeechReplica:
         return make_app(self.service)
 
     def check_health(self) -> None:
-        """Called by Ray Serve, which replaces a replica that raises."""
+        """Raise RuntimeError if the thread with the models has ended. Ray Serve calls this and replaces the replica."""
         if not self.service.engine.alive:
             raise RuntimeError("the thread of the models has ended")
 
 
 def listening_host() -> str:
-    """The address on which Ray Serve listens, or would if it were started now."""
+    """Return the address on which Ray Serve listens, or would listen if it were started now."""
     client = _get_global_client(raise_if_no_controller_running=False) if ray.is_initialized() else None
     return (client.http_config if client else HTTPOptions()).host or "0.0.0.0"
 
@@ -72,11 +72,11 @@ def check_exposure(settings: ServerSettings) -> None:
 
 
 def speech_application(settings: ServerSettings, replicas: ReplicaSettings | None = None) -> serve.Application:
-    """An application for ``serve.run``.
+    """Return an application for ``serve.run``.
 
     Raises:
-        UserError: a model is missing on this machine. On the others the replica fails, and Ray Serve says why. There is
-            no token, and other machines reach Ray Serve.
+        UserError: There is no token, and other machines can reach Ray Serve. Or a model is missing on this machine. If
+            it is missing on another machine, the replica there fails, and Ray Serve reports it.
     """
     check_exposure(settings)
     check_models(settings)
@@ -97,22 +97,22 @@ def speech_application(settings: ServerSettings, replicas: ReplicaSettings | Non
 
 
 def application(options: Mapping[str, str]) -> serve.Application:
-    """An application from the words KEY=VALUE of `serve run`.
+    """Make an application from the words KEY=VALUE of `serve run`.
 
-    ``models``, ``preload`` and ``hosts``, by which clients may call the server (names with commas), ``token``,
-    ``backend``, ``lanes``, ``threads``, ``least_replicas``, ``most_replicas``, ``requests_per_replica``, ``cpus``,
-    ``gpus``.
+    The keys are: ``models``, ``preload`` and ``hosts``, by which clients may call the server (names with commas),
+    ``token``, ``backend``, ``lanes``, ``threads``, ``least_replicas``, ``most_replicas``, ``requests_per_replica``,
+    ``cpus`` and ``gpus``.
 
     Raises:
-        UserError: another key, a value of the wrong kind, or as ``speech_application``.
+        UserError: There is another key, or a value has the wrong kind. Also as in ``speech_application``.
     """
-    given = dict(options)
-    names = {key: tuple(given.pop(key).split(",")) for key in ("models", "preload", "hosts") if key in given}
-    words = {key: given.pop(key) for key in ("token", "backend") if key in given}
+    rest = dict(options)
+    names = {key: tuple(rest.pop(key).split(",")) for key in ("models", "preload", "hosts") if key in rest}
+    words = {key: rest.pop(key) for key in ("token", "backend") if key in rest}
     try:
-        numbers = {key: int(given.pop(key)) for key in ("lanes", "threads") if key in given}
+        numbers = {key: int(rest.pop(key)) for key in ("lanes", "threads") if key in rest}
         counts = {
-            name: kind(given.pop(key))
+            name: kind(rest.pop(key))
             for key, name, kind in (
                 ("least_replicas", "least", int),
                 ("most_replicas", "most", int),
@@ -120,11 +120,11 @@ def application(options: Mapping[str, str]) -> serve.Application:
                 ("requests_per_replica", "requests", float),
                 ("gpus", "gpus", float),
             )
-            if key in given
+            if key in rest
         }
     except ValueError as error:
         raise UserError(f"a number is expected: {error}") from error
-    if given:
-        raise UserError(f"there is no option {', '.join(given)}")
+    if rest:
+        raise UserError(f"there is no option {', '.join(rest)}")
     settings = ServerSettings(**names, **words, **numbers)
     return speech_application(replace(settings, preload=settings.preload or settings.models), ReplicaSettings(**counts))

@@ -1,6 +1,6 @@
-"""Many texts, a data set of Ray Data, or a job of `ane read` on a Ray cluster.
+"""Speak many texts, a data set of Ray Data, or a job of `ane read` on a Ray cluster.
 
-Of a job, workers speak and check chunks, and this process alone reads and writes it.
+Workers speak and check the chunks of a job, but only this process reads and writes the job.
 """
 
 import time
@@ -24,7 +24,7 @@ SPEAK, CHECK = "speak", "check"
 
 
 class BookWorker:
-    """What a worker holds, on its machine: called with ``SPEAK`` or ``CHECK`` and the arguments of that method."""
+    """A worker's object, on its machine. Call it with ``SPEAK`` or ``CHECK`` and the arguments of that method."""
 
     def __init__(self, speaker: BookSpeaker, checker: BookChecker):
         self.speaker, self.checker = speaker, checker
@@ -33,7 +33,7 @@ class BookWorker:
         return getattr(self, method)(*arguments)
 
     def speak(self, claimed: StoredChunk, count: int) -> tuple[SpokenChunk, float]:
-        """A chunk's sound, of ``count`` chunks, and the seconds that it took."""
+        """Return the sound of a chunk, one of ``count``, and the seconds that it took."""
         started = time.perf_counter()
         spoken = sound_of(self.speaker, claimed, count)
         return spoken, time.perf_counter() - started
@@ -54,15 +54,21 @@ def narrate_on_ray(
     workers: int | None,
     threads: int,
 ) -> int:
-    """``narrate`` and then ``check_book`` with the workers of a cluster. A chunk has the sound that one machine gives
-    it. Returns the number of chunks spoken.
+    """Run ``narrate`` and then ``check_book`` with the workers of a cluster. Return the number of chunks spoken.
+
+    A chunk has the same sound as on one machine.
 
     Args:
-        checker: that of the workers. sample_rate: of the sound.
-        address, workers, threads: as of ``ane.cluster.speak_many``.
+        store: The job.
+        plan: The chunks of the book.
+        make_worker: Function that a worker calls once, on its machine.
+        checker: The checker that the workers use.
+        sample_rate: Sample rate of the sound.
+        progress, check_progress: Progress of speaking and of checking.
+        address, workers, threads: As in ``ane.cluster.speak_many``.
 
     Raises:
-        UserError: as ``narrate``; there is no cluster, or Ray is not installed.
+        UserError: As ``narrate`` raises it. Also if there is no cluster, or Ray is not installed.
     """
     narration = Narration(store, plan, progress)
     with leases_renewed(store), connected(address) as ray:
@@ -79,7 +85,7 @@ def narrate_on_ray(
 def calls_for(
     store: JobStore, plan: BookPlan, narration: Narration, checker: BookChecker, progress: CheckProgress
 ) -> Iterator[tuple[Any, ...] | None]:
-    """First every chunk that has no sound; when all have one, every chunk that was not checked."""
+    """Yield a call for every chunk without sound and then, when all have sound, for every unchecked chunk."""
     count = len(plan.chunks)
     for claimed in narration.chunks():
         yield claimed and (SPEAK, claimed, count)
@@ -88,7 +94,7 @@ def calls_for(
         yield claimed and (CHECK, claimed, store.spoken(claimed.chunk.key), norms, count)
 
 
-AHEAD = 64  # results that wait for an earlier one
+AHEAD = 64  # the most results that wait for an earlier one
 
 
 def speak_many(
@@ -105,25 +111,31 @@ def speak_many(
     """Speak many texts, each as ``ane.load(bundle).speak(text, **request)`` does.
 
     Args:
-        texts: an iterable of any number, read as workers become free, at most ``AHEAD`` beyond the first that is not
-            done; or a ``ray.data.Dataset`` with the texts in ``column``.
-        bundle, backend, precision: as of ``ane.load``; the bundle must be on every machine of the cluster.
-        address: of the cluster (``connected``); a data set has one. workers: processes that hold the model; None: one a
-            GPU, else one for each ``threads`` processors of the cluster. threads: CPU threads of each.
-        request: further arguments of ``speak``; with ``seed=`` the speech is that of one machine.
+        texts: An iterable of any length, or a ``ray.data.Dataset`` with the texts in ``column``. An iterable is read as
+            workers become free, at most ``AHEAD`` texts beyond the first one that is not done.
+        bundle, backend, precision: As in ``ane.load``. The bundle must be on every machine of the cluster.
+        address: Address of the cluster (see ``connected``). A data set already has one.
+        workers: Number of processes that hold the model. ``None`` means one per GPU or, without GPUs, one per
+            ``threads`` processors of the cluster.
+        threads: CPU threads of each worker.
+        column: Column of a data set with the texts.
+        request: Further arguments of ``speak``. With ``seed=``, the speech is the same as on one machine.
 
     Returns:
-        For an iterable, an iterator of the speeches in order. For a data set, a data set with the further columns
-        ``audio`` (samples, float32), ``sample_rate`` and ``seconds``, computed when it is read, its rows in any order.
+        For an iterable, an iterator over the speeches in order. For a data set, a data set with the further columns
+            ``audio`` (samples, float32), ``sample_rate`` and ``seconds``. It is computed when it is read, with its rows
+            in any order.
 
     Raises:
-        UserError: a text cannot be spoken, there is no such model or cluster, or Ray is not installed; for a data set,
-            what is wrong with a text is raised by Ray when it is read.
+        UserError: A text cannot be spoken, there is no such model or cluster, or Ray is not installed. For a data set,
+            Ray raises an error about a text when the data set is read.
     """
     make = partial(make_speaker, bundle, backend, precision, threads, request)
     if hasattr(texts, "map_batches"):
         if address is not None:
-            raise UserError("address has no effect on a data set, which is on a cluster already", "address")
+            raise UserError(
+                "address has no effect on a data set, which is on a cluster already: leave it out", "address"
+            )
         return speak_dataset(texts, make, column, workers, threads)
     return speak_texts(texts, make, address, workers, threads)
 
@@ -153,7 +165,7 @@ def speak_texts(
 
 
 class RowSpeaker:
-    """A worker of Ray Data: a row → the row with its speech."""
+    """A worker of Ray Data that adds the speech to a row."""
 
     def __init__(self, make: Callable[[], Callable[[int, str], Any]], column: str):
         self.speak, self.column = make(), column
@@ -166,7 +178,10 @@ class RowSpeaker:
 def speak_dataset(
     dataset: "Dataset", make: Callable[[], Callable[[int, str], Any]], column: str, workers: int | None, threads: int
 ) -> "Dataset":
-    """Ray Data starts the workers when the data set is read, and others where they are lost."""
+    """Return the data set with the speech of its texts.
+
+    Ray Data starts the workers when the data set is read, and starts others if it loses some.
+    """
     workers, gpus = worker_count(ray_module(), workers, threads)
     return dataset.map(
         RowSpeaker, fn_constructor_args=(make, column), concurrency=workers, num_cpus=threads, num_gpus=gpus
@@ -176,7 +191,7 @@ def speak_dataset(
 def make_speaker(
     bundle: str | None, backend: str, precision: str, threads: int, request: dict[str, Any]
 ) -> Callable[[int, str], Any]:
-    """What a worker calls: (number, text) → speech."""
+    """Return the function (number, text) → speech that a worker calls."""
     import ane
 
     synthesizer = ane.load(bundle, backend, precision, threads, keep=True)

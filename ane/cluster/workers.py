@@ -1,4 +1,7 @@
-"""Processes of a Ray cluster that each hold a model. Ray (Apache-2.0) starts them again where one is lost."""
+"""Start the processes of a Ray cluster that each hold a model.
+
+Ray (Apache-2.0) restarts a process that is lost.
+"""
 
 import importlib.util
 import math
@@ -16,7 +19,7 @@ MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
 class Worker:
-    """What a process does: makes its function once, which loads a model, and calls it again and again."""
+    """A process's object. It makes its function once, which loads a model, and then calls it again and again."""
 
     def __init__(self, make: Callable[[], Callable[..., Any]]):
         self.function = make()
@@ -27,10 +30,11 @@ class Worker:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster while the block lasts.
+    """Yield the module ``ray``, connected to a cluster while the block lasts.
 
     Args:
-        address: "auto", or the cluster's address; None: a cluster of this machine alone, which ends with the block.
+        address: "auto", or the cluster's address. ``None`` means a cluster that has only this machine and ends with the
+            block.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.
@@ -58,20 +62,20 @@ def connected(address: str | None) -> Iterator[Any]:
 def ray_module() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its use to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray reports its use to its makers
     import ray
 
     return ray
 
 
 def check_reachable(address: str) -> None:
-    """Raise UserError unless something listens at HOST:PORT: Ray itself tries for minutes, then ends the process."""
+    """Raise UserError unless a program listens at HOST:PORT. Ray itself tries for minutes, then ends the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, ValueError, OverflowError) as error:
         raise UserError(
-            f"cannot connect to the Ray cluster {address!r}: {error}; give HOST:PORT of `ray start --head`, or auto"
+            f"cannot connect to the Ray cluster {address!r} ({error}): give HOST:PORT of `ray start --head`, or auto"
         ) from error
 
 
@@ -82,16 +86,21 @@ def map_on_workers(
     workers: int | None,
     threads: int = 1,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Call ``make()(*arguments)`` on workers for each of ``calls``; yield the arguments and the result as they end.
+    """Call ``make()(*arguments)`` on workers for each of ``calls``. Yield the arguments and the result as calls end.
 
-    A call of a lost worker is repeated, ``TRIES`` times at most. ``calls`` is read when a worker is free; None means
-    that no call is known now, so that what runs is waited for first; an iterator that ends ends the work.
+    If a worker is lost, its call is repeated, at most ``TRIES`` times. ``calls`` is read when a worker is free. An
+    entry ``None`` means that no call is known yet, so that the running calls are waited for first. The work ends with
+    the iterator.
 
     Args:
-        workers: their number; None: one for each GPU of the cluster, else one for each ``threads`` of its processors.
+        ray: The module ``ray``, connected to the cluster.
+        make: Function that each worker calls once, on its machine.
+        calls: The arguments of each call.
+        workers: Number of workers. ``None`` means one per GPU or, without GPUs, one per ``threads`` processors.
+        threads: Processors per worker.
 
     Raises:
-        UserError: raised by a call; a worker that cannot start, or dies again and again; no room in the cluster.
+        UserError: A call raised it, a worker cannot start or dies again and again, or the cluster has no room.
     """
     workers, gpus = worker_count(ray, workers, threads)
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=TRIES)(Worker)
@@ -115,8 +124,9 @@ def map_on_workers(
 
 
 def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]:
-    """How many workers of so many threads there are, and the GPUs of each. UserError: more than there is room for now,
-    where Ray would wait for more machines for ever.
+    """Return how many workers with so many threads there are, and how many GPUs each one takes.
+
+    Raises UserError if there is no room for them now, because Ray would wait forever for more machines.
     """
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     on_gpus = any(machine.get("GPU") for machine in machines)
@@ -134,7 +144,7 @@ def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]
 
 
 def result_of(ray: Any, reference: Any) -> Any:
-    """The result of a call. Raises UserError when the call did, and any other error of the call as Ray reports it."""
+    """Return the result of a call. Raises UserError if the call did, and any other error as Ray reports it."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

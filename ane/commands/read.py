@@ -98,7 +98,7 @@ def run(
     from ane.text.omissions import can_be_kept, omitted_text
 
     checker, model = open_checker(args), speaker.synthesizer.model
-    if args.redo and not model.is_random:
+    if args.redo and not model.uses_seed:
         raise UserError(
             f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
             "words with --lexicon",

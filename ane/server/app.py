@@ -129,7 +129,7 @@ def speech_routes(service: Service) -> APIRouter:
         return ModelCard(
             id=name,
             presets=catalogue.presets(name),
-            random=known.is_random,
+            random=known.uses_seed,
             voice=known.default_voice,
             characters=service.settings.limits.characters,
         )

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.speech.request import TextLimits
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 
 # the names that OpenAI's clients know
@@ -39,7 +39,7 @@ def limit(default: float, help: str, metavar: str = "N") -> Any:
     return Field(default, gt=0, description=help, json_schema_extra={"metavar": metavar})
 
 
-@checked
+@validated
 class Limits(TextLimits):
     """What one client may ask for, in any protocol, and all of them together. Requests beyond a number of them get
     status 429.

@@ -20,13 +20,13 @@ from ane.speech.incremental_stream import COUNTED, IncrementalStream
 from ane.speech.request import SpeechContext, SpeechRequest, TextUsage
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.text import Lexicon
 from ane.text.cast import Cast
 from ane.voices import voice_names
 
 
-@checked
+@validated
 class ServedRequest(SpeechRequest):
     """A request whose names are known to be of this server; a text of "" arrives later."""
 
@@ -217,7 +217,7 @@ def in_its_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
     """The request with its voice as the model takes it. Raises UserError for what the model cannot do."""
     if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
-    if request.seed is not None and not served.model.is_random:
+    if request.seed is not None and not served.model.uses_seed:
         raise RefusedError(
             f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400, "seed"
         )

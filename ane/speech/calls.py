@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from ane.speech.options import SpeechOptions
 from ane.speech.request import Progress, SpeechContext, SpeechRequest, as_lexicon, as_voice, report_nothing
 from ane.speech.settings import SpeechSettings
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
 
@@ -32,7 +32,7 @@ Texts = TypeVar("Texts")
 Request = TypeVar("Request", bound=SpeechRequest)
 
 
-@checked
+@validated
 class SpeechCall(SpeechRequest):
     """A request as a program makes it, with what it wants to know of the work.
 

@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from ane.system.checked import checked
+from ane.system.checked import validated
 
 
-@checked
+@validated
 class SpeechOptions:
     """Options of `ane say` for ``Speaker.speak``, as ``ane.Settings``. ``None`` leaves an option as the model, or the
     request's preset, has it. `ane say --help-all` explains them.

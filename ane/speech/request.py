@@ -15,7 +15,7 @@ from ane.speech.lanes import Lanes
 from ane.speech.options import SpeechOptions
 from ane.speech.settings import SpeechSettings, options_of, setting
 from ane.speech.turns import Urgency
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages, without_markdown
@@ -25,7 +25,7 @@ from ane.text.passages import Passage, Quotation
 FREE = 4096  # characters that a lexicon may add to any text
 
 
-@checked
+@validated
 class TextLimits:
     """Limits of one request."""
 
@@ -88,7 +88,7 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
     """The default progress callback."""
 
 
-@checked
+@validated
 class SpeechRequest:
     """A text and how to speak it. The fields are declared here alone: ``Speaker.speak`` takes them, and the flags of
     commands and the bodies of the server's requests are made of them.
@@ -130,7 +130,7 @@ class SpeechRequest:
         None,
         "random seed, to repeat a result (default: a new one, or the model's own; it is printed)",
         metavar="N",
-        needs="is_random",
+        needs="uses_seed",
         api="the same seed, the same sound; refused where nothing is random",
         ge=0,
     )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from pydantic import Field
 
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 
 
@@ -64,7 +64,7 @@ class Option:
     needs: str
 
 
-@checked
+@validated
 class SpeechSettings:
     """What the settings of all models have in common.
 

@@ -1,1 +1,1 @@
-"""Services that all other packages use: errors, files, folders, interruption, timing, the machine. The lowest layer."""
+"""Hold the lowest layer, which all other packages use: errors, files, folders, interruption, timing, the machine."""

@@ -1,5 +1,7 @@
-"""Data that is declared once, as dataclasses, and checked by pydantic: frozen ones with ranges (settings, requests),
-and records in JSON files. A wrong value is one line that names it.
+"""Check data that is declared once, as dataclasses, with pydantic.
+
+The data are frozen dataclasses with ranges (settings, requests), and records in JSON files. A wrong value gives one
+line that names it.
 """
 
 import dataclasses
@@ -18,30 +20,30 @@ from ane.system.files import read_json
 
 T = TypeVar("T")
 Record = TypeVar("Record")
-WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")  # kinds of faults
+WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")  # pydantic's kinds of faults
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
-def checked(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen dataclass. A wrong value raises UserError, one line that names the field."""
-    made = dataclass(frozen=True, config=STRICT)(cls)
-    check = made.__init__
+def validated(cls: type[T]) -> type[T]:
+    """Make ``cls`` a frozen dataclass. A wrong value raises UserError, with one line that names the field."""
+    validating = dataclass(frozen=True, config=STRICT)(cls)
+    initialise = validating.__init__
 
-    @wraps(check)
+    @wraps(initialise)
     def init(self: Any, *args: Any, **values: Any) -> None:
         try:
-            check(self, *args, **values)
+            initialise(self, *args, **values)
         except ValidationError as error:
-            message = first_wrong_field(error, made)
+            message = first_wrong_field(error, validating)
             raise UserError(message, message.partition(" ")[0]) from None
 
-    made.__init__ = init  # type: ignore[method-assign]
-    return made  # type: ignore[return-value]
+    validating.__init__ = init  # type: ignore[method-assign]
+    return validating  # type: ignore[return-value]
 
 
 def first_wrong_field(error: ValidationError, cls: type) -> str:
-    """The first fault as text: "lanes must be at least 1, got 0"."""
+    """Return the first fault as text: "lanes must be at least 1, got 0"."""
     fault = error.errors(include_url=False)[0]
     place, value = fault["loc"][0], fault["input"]
     fields = cls.__pydantic_fields__  # type: ignore[attr-defined]
@@ -51,30 +53,30 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
     if fault["type"] in ("missing", "missing_argument"):
         return f"{name} is missing"
     field = fields[name]
-    stated = {
-        key: getattr(limit, key)
-        for limit in field.metadata
+    limits = {
+        key: getattr(annotation, key)
+        for annotation in field.metadata
         for key in ("ge", "gt", "le", "lt")
-        if getattr(limit, key, None) is not None
+        if getattr(annotation, key, None) is not None
     }
     shown = repr(value) if isinstance(value, str) else value
     wanted = (
         WHOLE.get(fault["type"])
         or choices_text(fault)
-        or range_text(stated)
+        or range_text(limits)
         or fault["msg"].removeprefix("Input should be ")
     )
     return f"{name} must be {wanted}, got {shown}"
 
 
 def choices_text(fault: Any) -> str:
-    """ "one of even, logsnr"; "" for a fault of another kind."""
+    """Return text like "one of even, logsnr", or "" for a fault of another kind."""
     expected = fault.get("ctx", {}).get("expected", "")
     return f"one of {expected.replace(' or ', ', ').replace(chr(39), '')}" if expected else ""
 
 
 def range_text(limits: dict[str, float]) -> str:
-    """ "from 0 to 1", "at least 1", "above 0 and at most 1"; "" without limits."""
+    """Return "from 0 to 1", "at least 1" or "above 0 and at most 1", or "" if there are no limits."""
     if limits.keys() == {"ge", "le"}:
         return f"from {limits['ge']:g} to {limits['le']:g}"
     if limits.keys() == {"gt", "lt"}:
@@ -84,13 +86,16 @@ def range_text(limits: dict[str, float]) -> str:
 
 
 def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advice: str = "") -> Record:
-    """A record of the dataclass ``kind`` from JSON content; no value is converted to another type.
+    """Read a record of the dataclass ``kind`` from JSON content. No value is converted to another type.
 
     Args:
-        where: the file that has it, for the error. advice: the end of the error.
+        kind: Class of the record.
+        content: The JSON content.
+        where: File with the content, for the error.
+        advice: End of the error.
 
     Raises:
-        UserError: a value is missing, or of another type or range than ``kind`` states.
+        UserError: A value is missing, or has another type or range than ``kind`` declares.
     """
     try:
         return _adapter(kind).validate_json(json.dumps(content), strict=True)
@@ -99,14 +104,17 @@ def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advi
 
 
 def stored_record(kind: type[Record], path: Path) -> Record | None:
-    """The record of the dataclass ``kind`` in a file; None when there is none, or it is damaged or another kind's."""
+    """Return the record of the dataclass ``kind`` in a file, or ``None`` if the file has no such record.
+
+    The file may be missing, be damaged, or hold a record of another kind.
+    """
     with suppress(UserError):
         return read_record(kind, read_json(path), str(path))
     return None
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault that pydantic found: "networks: clvp: sha256 is missing"."""
+    """Return the first fault that pydantic found: "networks: clvp: sha256 is missing"."""
     fault = error.errors(include_url=False, include_context=False)[0]
     field = ": ".join(str(part) for part in fault["loc"])
     if fault["type"] == "missing":
@@ -114,8 +122,8 @@ def first_fault(error: ValidationError) -> str:
     if fault["type"] == "value_error":
         return f"{field}: {fault['msg'].removeprefix('Value error, ')}"
     message = fault["msg"].replace("Input should be", "must be", 1)
-    given = repr(fault["input"])
-    return f"{field} {message[:1].lower()}{message[1:]}, not {given if len(given) < 60 else given[:57] + '…'}".strip()
+    value = repr(fault["input"])
+    return f"{field} {message[:1].lower()}{message[1:]}, not {value if len(value) < 60 else value[:57] + '…'}".strip()
 
 
 @cache

@@ -1,9 +1,9 @@
-"""A child process: the one place where the program starts one of its own modules in another process.
+"""Start modules of this program in child processes. No other module does so.
 
-The child imports what this process imports, whatever lies in the working directory; its environment has no secrets; it
-ends when this process does; and it may be given limits.
+The child imports the same modules as this process, whatever the working directory contains. Its environment has no
+secrets. It ends when this process does, and it can be variables limits.
 
-``python -P child_process.py OPTIONS MODULE ARGUMENTS…`` is what it runs; OPTIONS are JSON.
+It runs as ``python -P child_process.py OPTIONS MODULE ARGUMENTS…``, where OPTIONS are JSON.
 """
 
 import importlib.util
@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-WATCH_SECONDS = 0.02  # between two looks at the resident memory
+WATCH_SECONDS = 0.02  # between two measurements of the resident memory
 ROOT = str(Path(__file__).resolve().parents[2])
-# Variables that a child gets: everything else, such as tokens and keys, stays here.
+# A child gets these variables. All others, such as tokens and keys, stay in this process
 NAMES = {
     "PATH",
     "HOME",
@@ -81,13 +81,14 @@ class ChildProcess(subprocess.Popen):
     """A running module of this program, or another program.
 
     Args:
-        program: the name of a module, which is run as ``python -m`` runs it; or the words of another program, which
-            gets the same environment and nothing else of what is said here.
-        arguments: further words. environment: variables to add.
-        memory, cpu_seconds, file_bytes: Most that it may use. ``None`` means no limit. On macOS, ``memory`` bounds the
-            resident memory and the child watches it itself.
-        streams: ``stdin``, ``stdout``, ``stderr`` and ``text`` of ``subprocess.Popen``; without them standard input is
-            closed and the others are those of this process.
+        program: Name of a module, which runs as with ``python -m``, or the words of another program. Such a program
+            gets the same environment, but none of the other properties described here.
+        arguments: Further words.
+        environment: Variables to add.
+        memory, cpu_seconds, file_bytes: Limits of the child's use. ``None`` means no limit. On macOS, ``memory`` bounds
+            the resident memory, and the child watches it itself.
+        streams: ``stdin``, ``stdout``, ``stderr`` and ``text`` of ``subprocess.Popen``. By default, standard input is
+            closed, and the other streams are the streams of this process.
     """
 
     def __init__(
@@ -102,17 +103,17 @@ class ChildProcess(subprocess.Popen):
         **streams: Any,
     ):
         streams = {"stdin": subprocess.DEVNULL, **streams}
-        given = clean_environment(os.environ)
+        variables = clean_environment(os.environ)
         self._lifeline: int | None = None
         if not isinstance(program, str):
-            super().__init__([*program, *arguments], env={**given, **(environment or {})}, **streams)
+            super().__init__([*program, *arguments], env={**variables, **(environment or {})}, **streams)
             return
-        ending, self._lifeline = os.pipe()  # the child reads its end when this process has gone, however it ended
+        ending, self._lifeline = os.pipe()  # closes when this process ends for any reason, which the child notices
         options = {"lifeline": ending, "memory": memory, "cpu_seconds": cpu_seconds, "file_bytes": file_bytes}
         command = [sys.executable, "-P", __file__, json.dumps(options), program, *arguments]
-        given |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}
+        variables |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}
         try:
-            super().__init__(command, env=given, pass_fds=[ending], **streams)
+            super().__init__(command, env=variables, pass_fds=[ending], **streams)
         except BaseException:
             self._let_go()
             raise
@@ -135,7 +136,7 @@ class ChildProcess(subprocess.Popen):
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of the variables that a child may have."""
+    """Return the variables that a child may have."""
     return {
         name: value
         for name, value in variables.items()
@@ -144,8 +145,9 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def import_paths() -> list[str]:
-    """Where this process imports from, without the working directory; this program's folder comes last, because it may
-    be that.
+    """Return the folders that this process imports from, without the working directory.
+
+    This program's folder comes last, because it may be the working directory.
     """
     here = os.path.realpath(os.curdir)
     paths = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) not in (here, ROOT)]
@@ -153,14 +155,14 @@ def import_paths() -> list[str]:
 
 
 def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int | None) -> None:
-    """Limit what this process may use. With any limit it leaves no core file.
+    """Limit the resources that this process may use. With any limit, it leaves no core file.
 
-    Apple Silicon reserves about 390 GiB of addresses for each process, so that macOS refuses every smaller RLIMIT_AS
-    (https://github.com/WeblateOrg/weblate/pull/21763). The process watches its resident memory there. A system that
-    refuses another limit does not end the process.
+    Apple Silicon reserves about 390 GiB of addresses for each process, so macOS refuses every smaller RLIMIT_AS
+    (https://github.com/WeblateOrg/weblate/pull/21763). There, the process watches its resident memory. If a system
+    refuses another limit, the process continues without it.
     """
-    wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
-    limits = {kind: most for kind, most in wanted.items() if most is not None}
+    requested = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
+    limits = {kind: most for kind, most in requested.items() if most is not None}
     if limits:
         limits[resource.RLIMIT_CORE] = 0
     if memory is not None and sys.platform == "darwin":
@@ -174,8 +176,8 @@ def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int |
 
 
 def end_above(memory: int) -> None:
-    """End this process soon after its resident memory exceeds ``memory`` bytes. The message goes to standard error."""
-    from ane.system.machine import peak_memory_bytes  # load_program has made it importable
+    """End this process soon after its resident memory exceeds ``memory`` bytes, with a message on standard error."""
+    from ane.system.machine import peak_memory_bytes  # importable since load_program ran
 
     def watch() -> None:
         while (peak_memory_bytes() or 0) <= memory:
@@ -197,7 +199,7 @@ def end_with_parent(lifeline: int) -> None:
 
 
 def load_program() -> None:
-    """Import the package of this file, whichever others are found before it."""
+    """Import the package that this file belongs to, even if another package of that name would be found first."""
     package = Path(ROOT) / "ane"
     spec = importlib.util.spec_from_file_location(
         "ane", package / "__init__.py", submodule_search_locations=[str(package)]

@@ -1,4 +1,4 @@
-"""Signal-to-noise ratio: how close one array is to another."""
+"""Compute the signal-to-noise ratio, which says how close one array is to another."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ import numpy as np
 
 
 def snr_db(reference: Any, actual: Any) -> float:
-    """10·log10(Σ reference² / Σ (reference − actual)²), computed in float64.
+    """Compute 10·log10(Σ reference² / Σ (reference − actual)²) in float64.
 
     Args:
-        reference, actual: arrays, or CPU tensors, of the same shape.
+        reference, actual: Arrays, or CPU tensors, of the same shape.
 
     Returns:
-        Decibels: ∞ where both are equal, −∞ where the reference is all zeros and ``actual`` is not, or where any number
-        is NaN or infinite.
+        Decibels. ∞ if both are equal. −∞ if the reference is all zeros and ``actual`` is not, or if any number is NaN
+            or infinite.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
     """
     reference, actual = np.asarray(reference, np.float64), np.asarray(actual, np.float64)
     if reference.shape != actual.shape:

@@ -1,4 +1,4 @@
-"""The exception whose message is written for the user. Every other exception that escapes is a bug."""
+"""Define the exceptions whose messages are written for the user. Every other exception that escapes is a bug."""
 
 from __future__ import annotations  # an old Python imports this module to say that it is too old
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """Bad input, or a machine that cannot do what was asked.
+    """Bad input, or a machine that cannot do the requested work.
 
-    The message is one line that says what was wrong, where, and what to do about it. The command line prints it behind
+    The message is one line that says what was wrong, where, and what to do about it. The command line prints it after
     ``ane: error:`` and exits with status 1. Characters that cannot be printed are escaped.
 
     An error that names a parameter is an ``InvalidValueError``. If a model, a voice, a backend or a file is missing, it
     is a ``NotFoundError``.
 
     Attributes:
-        parameter: the parameter that is wrong, if one is; the message begins with its name, which a command replaces
-            by that of its flag.
+        parameter: Name of the wrong parameter, or "". The message begins with this name, which a command replaces by
+            the name of its flag.
     """
 
     def __new__(cls, message: str = "", parameter: str = "", *rest: Any, **named: Any) -> Self:
@@ -32,8 +32,8 @@ class UserError(Exception):
 
 
 class InvalidValueError(UserError):
-    """A value that a parameter does not take. ``parameter`` is its name."""
+    """A value that a parameter does not take. ``parameter`` is the name of the parameter."""
 
 
 class NotFoundError(UserError):
-    """A model, a voice, a backend or a file that is not there."""
+    """A model, a voice, a backend or a file that does not exist."""

@@ -1,7 +1,7 @@
-"""The gate for files: what may be opened, and which outputs would replace a file that a command reads.
+"""Decide which files may be opened, and reject outputs that would replace a file that a command reads.
 
-Files are compared by identity, which is the device and the inode that a path leads to. Links, other spellings of a path
-and names that differ only in capitals, where the file system ignores those, do not hide one file from another.
+Files are compared by identity: the device and the inode that a path leads to. Links, other spellings of a path and
+names that differ only in capitals, if the file system ignores those, do not hide one file from another.
 """
 
 import errno
@@ -20,13 +20,13 @@ NamedFiles = Iterable[tuple[str, Path | str]]
 
 
 def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
-    """Open a regular file for reading: opening a named pipe would wait for ever, and a device has no end.
+    """Open a regular file for reading. Opening a named pipe would wait forever, and a device has no end.
 
     Raises:
         OSError: ``path`` is not a regular file, has more than ``limit`` bytes, or cannot be opened.
     """
     check_regular(path, limit)
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # in case it became a pipe meanwhile
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # in case it has become a pipe since the check
     try:
         _check_regular(os.fstat(opened), path, limit)
         return os.fdopen(opened, "rb")
@@ -39,7 +39,7 @@ def read_regular(path: Path | str, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes. Raises OSError as ``open_regular`` does."""
     with open_regular(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:  # a file of the kernel's states no size
+    if len(content) > limit:  # a file of the kernel has no size
         raise _too_large(path, limit)
     return content
 
@@ -49,12 +49,12 @@ def check_regular(path: Path | str, limit: int | None = None) -> None:
     _check_regular(os.stat(path), path, limit)
 
 
-def _check_regular(found: os.stat_result, path: Path | str, limit: int | None) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _check_regular(status: os.stat_result, path: Path | str, limit: int | None) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if limit is not None and found.st_size > limit:
+    if limit is not None and status.st_size > limit:
         raise _too_large(path, limit)
 
 
@@ -63,74 +63,76 @@ def _too_large(path: Path | str, limit: int) -> OSError:
 
 
 def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
-    """Refuse outputs that are files which are read, or that are one file.
+    """Reject outputs that are also inputs, or that are the same file.
 
-    A folder that is read stands for every file in it that exists. A folder that is written replaces all that is in it.
+    An input folder stands for every file in it that exists. An output folder replaces everything in it.
 
     Args:
-        reads: Pairs of a name, such as a flag, and a file or folder. "-" is standard input.
-        writes: Pairs of a name and a file or folder. "-" and devices are never refused.
+        reads: Pairs of a name, such as a flag, and an input file or folder. "-" is standard input.
+        writes: Pairs of a name and an output file or folder. "-" and devices are never rejected.
 
     Raises:
-        UserError: an output that is refused. Nothing was opened.
+        UserError: An output is rejected. Nothing was opened.
     """
     inputs: dict[Identity, str] = {}
     folders_of_inputs: dict[Identity, str] = {}
     for name, path in reads:
-        found = standard_input() if str(path) == "-" else identity(path)
-        if found is not None:
-            inputs.setdefault(found, name)
-        for folder in _folders_of(path) if found is not None else ():
+        place = standard_input() if str(path) == "-" else identity(path)
+        if place is not None:
+            inputs.setdefault(place, name)
+        for folder in _folders_of(path) if place is not None else ():
             folders_of_inputs.setdefault(folder, name)
     outputs: dict[Identity, tuple[str, Path | str]] = {}
     for name, path in writes:
-        found = None if str(path) == "-" else identity(path)
-        if found is None:
+        place = None if str(path) == "-" else identity(path)
+        if place is None:
             continue
-        reader = inputs.get(found) or folders_of_inputs.get(found)
-        if not reader and not found[2]:
+        reader = inputs.get(place) or folders_of_inputs.get(place)
+        if not reader and not place[2]:
             reader = next((inputs[folder] for folder in _folders_of(path) if folder in inputs), None)
         if reader:
-            raise UserError(f"cannot write {path}: {reader} reads it; choose another output")
-        if found in outputs:
-            other, same = outputs[found]
+            raise UserError(f"cannot write {path}: {reader} reads it, so choose another output")
+        if place in outputs:
+            other, same = outputs[place]
             why = f"it is the same file as {same}" if other == name else f"{other} writes it too"
-            raise UserError(f"cannot write {path}: {why}; choose another output")
-        outputs[found] = name, path
+            raise UserError(f"cannot write {path}: {why}, so choose another output")
+        outputs[place] = name, path
 
 
 def identity(path: Path | str) -> Identity | None:
-    """Return the device and inode to which a path leads; for a path where nothing is, those of the nearest folder that
-    exists, and the names that follow. None: a device, a pipe, or a path that nothing can have.
+    """Return the device and inode that a path leads to, or ``None`` for a device, a pipe or an impossible path.
+
+    For a path that does not exist, return the device and inode of the nearest folder that exists, and the names that
+    follow.
     """
     try:
         real = Path(os.path.realpath(os.path.expanduser(path)))
         for there in (real, *real.parents):
             if os.path.exists(there):
-                found = os.stat(there)
-                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                status = os.stat(there)
+                if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                     return None
-                return found.st_dev, found.st_ino, tuple(map(_name, real.parts[len(there.parts) :]))
+                return status.st_dev, status.st_ino, tuple(map(_name, real.parts[len(there.parts) :]))
     except (OSError, ValueError):
         pass
     return None
 
 
 def standard_input() -> Identity | None:
-    """Return the identity of the file from which standard input comes; None: it is a terminal or a pipe."""
+    """Return the identity of the file that standard input comes from, or ``None`` if it is a terminal or a pipe."""
     try:
-        found = os.fstat(sys.stdin.fileno())
+        status = os.fstat(sys.stdin.fileno())
     except (AttributeError, OSError, ValueError):  # closed, or replaced by an object without a descriptor
         return None
-    return (found.st_dev, found.st_ino, ()) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino, ()) if stat.S_ISREG(status.st_mode) else None
 
 
 def _folders_of(path: Path | str) -> list[Identity]:
-    """The identities of the folders that contain what ``path`` leads to; none for standard input."""
+    """Return the identities of the folders that contain the file at ``path``, or [] for standard input."""
     parents = Path(os.path.realpath(os.path.expanduser(path))).parents if str(path) != "-" else ()
-    return [found for found in map(identity, parents) if found is not None]
+    return [folder for folder in map(identity, parents) if folder is not None]
 
 
 def _name(name: str) -> str:
-    """A name as the file system compares it: macOS ignores capitals, and how accents are written."""
+    """Return a name as the file system compares it. macOS ignores capitals, and how accents are encoded."""
     return unicodedata.normalize("NFC", name).casefold() if sys.platform == "darwin" else name

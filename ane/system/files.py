@@ -1,4 +1,4 @@
-"""Reading and writing of files: a reader never sees half of a new file, and each error is one clear line."""
+"""Read and write files so that a reader never sees half of a new file, and each error is one clear line."""
 
 import difflib
 import json
@@ -30,23 +30,28 @@ def replacing(
     lasting: bool = False,
     check: Callable[[Path], object] | None = None,
 ) -> Iterator[Path]:
-    """Yield a temporary path beside ``destination``; rename it to ``destination`` when the block ends without an error.
+    """Yield a temporary path and rename it to ``destination`` when the block ends without an error.
 
-    The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
-    ``directory=True`` it is a new directory, and an existing directory at ``destination`` is replaced as a whole: the
-    old one exists until the new one does, even if interrupted. ``~`` at the start of ``destination`` is the user's
-    home. What killed processes left of earlier writes to ``destination`` is removed. ``lasting``: the new content is on
-    the disk before it replaces the old one, so that a power failure loses neither; for what a user cannot make again.
-    ``check`` is called with ``destination`` immediately before the rename, which an error that it raises prevents. The
-    new content gets the mode of the old: what only its owner can read stays so.
+    The temporary path is next to ``destination`` and has the same file name, so a writer that chooses its format by
+    suffix works unchanged. The new file or folder gets the mode of the old one: a file that only its owner can read
+    stays so. Leftovers from killed processes that wrote to ``destination`` are removed.
+
+    Args:
+        destination: Path to write. ``~`` at its start is the user's home.
+        directory: Whether the temporary path is a new directory. An existing directory at ``destination`` is replaced
+            as a whole: the old one exists until the new one does, even after an interruption.
+        lasting: Whether the new content is flushed to the disk before it replaces the old one, so that a power failure
+            loses neither. Use it for content that a user cannot make again.
+        check: Function that is called with ``destination`` immediately before the rename. If it raises an error, the
+            rename does not happen.
 
     Raises:
-        UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or a file
-            where a directory is to be written, or the reverse.
+        UserError: ``destination`` cannot be written: the folder is missing or read-only, the disk is full, or there is
+            a file in place of a directory or the reverse.
     """
     destination = Path(os.path.expanduser(destination))
     _check_name(destination)
-    if os.path.islink(destination):  # what it refers to is replaced, not the link
+    if os.path.islink(destination):  # replaces the link's target, not the link
         destination = Path(os.path.realpath(destination))
     staging = StagingFolder(destination)
     old: Path | None = None
@@ -78,7 +83,7 @@ def replacing(
         if lasting:
             flush_folder(destination.parent)
     except OSError as error:
-        where = f"; the old directory is kept as {old}" if _is_only_copy(old, destination) else ""
+        where = f" (the old directory is kept as {old})" if _is_only_copy(old, destination) else ""
         raise UserError(f"cannot write {destination}: {_reason(error)}{where}") from error
     finally:
         with uninterrupted():
@@ -89,7 +94,7 @@ def replacing(
 
 
 def _exchange(new: Path, destination: Path, old: Path) -> None:
-    """Move the folder ``destination`` to ``old`` and ``new`` to ``destination``; undo the first if the second fails."""
+    """Move the folder ``destination`` to ``old`` and ``new`` to ``destination``. Undo the first if the second fails."""
     try:
         os.replace(destination, old)
         os.replace(new, destination)
@@ -100,20 +105,21 @@ def _exchange(new: Path, destination: Path, old: Path) -> None:
 
 
 def _is_only_copy(old: Path | None, destination: Path) -> bool:
-    """Whether ``destination`` was moved to ``old`` and nothing has replaced it."""
+    """Return whether ``destination`` was moved to ``old`` and nothing has replaced it."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
 
 
 def keep_mode(new: Path, existing: Path) -> None:
-    """Give ``new`` the permissions of ``existing``, if that is there."""
+    """Give ``new`` the permissions of ``existing``, if that exists."""
     with suppress(FileNotFoundError):
         os.chmod(new, stat.S_IMODE(os.stat(existing).st_mode) & 0o777)
 
 
 def rename_to_new(source: Path, destination: Path) -> None:
-    """Rename a file to a name that nothing has. FileExistsError: something got the name meanwhile, and is kept.
+    """Rename a file to a name that does not exist. Raises FileExistsError if something else has taken the name.
 
-    A hard link is refused where a name exists, which a rename is not. A file system without hard links has no such way.
+    That other file is kept, because a hard link, unlike a rename, fails if the name exists. On a file system without
+    hard links this is not possible.
     """
     try:
         os.link(source, destination)
@@ -137,7 +143,7 @@ def flush(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, where the system can open folders."""
+    """Make the names in a folder survive a power failure, if the system can open folders."""
     with suppress(OSError):
         opened = os.open(path, os.O_RDONLY)
         try:
@@ -147,14 +153,14 @@ def flush_folder(path: Path) -> None:
 
 
 def write_whole(file: RawIOBase, data: bytes) -> None:
-    """Write all of ``data`` to an unbuffered file, each ``write`` of which may accept only a part."""
+    """Write all of ``data`` to an unbuffered file, whose ``write`` may accept only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def link_or_copy(source: Path | str, destination: Path | str) -> None:
-    """Make a hard link to a file, or a copy where that fails: on another file system, or on one without links."""
+    """Make a hard link to a file, or copy it if that fails: between file systems, or on one without links."""
     try:
         os.link(source, destination)
     except OSError:
@@ -162,23 +168,25 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
 
 
 def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
-    """Raise UserError, before any work is done, for a file that ``replacing`` could not write, or, unless
-    ``makes_folders``, whose folder is not there. For a link, that is the folder of its target. "-" always passes.
+    """Raise UserError, before any work is done, for a file that ``replacing`` could not write.
+
+    Unless ``makes_folders`` is True, the folder must exist too. For a link, that is the folder of its target. "-"
+    always passes.
     """
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
     _check_name(path)
     if os.path.isdir(path):
-        raise UserError(f"cannot write {path}: it is a directory; name a file")
+        raise UserError(f"cannot write {path}: it is a directory, so name a file")
     target = Path(os.path.realpath(path)) if os.path.islink(path) else path.absolute()
     folder = next(parent for parent in target.parents if os.path.exists(parent))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
-        raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
+        raise UserError(f"cannot write {path}: {folder} is {reason}, so choose another folder")
     if target.parent != folder and os.path.islink(path):
         raise UserError(
-            f"cannot write {path}: it is a link, and there is no folder {target.parent}; make it first, or "
+            f"cannot write {path}: it is a link, and there is no folder {target.parent}: make it first, or "
             "choose another"
         )
     if not makes_folders:
@@ -186,13 +194,13 @@ def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UserError for a path whose folder is not there, which may be mistyped."""
+    """Raise UserError for a path whose folder does not exist, because it may be mistyped."""
     if not os.path.isdir(path.absolute().parent):
-        raise UserError(f"cannot write {path}: there is no folder {path.parent}; make it first, or choose another")
+        raise UserError(f"cannot write {path}: there is no folder {path.parent}: make it first, or choose another")
 
 
 def no_such_file(path: Path | str) -> str:
-    """What to say of a file that is not there: where it was looked for, and what is there with a similar name."""
+    """Return the words about a file that does not exist: where it should be, and a similar name that exists there."""
     try:
         name, folder = Path(path).name, Path(path).absolute().parent
     except OSError:  # the working directory was deleted
@@ -201,47 +209,55 @@ def no_such_file(path: Path | str) -> str:
         return f"there is no folder {folder}"
     with suppress(OSError):
         for similar in difflib.get_close_matches(name, os.listdir(folder), n=1, cutoff=0.75):
-            return f"no such file or folder in {folder}; did you mean {similar}?"
-    return f"no such file or folder in {folder}; check its name, or give its path"
+            return f"no such file or folder in {folder}: did you mean {similar}?"
+    return f"no such file or folder in {folder}: check its name, or give its path"
 
 
 def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) -> None:
-    """Refuse a folder that must not be written: one that has ``marker`` is replaced on request, any other never.
+    """Raise UserError for a folder that must not be written.
+
+    A folder with ``marker`` is replaced on request. Any other folder is never replaced.
 
     Args:
-        marker: name of the file that every such folder has. content: what is in it, such as "a bundle".
+        path: The folder.
+        marker: Name of a file that every such folder has.
+        content: Words for its content, such as "a bundle".
+        overwrite: Whether a folder with ``marker`` may be replaced.
 
     Raises:
-        UserError: a file or another folder is there, or one with ``marker`` and ``overwrite`` is False.
+        UserError: There is a file or another folder, or a folder with ``marker`` and ``overwrite`` is False.
     """
     if not os.path.lexists(path):
         return
     if not os.path.isdir(path):
-        raise UserError(f"{path} is a file; {content} is written into a directory")
+        raise UserError(f"{path} is a file, and {content} is written into a directory: choose another destination")
     if os.path.isfile(path / marker):
         if not overwrite:
-            raise UserError(f"{path} already contains {content}; add overwrite=True to replace it")
+            raise UserError(f"{path} already contains {content}: add overwrite=True to replace it")
     elif any(path.iterdir()):
         raise UserError(f"{path} exists and is not {content}, so it is not replaced: choose another destination")
 
 
 def _check_name(path: Path) -> None:
-    """Raise UserError for a path that no file can have: too long, not encodable, or in a deleted working directory."""
+    """Raise UserError for a path that no file can have.
+
+    The path is too long, cannot be encoded, or is in a deleted working directory.
+    """
     try:
         path.absolute()
         with suppress(FileNotFoundError, NotADirectoryError):
             path.lstat()
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
+        raise UserError(f"cannot write {path}: {_reason(error)}: choose another file") from error
 
 
 def write_json(destination: Path | str, value: Any) -> None:
-    """Write ``value`` as JSON to a file, whole or not at all; "-" is standard output (one line).
+    """Write ``value`` as JSON to a file, whole or not at all. "-" means standard output (one line).
 
-    NaN and infinity, which JSON lacks, become null. A device or a pipe of that name is written to directly.
+    NaN and infinity, which JSON lacks, become null. If the destination is a device or a pipe, it is written directly.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     if str(destination) == "-":
         sys.stdout.write(json.dumps(_finite(value)) + "\n")
@@ -258,14 +274,15 @@ def write_json(destination: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
-        UserError: it is missing, not a regular file, larger than ``MAX_JSON``, cannot be read, or is not JSON.
+        UserError: The file is missing, is not a regular file, is larger than ``MAX_JSON``, cannot be read, or is not
+            JSON.
     """
     try:
         return json.loads(read_regular(path, MAX_JSON).decode("utf-8"))
-    except (OSError, UnicodeEncodeError) as error:  # the latter: a name that the file system cannot have
+    except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: a name that the file system cannot have
         raise UserError(f"cannot read {path}: {_reason(error)}") from error
     except RecursionError:
         raise UserError(f"{path} is not usable: its JSON is nested too deeply") from None
@@ -274,10 +291,12 @@ def read_json(path: Path) -> Any:
 
 
 def zip_directory(file: BinaryIO) -> tuple[int, int]:
-    """Entries and bytes of a ZIP archive's directory, which zipfile reads into memory (APPNOTE.TXT, 4.3.14 to 4.3.16).
+    """Return the number of entries and bytes in the directory of a ZIP archive, which zipfile reads into memory.
+
+    See APPNOTE.TXT, 4.3.14 to 4.3.16.
 
     Raises:
-        ValueError: there is none.
+        ValueError: The file has no such directory.
     """
     size = file.seek(0, 2)
     file.seek(max(0, size - 65_633))  # a comment of 65,535 bytes, and the records before it
@@ -295,7 +314,7 @@ def zip_directory(file: BinaryIO) -> tuple[int, int]:
 
 
 def _finite(value: Any) -> Any:
-    """A copy of a JSON value with None for NaN and infinity."""
+    """Copy a JSON value with ``None`` in place of NaN and infinity."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -304,5 +323,5 @@ def _finite(value: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The message of an error without its number and its path."""
+    """Return the message of an error without its number and its path."""
     return getattr(error, "strerror", None) or str(error)

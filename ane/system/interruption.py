@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM end a command with an exception between two steps of its Python code.
+"""End a command on Ctrl-C or SIGTERM with an exception between two steps of its Python code.
 
-The signals that arrived are recorded as well, because the exception can get lost: C code that calls Python may discard
-it (libsndfile's callbacks) or turn it into another error (safetensors), and Python code may swallow it (a bare
-``except`` around an import).
+The signals that arrived are also recorded, because the exception can get lost. C code that calls Python may discard it
+(libsndfile's callbacks) or turn it into another error (safetensors), and Python code may swallow it (a bare ``except``
+around an import).
 """
 
 import signal
@@ -16,17 +16,17 @@ from types import FrameType
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop.
 
-    Not KeyboardInterrupt itself: after one that passed through ``exec``, ``python -m`` ends the process as SIGINT
+    This is not KeyboardInterrupt itself: if that one passes through ``exec``, ``python -m`` ends the process as SIGINT
     would, whatever its exit status.
     """
 
 
 class Interruptions:
-    """The handler of both signals.
+    """The handler for both signals.
 
     Attributes:
-        received: numbers of the signals that arrived.
-        deferrals: number of active ``uninterrupted`` blocks.
+        received: Numbers of the signals that arrived.
+        deferrals: Number of active ``uninterrupted`` blocks.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Interruptions:
             raise Stopped
 
     def restore_default_handlers(self) -> None:
-        """Let the next signal end the process at once. Call it after cleaning up."""
+        """Make the next signal end the process immediately. Call it after cleaning up."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)
@@ -54,7 +54,7 @@ _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default
 
 @contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """Within the block both signals raise Stopped. Has no effect in a thread other than the main one.
+    """Raise Stopped for both signals within the block. This has no effect outside the main thread.
 
     A signal that is ignored stays ignored, such as SIGINT in a background job of a shell.
     """
@@ -64,7 +64,7 @@ def interruptions() -> Iterator[Interruptions]:
         return
     before = {
         number: handler
-        for number in (signal.SIGTERM, signal.SIGINT)  # None: a handler not set by Python
+        for number in (signal.SIGTERM, signal.SIGINT)  # None means that Python did not set the handler
         if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     token = _current.set(ours)
@@ -80,7 +80,7 @@ def interruptions() -> Iterator[Interruptions]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within ``interruptions``: defer Stopped to the end of a block in which it would get lost or do harm."""
+    """Defer Stopped (within ``interruptions``) to the end of a block in which it would get lost or do harm."""
     current = _current.get()
     if current is None:
         yield
@@ -94,7 +94,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def check_interrupted() -> None:
-    """Within ``interruptions``: raise Stopped if a signal arrived whose exception got lost."""
+    """Raise Stopped (within ``interruptions``) if a signal arrived whose exception got lost."""
     current = _current.get()
     if current is not None:
         current.check()

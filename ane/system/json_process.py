@@ -1,4 +1,4 @@
-"""A program in its own process that answers requests: it may hang, crash or be killed, and can be measured."""
+"""Run a program in a separate process that answers requests. It may hang, crash or be killed, and be measured."""
 
 import json
 import os
@@ -19,7 +19,10 @@ from ane.system.machine import peak_memory_bytes
 
 
 class ProcessEndedError(UserError):
-    """The program ended instead of answering. ``status``: its exit status, or minus the signal that ended it."""
+    """The program ended instead of answering.
+
+    ``status`` is its exit status, or minus the number of the signal that ended it.
+    """
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)
@@ -31,9 +34,9 @@ class ProcessTimeoutError(UserError):
 
 
 def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
-    """What the program does: prepares what answers requests, then answers each line of standard input in turn.
+    """Prepare a function that answers requests, then answer every line of standard input. The program calls this.
 
-    A UserError of an answer becomes {"error": message}. What else is printed goes to standard error, because libraries
+    A UserError of an answer becomes {"error": message}. All other output goes to standard error, because libraries
     print on standard output.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -58,17 +61,19 @@ class JsonProcess:
     Use it as a context manager. Leaving it closes the program's input and waits for its end.
 
     Args:
-        command: a module of this program, or the words of another (``ChildProcess``). environment: variables to add.
-        advice: what to do when it cannot be run.
-        limit: seconds until it must be ready; None: no limit.
+        command: A module of this program, or the words of another program (``ChildProcess``).
+        environment: Variables to add.
+        advice: Advice for the user if the program cannot be run.
+        limit: Seconds until it must be ready. ``None`` means no limit.
 
     Attributes:
-        ready: the first line. cold_start: seconds from the start until then.
-        peak_bytes: largest resident set, known after the end; None where the system does not report it.
+        ready: The first line.
+        cold_start: Seconds from the start until the first line.
+        peak_bytes: Largest resident set, known after the end. ``None`` if the system does not report it.
 
     Raises:
-        UserError: the program cannot be run, or ends before it is ready.
-        ProcessTimeoutError: it is not ready in time.
+        UserError: The program cannot be run, or ends before it is ready.
+        ProcessTimeoutError: The program is not ready in time.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class JsonProcess:
             )
         except OSError as error:
             self._errors.close()
-            reason = f"{error.strerror or error}{advice and '; '}{advice}"
+            reason = f"{error.strerror or error}{advice and ': '}{advice}"
             raise UserError(f"cannot run {self.name.split()[0]}: {reason}") from error
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -106,12 +111,12 @@ class JsonProcess:
         self.cold_start = time.perf_counter() - started
 
     def ask(self, request: Any, limit: float | None = None) -> dict[str, Any]:
-        """The answer to a request, within ``limit`` seconds.
+        """Return the answer to a request, within ``limit`` seconds.
 
         Raises:
-            UserError: the answer is {"error": …}.
-            ProcessEndedError: the program ended instead; the message has its status and its last line of output.
-            ProcessTimeoutError: it did not answer in time.
+            UserError: The answer is {"error": …}.
+            ProcessEndedError: The program ended instead. The message has its status and its last line of output.
+            ProcessTimeoutError: The program did not answer in time.
         """
         with suppress(BrokenPipeError):  # the program has ended: reading the answer reports it
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -145,7 +150,7 @@ class JsonProcess:
         return f"{self.name} ended with status {status}: {last}"
 
     def kill(self) -> None:
-        """End the program, whatever it does."""
+        """End the program, even if it is busy."""
         self._process.kill()
         self.close()
 

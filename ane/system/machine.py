@@ -1,4 +1,4 @@
-"""Facts about this machine: cores, memory, processor, system version."""
+"""Report facts about this machine: cores, memory, processor, system version."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may run on, at least 1."""
+    """Return the number of cores that this process may run on, at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int | None:
-    """Size of the physical memory; None where the system does not report it."""
+    """Return the size of the physical memory, or ``None`` if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -24,52 +24,52 @@ def memory_bytes() -> int | None:
 
 
 def peak_memory_bytes(pid: int | None = None) -> int | None:
-    """Largest resident set so far of this process, or of another one; None where the system does not report it.
+    """Return the largest resident set so far of this process or another, or ``None`` if the system does not report it.
 
-    On Linux it is read from /proc: ``ru_maxrss`` of getrusage starts with the value of the parent process. Other
-    systems report it for this process only.
+    On Linux it is read from /proc, because ``ru_maxrss`` of getrusage starts with the value of the parent process.
+    Other systems report it only for this process.
     """
     try:
         status = Path(f"/proc/{pid or 'self'}/status").read_text()
     except OSError:
         status = ""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    if found:
-        return int(found[1]) * 1024
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if peak:
+        return int(peak[1]) * 1024
     if pid not in (None, os.getpid()):
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor_name() -> str:
-    """Name of the processor as its maker writes it, else its architecture."""
+    """Return the processor's name as its maker writes it, or its architecture if the name is unknown."""
     if sys.platform == "darwin":
         return printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:
         cpuinfo = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 @cache
 def macos_version() -> str:
-    """Return the version of this Mac's system, such as "15.3", or "" off macOS.
+    """Return the version of this Mac's system, such as "15.3", or "" on other systems.
 
-    ``platform.mac_ver`` is asked only where ``sw_vers`` does not answer. It gives 16 in place of 26 to a Python that
-    was built with an older SDK (https://github.com/python/cpython/issues/135675).
+    ``platform.mac_ver`` is used only if ``sw_vers`` does not answer. It returns 16 instead of 26 to a Python that was
+    built with an older SDK (https://github.com/python/cpython/issues/135675).
     """
     return printed("sw_vers", "-productVersion") or platform.mac_ver()[0]
 
 
 def macos_at_least(*wanted: int) -> bool:
-    """Whether this Mac's system has version ``wanted`` or a newer one."""
+    """Return whether this Mac's system has version ``wanted`` or a newer one."""
     return tuple(int(part) for part in macos_version().split(".") if part.isdigit()) >= wanted
 
 
 def system_version() -> str:
-    """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)"."""
+    """Return the name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)"."""
     if sys.platform == "darwin":
         build = printed("sw_vers", "-buildVersion")
         return f"macOS {macos_version()}".rstrip() + (f" ({build})" if build else "")
@@ -81,7 +81,7 @@ def system_version() -> str:
 
 
 def printed(*command: str) -> str:
-    """Standard output of a command; "" when it fails."""
+    """Return the standard output of a command, or "" if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):

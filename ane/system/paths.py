@@ -1,7 +1,7 @@
-"""Folders of the package: its cache, the user's voices, bundles, defaults. Nothing here creates or reads a folder.
+"""Locate the package's folders: its cache, the user's voices, bundles, defaults. Nothing here creates or reads one.
 
-They are those of the library platformdirs: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG
-base directories on Linux. ``ANE_HOME`` puts everything into one folder instead.
+The library platformdirs chooses them: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG base
+directories on Linux. If ``ANE_HOME`` is set, everything is in that one folder instead.
 """
 
 import os
@@ -17,28 +17,28 @@ _APPLICATION = "tortoise-ane"
 
 
 def cache_dir() -> Path:
-    """Folder of what can be computed or downloaded again: compiled models, latents of clips."""
+    """Return the folder for data that can be computed or downloaded again: compiled models, latents of clips."""
     home = _ane_home()
     return home / "cache" if home else _of_platform(platformdirs.user_cache_dir)
 
 
 def data_dir() -> Path:
-    """Folder of what cannot be computed again: voices and bundles."""
+    """Return the folder for data that cannot be computed again: voices and bundles."""
     return _ane_home() or _of_platform(platformdirs.user_data_dir)
 
 
 def voices_dir() -> Path:
-    """Folder of the user's own voices."""
+    """Return the folder of the user's voices."""
     return data_dir() / "voices"
 
 
 def bundles_dir() -> Path:
-    """Folder of converted and downloaded models."""
+    """Return the folder of converted and downloaded models."""
     return data_dir() / "bundles"
 
 
 def config_file() -> Path:
-    """File with the user's defaults for commands, which need not be there."""
+    """Return the file with the user's defaults for commands, which need not exist."""
     return (_ane_home() or _of_platform(platformdirs.user_config_dir)) / "config.toml"
 
 
@@ -52,12 +52,12 @@ def _of_platform(folder_of: Callable[..., str]) -> Path:
         folder = Path(folder_of(_APPLICATION, appauthor=False))
         if folder.is_absolute():
             return folder
-    # in a container, for example, whose user has neither HOME nor an entry in the user database
+    # for example in a container whose user has neither HOME nor an entry in the user database
     raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
 
 
 def check_working_directory() -> None:
-    """Raise UserError when the working directory was deleted: oneMKL, for one, ends the process there."""
+    """Raise UserError if the working directory was deleted. There, oneMKL, for one, ends the process."""
     try:
         os.getcwd()
     except OSError:

@@ -1,10 +1,13 @@
-"""Which Pythons and Macs can run this program. Any Python 3 can read this file, so that it can say so."""
+"""Check whether this Python and this Mac can run the program.
+
+Any Python 3 can read this file, so that an unsuitable one can say so.
+"""
 
 import platform
 import sys
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
-OLDEST_MACOS = 14  # torch has no wheels for older ones
+OLDEST_MACOS = 14  # torch has no wheels for older systems
 INSTALL = "install it with `uv tool install --python 3.12 .`, which brings a Python that can"
 
 
@@ -19,7 +22,7 @@ def python_problem(version=None):  # type: ignore[no-untyped-def]  # a union typ
 
 
 def mac_problem() -> str:
-    """Return why this Mac, or a Python for Intel on it, cannot run the program, or "" if it can, or is not a Mac."""
+    """Return why this Mac, or its Python for Intel, cannot run the program, or "" if it can or is not a Mac."""
     if sys.platform != "darwin":
         return ""
     from ane.system.machine import macos_at_least, macos_version, printed
@@ -28,7 +31,7 @@ def mac_problem() -> str:
         if printed("sysctl", "-n", "sysctl.proc_translated") == "1":
             return f"this Python is for Intel processors and runs under Rosetta: {INSTALL}"
         return "this Mac has an Intel processor, and tortoise-ane needs Apple silicon: use another Mac, or Linux"
-    # Python's own answer takes no time. It may be wrong, but never newer than the system
+    # Python's answer takes no time. It may be wrong, but is never newer than the system
     if int(platform.mac_ver()[0].partition(".")[0] or 0) >= OLDEST_MACOS or macos_at_least(OLDEST_MACOS):
         return ""
     return f"this Mac has macOS {macos_version()}, and tortoise-ane needs macOS {OLDEST_MACOS} or newer: update it"

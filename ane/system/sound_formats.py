@@ -1,4 +1,4 @@
-"""The formats of files of sound, a row for each suffix. Writers, flags, requests and help are made of these rows."""
+"""List the formats of sound files, one row per suffix. Writers, flags, requests and help are made from these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class MediaFormat:
-    """How PyAV writes a format: FFmpeg's container and encoder, bits a second, and whether it can hold a cover."""
+    """How PyAV writes a format: FFmpeg's container and encoder, bits per second, and whether it can hold a cover."""
 
     container: str
     encoder: str
     bit_rate: int | None = None
     cover: bool = False
-    rate: int | None = None  # Hz; None is the rate of the sound
-    gain: float = 1.0  # factor of the samples before the encoder
+    rate: int | None = None  # Hz. None means the sound's rate
+    gain: float = 1.0  # factor that multiplies the samples before they are encoded
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format.
+    """A format of sound files.
 
     Attributes:
         media: How PyAV writes it. ``None`` means that PyAV does not.
         sndfile: libsndfile's container and the encoding that it writes there. ``None`` means that libsndfile does not
             write the format.
-        clip: Whether it is one of the formats of the clips in a folder of clips.
+        clip: Whether a folder of clips may have clips in this format.
         tags: Whether it holds a title and an author.
-        media_type: Media type of the server's sound in this format; "" means that the server sends none.
-        sent: FFmpeg's options in place of ``media.options`` when the muxer cannot seek back.
+        media_type: Media type of the server's sound in this format. "" means that the server does not send it.
+        sent: FFmpeg's options in place of ``media.options`` if the muxer cannot seek back.
     """
 
     media: MediaFormat | None = None
@@ -66,7 +66,7 @@ FORMATS = {
     ),
     ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac"),
 }
-# libsndfile's, which need nothing, and the others
+# PLAIN_SUFFIXES: formats that libsndfile writes, without an extra. MEDIA_SUFFIXES: all others
 PLAIN_SUFFIXES = [suffix for suffix, row in FORMATS.items() if row.sndfile]
 MEDIA_SUFFIXES = [suffix for suffix, row in FORMATS.items() if not row.sndfile]
 SUFFIX_HELP = f"{', '.join(PLAIN_SUFFIXES)}, or with the extra books {', '.join(MEDIA_SUFFIXES)}"

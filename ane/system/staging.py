@@ -1,7 +1,7 @@
-"""Staging folders: hidden folders beside a file or folder while its new content is written.
+"""Make staging folders: hidden folders next to a file or folder, for its new content while that is written.
 
-A staging folder is called ``.NAME.RANDOM.partial``. Its process holds a lock on a file in it, which the system releases
-however the process ends. So a folder that a killed process left behind can be distinguished from one in use.
+A staging folder is called ``.NAME.RANDOM.partial``. Its process holds a lock on a file in it, and the system releases
+that lock however the process ends. So a leftover from a killed process can be distinguished from a folder in use.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from uuid import uuid4
 _NAME = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _LOCK = ".lock"
 _OLD = "old-"  # prefix of the folder that holds a replaced directory until it is deleted
-_DAY = 24 * 3600  # seconds after which a staging folder without a lock is taken for abandoned
+_DAY = 24 * 3600  # seconds after which a staging folder without a lock counts as abandoned
 
 
 class StagingFolder:
     """A staging folder for ``destination``. ``path`` is known before ``create``, so that ``remove`` always works."""
 
     def __init__(self, destination: Path):
-        # only the start of the name, which itself may be as long as the file system allows
+        # only the start of the name, which may itself be as long as the file system allows
         self.path = destination.parent / f"{_prefix(destination)}{uuid4().hex[:16]}.partial"
         self._lock: int | None = None
 
     def create(self) -> None:
-        """Make the folder and lock it. OSError when it cannot be made."""
+        """Make the folder and lock it. Raises OSError if it cannot be made."""
         self.path.mkdir(mode=0o700)
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
@@ -38,7 +38,7 @@ class StagingFolder:
         os.rename(unlocked, self.path / _LOCK)  # under this name it is locked from the start
 
     def folder_for_old(self) -> Path:
-        """A new folder in it, for the directory that is being replaced."""
+        """Make a folder inside for the directory that is being replaced."""
         return Path(tempfile.mkdtemp(dir=self.path, prefix=_OLD))
 
     def release(self) -> None:
@@ -52,23 +52,23 @@ class StagingFolder:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Staging folders anywhere under ``folder`` that killed processes left behind and that can be deleted.
+    """Return the staging folders anywhere under ``folder`` that killed processes left behind and that can be deleted.
 
-    One that holds the only copy of a replaced directory is not among them (``clean_up`` restores it).
+    A folder that holds the only copy of a replaced directory is left out (``clean_up`` restores it).
     """
-    found = []
+    folders = []
     for root, names, _ in os.walk(folder):
         staging = [Path(root) / name for name in names if _NAME.fullmatch(name)]
         names[:] = [name for name in names if not _NAME.fullmatch(name)]
-        found += [path for path in staging if _is_abandoned(path) and _only_copy(path) is None]
-    return sorted(found)
+        folders += [path for path in staging if _is_abandoned(path) and _only_copy(path) is None]
+    return sorted(folders)
 
 
 def clean_up(destination: Path) -> None:
-    """Remove what killed processes left of earlier writes to ``destination``.
+    """Remove leftovers from killed processes that wrote to ``destination``.
 
     A process that was killed while it exchanged two directories leaves the old one in its staging folder and none at
-    ``destination``: the old one is put back.
+    ``destination``. In that case, the old one is put back.
     """
     with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
         names = [
@@ -81,11 +81,11 @@ def clean_up(destination: Path) -> None:
         for path in (destination.parent / name for name in names):
             if not _is_abandoned(path):
                 continue
-            kept = _only_copy(path)
-            if kept is not None and kept.name == destination.name:
-                os.replace(kept, destination)
-                kept = None
-            if kept is None:
+            only_copy = _only_copy(path)
+            if only_copy is not None and only_copy.name == destination.name:
+                os.replace(only_copy, destination)
+                only_copy = None
+            if only_copy is None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -94,18 +94,18 @@ def _prefix(destination: Path) -> str:
 
 
 def _only_copy(staging: Path) -> Path | None:
-    """The replaced directory in a staging folder if no new one has replaced it."""
+    """Return the replaced directory in a staging folder if no new one has replaced it."""
     old = next(staging.glob(f"{_OLD}*/*"), None)
     return old if old is not None and not os.path.lexists(staging.parent / old.name) else None
 
 
 def _is_abandoned(staging: Path) -> bool:
-    """Whether the process that made a staging folder has ended. Without a lock file, after a day."""
+    """Return whether the process that made a staging folder has ended. Without a lock file, assume so after a day."""
     try:
         if not os.path.lexists(staging / _LOCK):
             return time.time() - os.lstat(staging).st_mtime > _DAY
         lock = os.open(staging / _LOCK, os.O_RDWR)
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # it was deleted since, or belongs to another user
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or gone: a command that does not need them still works."""
+"""Handle standard streams that are closed, full or gone, so that a command that does not need them still works."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ PATIENCE = 1.0  # seconds after which a command says that it waits for a pipe
 
 
 def open_closed_streams() -> None:
-    """Put the null device where a standard stream is closed, so that no other file takes its descriptor.
+    """Open the null device in place of closed standard streams, so that no other file takes their descriptors.
 
     For input it is opened write-only and for output read-only, so that using them is an error: "Bad file descriptor".
     """
@@ -36,12 +36,12 @@ def open_closed_streams() -> None:
 
 
 def is_closed(stream: TextIO | None) -> bool:
-    """Whether a standard stream was closed when the program began."""
+    """Return whether a standard stream was closed when the program began."""
     return stream is None or getattr(stream, "was_closed", False)
 
 
 class TolerantStream:
-    """A stream whose writes never fail: once it cannot be written, the rest goes to the null device."""
+    """A stream whose writes never fail. Once it cannot be written, the rest goes to the null device."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -65,7 +65,7 @@ class TolerantStream:
 
 @contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """Within the block standard error never raises, and names that are not valid UTF-8 can be printed."""
+    """Keep standard error from raising within the block, and make names that are not valid UTF-8 printable."""
     open_closed_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -79,7 +79,7 @@ def tolerant_streams() -> Iterator[None]:
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect a stream, its buffered output included, to the null device."""
+    """Redirect a stream, including its buffered output, to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -87,9 +87,11 @@ def discard(stream: TextIO) -> None:
 
 @contextmanager
 def silent_c_libraries() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device, Core AI a
-    line for each function, libmpg123 lines about damaged MP3. While another thread is in such a block, which redirects
-    it for all, this one leaves it alone.
+    """Redirect file descriptor 2 to the null device within the block.
+
+    ALSA prints a dozen lines there if it finds no device, Core AI prints a line for each function, and libmpg123 prints
+    lines about damaged MP3. If another thread is in such a block, which redirects the descriptor for all threads, this
+    thread does not redirect it again.
     """
     if not _REDIRECTING.acquire(blocking=False):
         yield
@@ -113,12 +115,12 @@ def silent_c_libraries() -> Iterator[None]:
 
 @contextmanager
 def waiting_stated(file: str) -> Iterator[None]:
-    """Within the block, say so if a named pipe keeps the command waiting."""
-    word = threading.Timer(PATIENCE, LOGGER.info, ("waiting for text from the pipe %s", file))
-    word.daemon = True
+    """Log a line if a named pipe keeps the command waiting within the block."""
+    timer = threading.Timer(PATIENCE, LOGGER.info, ("waiting for text from the pipe %s", file))
+    timer.daemon = True
     if Path(file).expanduser().is_fifo():
-        word.start()
+        timer.start()
     try:
         yield
     finally:
-        word.cancel()
+        timer.cancel()

@@ -1,4 +1,4 @@
-"""A filter for words on a terminal: a stranger's title, voice or text must not control the screen."""
+"""Filter words for a terminal, because a stranger's title, voice or text must not control the screen."""
 
 import re
 
@@ -8,4 +8,4 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 def printable(text: str) -> str:
     r"""Return ``text`` with its control characters as escapes, such as \x1b."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)

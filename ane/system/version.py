@@ -1,10 +1,10 @@
-"""The version of this package."""
+"""Report the version of this package."""
 
 import importlib.metadata
 
 
 def version() -> str:
-    """The installed version, "(not installed)" in a checkout."""
+    """Return the installed version, or "(not installed)" in a checkout."""
     try:
         return importlib.metadata.version("tortoise-ane")
     except importlib.metadata.PackageNotFoundError:

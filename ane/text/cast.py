@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import read_regular
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
@@ -22,7 +22,7 @@ TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
 NAME = re.compile(r"[^\[\]\n]{1,80}")
 
 
-@checked
+@validated
 class Cast:
     """Who speaks with which voice. Voices are named as in a request."""
 

@@ -181,7 +181,7 @@ def _tensors(path: Path) -> list[np.ndarray]:
     """
     import torch
 
-    from ane.bundles.entries import load_pickle
+    from ane.bundles.torch_checkpoint import load_pickle
 
     content = load_pickle(path)
     if isinstance(content, torch.Tensor):

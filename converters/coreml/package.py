@@ -23,7 +23,7 @@ from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.precisions import CORE_ML, stored_precision
 from ane.bundles.weights import skeleton
-from ane.system.checked import checked, read_record
+from ane.system.checked import read_record, validated
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
@@ -49,7 +49,7 @@ ON_GPU = frozenset({"univnet"})  # long rows and a kernel per frame are slow on 
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
-@checked
+@validated
 class CoreMLOptions:
     """One set of options, for packages of one precision.
 

@@ -56,7 +56,7 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
 
 def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(tmp_path):
     for refuse in (check_output, lambda path: write(path, tone(), RATE)):
-        with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}; make it first"):
+        with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}: make it first"):
             refuse(tmp_path / "new" / "speech.wav")
     assert list(tmp_path.iterdir()) == []
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.bundles.entries import load_pickle
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
+from ane.bundles.torch_checkpoint import load_pickle
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import import_tortoise, packaged_file, sizes_of
 from ane.models.tortoise.networks import NETWORKS
@@ -98,8 +98,8 @@ class DirectoryMaker:
 @pytest.mark.parametrize(
     ("save", "fault"),
     [
-        (torch.save, "refused: contains code ("),
-        (partial(torch.save, _use_new_zipfile_serialization=False), "refused: contains code ("),
+        (torch.save, "refused, because it contains code ("),
+        (partial(torch.save, _use_new_zipfile_serialization=False), "refused, because it contains code ("),
         (lambda content, path: path.write_bytes(pickle.dumps(content)), "is not a PyTorch checkpoint"),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_small_file_that_claims_much_memory_is_refused(tmp_path, change, messa
 
 
 def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("ane.bundles.entries.SMALL", 0)
+    monkeypatch.setattr("ane.bundles.torch_checkpoint.SMALL", 0)
     weight, loop = torch.zeros(1000), []
     loop.append(loop)
     torch.save({"a": weight, "b": weight, "loop": loop}, tmp_path / "model.pth")

@@ -186,7 +186,7 @@ def test_the_error_for_missing_packages_says_how_to_make_them_where_they_can_be_
         f": make them with `ane convert {original} --to coreml -o DIR` and open that bundle"
     )
     assert str(Bundle(EARLIER / "kitty").lacks_packages("onnx", "use backend=torch")) == (
-        "Kitty is a KittenTTS model, and `ane convert` makes no ONNX packages of it: use backend=torch"
+        "Kitty is a KittenTTS model, for which `ane convert` makes no ONNX packages: use backend=torch"
     )
 
 

@@ -236,8 +236,8 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     assert "bundle.json is not JSON" in refusal(path)
     (path / "bundle.json").unlink()
     assert refusal(path).endswith("it has no bundle.json")
-    assert refusal(checkpoints.path).endswith(f"; `ane import {checkpoints.path} -o NAME` makes one")
-    assert f"no such file or folder in {path}; check its name" in refusal(path / "nowhere")
+    assert refusal(checkpoints.path).endswith(f": make a bundle with `ane import {checkpoints.path} -o NAME`")
+    assert f"no such file or folder in {path}: check its name" in refusal(path / "nowhere")
 
 
 def test_sections_and_networks_of_later_versions_are_ignored_and_kept(path, edit_json):

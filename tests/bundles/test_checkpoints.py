@@ -9,8 +9,8 @@ import torch
 
 import ane
 from ane.bundles import open_model
-from ane.bundles.entries import summarise_keys
 from ane.bundles.opening import read_constructor_arguments
+from ane.bundles.torch_checkpoint import summarise_keys
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import import_tortoise

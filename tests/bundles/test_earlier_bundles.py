@@ -24,7 +24,7 @@ def test_an_earlier_bundle_opens_with_its_voices_and_the_key_of_its_stored_sound
     bundle.verify()
     assert (bundle.name, bundle.voice_names) == (name.title(), VOICES[name])
     assert bundle.takes_voices
-    assert not bundle.is_random
+    assert not bundle.uses_seed
     # books that were begun with it find their sounds by this
     assert bundle.identity == identity_of(
         [(file, *size_and_time(bundle.path / file)) for file in ("config.json", "model.onnx", "voices.npz")]

@@ -261,8 +261,8 @@ def test_a_refused_connection_is_reported(run_import):
         ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "give OWNER/NAME/8301_gpt.pth as SOURCE, with --base"),
         ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
         ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
-        ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
-        ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts states {'f' * 64}"),
+        ({"moves_to": SECOND}, (), "changed while it was being downloaded"),
+        ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts records {'f' * 64}"),
     ],
 )
 def test_a_fault_of_the_repository_is_reported(run_import, files, tmp_path, hub, faults, arguments, message):

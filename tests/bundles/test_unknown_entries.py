@@ -47,20 +47,20 @@ ADAPTERS = {
 OTHERS = {
     "an extra layer": (
         lambda entries: entries | {"speaker_embedding.weight": torch.ones(2, 3)},
-        "speaker_embedding.weight; the model may sound different",
+        "speaker_embedding.weight. The model may sound different",
     ),
-    "averaged weights next to the last": (lambda entries: {"model": entries, "ema": entries}, "ema;"),
+    "averaged weights next to the last": (lambda entries: {"model": entries, "ema": entries}, "ema. "),
     "an adapter next to the network": (
         lambda entries: {"model": entries, "lora": {"a": torch.ones(2)}, "step": 3},
         "adapter (LoRA or similar)",
     ),
     "an adapter whose name begins as an optimiser's": (
         lambda entries: {"model": entries, "optimized_lora": {"a": torch.ones(2)}},
-        "optimized_lora.a;",
+        "optimized_lora.a. ",
     ),
     "a scaler that no trainer has": (
         lambda entries: {"model": entries, "ema_scaler": {"gain": torch.ones(2)}},
-        "ema_scaler;",
+        "ema_scaler. ",
     ),
     "an adapter within an optimiser": (
         lambda entries: {"model": entries, "optimizer": {"layers": [adapter(entries, LAYER, "lora_A", "lora_B")]}},
@@ -72,7 +72,7 @@ OTHERS = {
     ),
     "more layers in upstream's copy of the decoder": (
         lambda entries: entries | {"inference_model.transformer.h.99.ln_1.weight": torch.ones(3)},
-        "inference_model.transformer.h.N.ln_1.weight; the model may",
+        "inference_model.transformer.h.N.ln_1.weight. The model may",
     ),
 }
 
@@ -215,11 +215,11 @@ def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, caps
     content = torch.load(source, weights_only=True)
     torch.save(content | {"lora": {"a": torch.ones(2)}}, source)
     assert imported(source, tmp_path)[0] == 1
-    assert f"{source.name}: lora.a; merge" in capsys.readouterr().err
+    assert f"{source.name}: lora.a. Either merge" in capsys.readouterr().err
     torch.save(content, source)
     save_file({"x.lora_A.weight": torch.ones(2)}, tmp_path / "whisper" / "adapter_model.safetensors")
     assert imported(source.parent, tmp_path)[0] == 1
-    assert "adapter_model.safetensors: x.lora_A.weight; merge" in capsys.readouterr().err
+    assert "adapter_model.safetensors: x.lora_A.weight. Either merge" in capsys.readouterr().err
     assert imported(source.parent, tmp_path, "--ignore-unknown")[0] == 0
 
 
@@ -234,7 +234,7 @@ def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, capsys
     save_file(factors, source) if suffix == ".safetensors" else torch.save(factors, source)
     assert imported(source, tmp_path, "--base", original)[0] == 1
     line = capsys.readouterr().err
-    assert "has the weights of an adapter (LoRA or similar) alone" in line
+    assert "has only the weights of an adapter (LoRA or similar)" in line
     assert "merge_and_unload()" in line
 
 
@@ -252,7 +252,7 @@ def test_unknown_entries_of_fastspeech_and_its_vocoder_are_refused(tmp_path, cap
     torch.save(loaded | {"mpd": {"x": torch.ones(3)}, "optim_g": {"x": torch.ones(3)}, "steps": 3}, vocoder)
     capsys.readouterr()
     assert imported(plain, tmp_path, "--vocoder", vocoder, "--force")[0] == 1
-    assert "generator.pth: speaker.weight; the model may" in capsys.readouterr().err
+    assert "generator.pth: speaker.weight. The model may" in capsys.readouterr().err
 
 
 def test_a_model_without_entries_of_its_own_does_not_take_the_flag(tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_an_unknown_flag_is_an_error_of_its_command_with_the_nearest_flag(argume
         ("", "the driver is too old, use backend=torch:cpu", "the driver is too old, use --backend torch:cpu"),
         ("lanes", "lanes must be from 1 to 128, got 0", "--lanes must be from 1 to 128, got 0"),
         ("memory", "memory has no effect on the backend onnx", "--memory has no effect on the backend onnx"),
-        ("", "x exists; add overwrite=True to replace it", "x exists; add --force to replace it"),
+        ("", "x exists: add overwrite=True to replace it", "x exists: add --force to replace it"),
         ("", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay"),
     ],
 )

@@ -53,7 +53,7 @@ def test_published_is_what_the_library_speaks(bundle: str) -> None:
 
 def test_a_folder_is_imported_before_it_speaks(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["say", "Hello.", "--bundle", "./published", "-o", "a.wav"]) == 1
-    assert "`ane import published -o NAME` makes one" in capsys.readouterr().err
+    assert "make a bundle with `ane import published -o NAME`" in capsys.readouterr().err
 
 
 def test_a_commit_that_was_imported_before_must_have_the_same_files(

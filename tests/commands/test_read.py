@@ -101,7 +101,7 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, cap
 
 
 def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
-    monkeypatch.setattr("ane.bundles.bundle.Bundle.is_random", False)
+    monkeypatch.setattr("ane.bundles.bundle.Bundle.uses_seed", False)
     assert main(["read", "book.md", "-o", "book.wav", "--redo", "1"]) == 1
     assert "--redo has no effect on heart" in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     (workplace / "talk.srt").write_text(subtitles, encoding="utf-8")
     command = ["read", "talk.srt", "-o", "talk.wav", "--srt", *FAST]
     assert main([*command, "--force"]) == 1
-    assert "cannot write talk.srt: BOOK reads it; choose another output" in capsys.readouterr().err
+    assert "cannot write talk.srt: BOOK reads it, so choose another output" in capsys.readouterr().err
     assert main(["read", "book.md", *command[2:]]) == 1
     assert "talk.srt exists, and this job did not write it" in capsys.readouterr().err
     assert (workplace / "talk.srt").read_text(encoding="utf-8") == subtitles

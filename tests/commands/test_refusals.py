@@ -84,12 +84,12 @@ def test_a_clip_that_cannot_be_used_is_named(say, speech, tmp_path):
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ({"layer.weight": torch.zeros(2)}, "of no model that this version knows: it holds layer.weight; FastSpeech"),
-        ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more; FastSpeech"),
+        ({"layer.weight": torch.zeros(2)}, "is not a checkpoint that this version can read: it holds layer.weight. "),
+        ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more. A FastSpeech"),
         ({"epoch": 3, "optimizers": []}, "is the state of a trainer, whose weights are in another file"),
         ([1, 2], "contains a list, not a state dict"),
         (torch.zeros(3), "contains a Tensor, not a state dict"),
-        ({"model_state_dict": {}}, "Whisper's dims and model_state_dict"),
+        ({"model_state_dict": {}}, "Whisper checkpoint has dims and model_state_dict"),
         (b"junk", "is not a PyTorch checkpoint"),
     ],
 )

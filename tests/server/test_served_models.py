@@ -170,7 +170,7 @@ def test_the_names_of_openais_transcribers_mean_the_one_that_there_is():
 def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     model = imported(write_fastspeech(tmp_path / "fastspeech.pt"))
     served = ServedModel("fast", ane.load(model.path, "torch"), 0)
-    assert not model.is_random
+    assert not model.uses_seed
     with pytest.raises(RefusedError, match="seed has no effect on fast"):
         in_its_voice(served, ServedRequest(TEXT, "default", seed=1, model="fast"))
     with pytest.raises(RefusedError, match="preset has no effect on FastSpeech"):

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 
 
-@checked
+@validated
 class Journey:
     days: Annotated[int, Field(ge=1)]
     by: Literal["train", "boat"] = "train"

@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_file_is_known_by_every_spelling_and_link(monkeypatch, tmp_path, spelling):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert identity(spelling) == identity(tmp_path / "a" / "one") != identity("a/other")
-    with pytest.raises(UserError, match=rf"cannot write {spelling}: --in reads it; choose another output"):
+    with pytest.raises(UserError, match=rf"cannot write {spelling}: --in reads it, so choose another output"):
         check_apart([("--in", "a/one")], [("--out", spelling)])
 
 

@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, mes
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: .*{message}"):
         check_output_file(tmp_path / name)
-    with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}; make it first, or choose another"):
+    with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}: make it first, or choose another"):
         check_output_file(tmp_path / "new" / "x")
     check_output_file(tmp_path / "new" / "x", makes_folders=True)
     assert not (tmp_path / "new").exists()
@@ -222,9 +222,9 @@ def test_the_target_of_a_link_is_what_must_be_writable(tmp_path, target, message
 
 def test_a_file_that_is_missing_is_looked_for_under_similar_names(tmp_path):
     (tmp_path / "chapter one.txt").touch()
-    assert files.no_such_file(tmp_path / "chaptr one.txt").endswith(f" in {tmp_path}; did you mean chapter one.txt?")
+    assert files.no_such_file(tmp_path / "chaptr one.txt").endswith(f" in {tmp_path}: did you mean chapter one.txt?")
     assert files.no_such_file(tmp_path / "book.epub") == (
-        f"no such file or folder in {tmp_path}; check its name, or give its path"
+        f"no such file or folder in {tmp_path}: check its name, or give its path"
     )
     assert files.no_such_file(tmp_path / "no" / "book.epub") == f"there is no folder {tmp_path / 'no'}"
 

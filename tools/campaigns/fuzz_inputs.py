@@ -351,12 +351,12 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         "checkpoints": InputKind(
             files("model.pt", "old.pth"),
             from_file(import_fastspeech),
-            ("ane/bundles/entries.py", "ane/bundles/entries.py"),
+            ("ane/bundles/torch_checkpoint.py", "ane/bundles/torch_checkpoint.py"),
         ),
         "voices": InputKind(
             files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
             from_file(lambda path: read_voice(open_voice("ann", (path,)))),
-            ("ane/voices/voice.py", "ane/bundles/entries.py"),
+            ("ane/voices/voice.py", "ane/bundles/torch_checkpoint.py"),
         ),
         "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py", "ane/audio/lengths.py")),
         "covers": InputKind(

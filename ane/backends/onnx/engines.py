@@ -19,7 +19,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ane.system import paths
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 from ane.system.machine import printed
 
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 End = Annotated[int, Field(ge=1)]
 
 
-@checked
+@validated
 class TensorRTOptions:
     """How engines are built. All are for the backend onnx:tensorrt.
 

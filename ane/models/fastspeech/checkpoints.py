@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ane.bundles.contents import Contents
-from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, plain_names
 from ane.bundles.surplus import Surplus
+from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, plain_names
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan

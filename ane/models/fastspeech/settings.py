@@ -4,14 +4,14 @@ from pydantic import Field
 
 from ane.models.durations import Rounding
 from ane.speech.settings import SpeechSettings, split_setting
-from ane.system.checked import checked
+from ane.system.checked import validated
 
 SAMPLE_RATE = 22050
 HOP = 256  # samples of a mel frame
 HIGHEST = 8000.0  # Hz: upper end of the mel bands
 
 
-@checked
+@validated
 class FastSpeechSettings(SpeechSettings):
     """Settings of a request.
 

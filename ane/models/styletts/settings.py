@@ -1,10 +1,10 @@
 """The settings of a request, apart from its text and voice: of each of the two kinds."""
 
 from ane.speech.settings import SpeechSettings, setting, split_setting
-from ane.system.checked import checked
+from ane.system.checked import validated
 
 
-@checked
+@validated
 class KittenSettings(SpeechSettings):
     # exactly the words, the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark, 5000
     # samples less; False: texts are read as by other models, and silence at the end of a chunk is trimmed
@@ -14,6 +14,6 @@ class KittenSettings(SpeechSettings):
     split: tuple[int, int] | None = split_setting(200, 400)
 
 
-@checked
+@validated
 class KokoroSettings(SpeechSettings):
     split: tuple[int, int] | None = split_setting(100, 250)

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from ane.bundles import Bundle
-from ane.bundles.entries import SHOWN, Entries, load_pickle, plain_names, read_safetensors, summarise_keys
 from ane.bundles.hub import CHECKPOINTS
+from ane.bundles.torch_checkpoint import SHOWN, Entries, load_pickle, plain_names, read_safetensors, summarise_keys
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from ane.bundles import Bundle
 from ane.bundles.contents import Contents
-from ane.bundles.entries import assemble, load_pickle
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.surplus import Surplus
 from ane.bundles.tokenizer_json import read_tokenizer
+from ane.bundles.torch_checkpoint import assemble, load_pickle
 from ane.bundles.weights import PRECISION_NAMES
 from ane.models.tortoise.checkpoint_files import (
     BIGVGAN,

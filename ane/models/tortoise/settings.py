@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from ane.models.tortoise.schedule import TRAINED_STEPS, SamplerName
 from ane.speech.settings import SpeechSettings, setting, split_setting
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 
 SAMPLE_RATE = 24000  # Hz
@@ -17,7 +17,7 @@ MAX_CANDIDATES = 10_000
 MIN_SILENCE = 0.01  # seconds; the audio is faded in and out there
 
 
-@checked
+@validated
 class Sampling:
     """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' default.
 
@@ -36,7 +36,7 @@ class Sampling:
     max_codes: int = setting(500, "codes in a chunk at most, 21.5 a second", metavar="N", group=CODES, ge=1)
 
 
-@checked
+@validated
 class Diffusion:
     """How the spectrogram is sampled.
 
@@ -114,7 +114,7 @@ PRESETS = {
 }
 
 
-@checked
+@validated
 class Settings(SpeechSettings):
     """Settings of a request; ``Settings.of(preset, **changes)`` makes them from a preset.
 

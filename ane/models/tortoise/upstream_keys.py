@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ane.bundles.entries import SHOWN, Entries, folded_key, match_entries, pattern, sources, summarise_keys
 from ane.bundles.family import Config
+from ane.bundles.torch_checkpoint import SHOWN, Entries, folded_key, match_entries, pattern, sources, summarise_keys
 from ane.bundles.weights import layout
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError

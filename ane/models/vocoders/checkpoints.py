@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, plain_names, sources
 from ane.bundles.family import Network, freeze
+from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, plain_names, sources
 from ane.bundles.weights import layout
 from ane.models.vocoders.hifigan import AUDIO, MelHifiganConfig
 from ane.system.errors import UserError

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from ane.bundles.contents import Contents
-from ane.bundles.entries import assemble, load_pickle, match_entries, plain_names, read_safetensors
 from ane.bundles.surplus import Surplus
+from ane.bundles.torch_checkpoint import assemble, load_pickle, match_entries, plain_names, read_safetensors
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS

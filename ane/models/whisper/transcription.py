@@ -25,7 +25,7 @@ from ane.models.whisper.tokens import (
 )
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
 from ane.models.whisper.words import WordAligner, add_words
-from ane.system.checked import checked
+from ane.system.checked import validated
 from ane.system.errors import UserError
 
 DEFAULT_MODEL = "whisper"
@@ -35,7 +35,7 @@ PROMPT_TEMPERATURE = 0.5  # text decoded at a higher temperature does not become
 Progress = Callable[[float, float], None]  # seconds done, seconds in all
 
 
-@checked
+@validated
 class TranscriptionOptions:
     """How a recording is transcribed; the defaults are those of openai-whisper's ``transcribe``.
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 import ane
 from ane.backends import load_backend
 from ane.bundles import open_model
-from ane.bundles.entries import assemble, sources
+from ane.bundles.torch_checkpoint import assemble, sources
 from ane.cli import main
 from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.vocoding import bigvgan_sound, sound_of

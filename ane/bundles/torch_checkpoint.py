@@ -1,5 +1,6 @@
-"""Official checkpoints: the names of their tensors, weight norm and checks of single tensors; and reading .pth files
-without running code in them, in memory that grows with the file alone.
+"""Read official PyTorch checkpoints: load .pth files safely, match tensor names, fold weight norm and check tensors.
+
+Loading a file runs none of the code in it, and takes memory that grows only with the size of the file.
 """
 
 import mmap
@@ -21,32 +22,32 @@ from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-SHOWN = 6  # kinds of keys in a message, at most
+SHOWN = 6  # the most kinds of keys in a message
 Entries = Mapping[str, torch.Tensor]  # the state dict in a checkpoint
 
 
-# what wrappers of a network add to all its keys: PEFT, torch.compile, torch's DataParallel
+# prefixes that wrappers add to all keys of a network: PEFT, torch.compile, torch's DataParallel
 PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
-ADAPTED = ".base_layer."  # PEFT's place of the weights that an adapter changes
+ADAPTED = ".base_layer."  # where PEFT puts the weights that an adapter changes
 
 
-# names of adapters of PEFT, of loralib, of kohya's scripts and of LyCORIS
+# names of adapters in PEFT, loralib, kohya's scripts and LyCORIS
 ADAPTER = re.compile(r"(^|[._ -])(lora|dora|lokr|loha|hada|ia3|oft|boft|vera|adapter)s?([._ -]|$)", re.IGNORECASE)
 MERGE = "merge them into the model first (PEFT: merge_and_unload())"  # part of messages
 
 
 def is_adapter(key: str) -> bool:
-    """Whether an entry or a file is of an adapter, such as a LoRA, by its name."""
+    """Return whether an entry or a file belongs to an adapter, such as a LoRA, judged by its name."""
     return bool(ADAPTER.search(key))
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
+    """Return a shape as text: (1024, 80, 1) → "1024×80×1", and a scalar's → "a single number"."""
     return "×".join(map(str, shape)) or "a single number"
 
 
 def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
-    """The entries without the ``PREFIXES`` that all have, and without PEFT's ``ADAPTED``."""
+    """Return the entries without the ``PREFIXES`` that all keys have, and without PEFT's ``ADAPTED``."""
     named = {str(key).replace(ADAPTED, "."): value for key, value in entries.items()}
     while prefix := next((start for start in PREFIXES if named and all(key.startswith(start) for key in named)), ""):
         named = {key.removeprefix(prefix): value for key, value in named.items()}
@@ -54,22 +55,23 @@ def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def pattern(key: str) -> str:
-    """The key without its layer numbers: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
+    """Return the key without its layer numbers: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
 
 
 def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
-    """A short list of keys, at most ``most``: "30 × gpt.h.N.attn.bias, text_head.weight"."""
+    """Return a short list of at most ``most`` keys: "30 × gpt.h.N.attn.bias, text_head.weight"."""
     counts = Counter(pattern(key) for key in keys)
     names = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
-    """The entries that ``key`` is computed from: itself, or the gain and direction of its weight norm; None: missing.
+    """Return the entries that ``key`` is computed from, or ``None`` if they are missing.
 
-    Weight norm is stored as X.weight_g and X.weight_v by torch.nn.utils.weight_norm (in the official files), and as
-    X.parametrizations.weight.original0 and 1 by torch.nn.utils.parametrizations.weight_norm.
+    They are the key itself, or the gain and direction of its weight norm. Weight norm is stored as X.weight_g and
+    X.weight_v by torch.nn.utils.weight_norm (in the official files), and as X.parametrizations.weight.original0 and 1
+    by torch.nn.utils.parametrizations.weight_norm.
     """
     if key in entries:
         return (key,)
@@ -89,30 +91,34 @@ def match_entries(
     why_misshapen: Callable[[], str],
     prefix: str = "",
 ) -> dict[str, tuple[str, ...]]:
-    """For every key of a network, the entries of the file at ``path`` that it is computed from (``sources``).
+    """Return, for every key of a network, the entries of the file at ``path`` that it is computed from (``sources``).
 
     Args:
-        shapes: of the network's state dict. prefix: its keys start with this in the file.
-        why_missing: (first missing key) → the end of a message about it. why_misshapen: about a wrong shape.
+        shapes: Shapes in the network's state dict.
+        entries: Entries of the file.
+        path: Path of the file, for messages.
+        why_missing: Function that takes the first missing key and returns the end of a message about it.
+        why_misshapen: Function that returns the end of a message about a wrong shape.
+        prefix: Text that the network's keys start with in the file.
 
     Raises:
-        UserError: a key is missing, is not a float tensor, or has another shape than in the network.
+        UserError: A key is missing, is not a float tensor, or has another shape than in the network.
     """
-    found = {key: sources(prefix + key, entries) for key in shapes}
-    missing = [prefix + key for key, source in found.items() if source is None]
+    matches = {key: sources(prefix + key, entries) for key in shapes}
+    missing = [prefix + key for key, source in matches.items() if source is None]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UserError(f"{path}: key {missing[0]} is missing{more}: {why_missing(missing[0])}")
-    for key, source in found.items():
+    for key, source in matches.items():
         shape = shapes[key]
         gain = (shape[:1] + (1,) * (len(shape) - 1),) if len(source) == 2 else ()
         for part, wanted in zip(source, (*gain, shape), strict=True):
             check_entry(part, entries[part], wanted, path, why_misshapen)
-    return found
+    return matches
 
 
 def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
-    """A tensor from the entries named in ``source``, with weight norm folded in; float64 is converted to float32."""
+    """Return a tensor from the entries named in ``source``, with weight norm folded in and float64 as float32."""
     if len(source) == 2:
         return fold_weight_norm(*(entries[part] for part in source))
     tensor = entries[source[0]].detach()
@@ -120,7 +126,10 @@ def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
 
 
 def fold_weight_norm(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """w = g · v / ‖v‖, the norm over all dimensions but the first (Salimans and Kingma 2016, arXiv 1602.07868)."""
+    """Compute w = g · v / ‖v‖, with the norm over all dimensions except the first.
+
+    See Salimans and Kingma 2016 (arXiv 1602.07868).
+    """
     v = direction.detach().float()
     norm = torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim())), keepdim=True)
     result = v * (gain.detach().float() / norm)
@@ -128,20 +137,21 @@ def fold_weight_norm(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tenso
 
 
 def folded_key(key: str) -> str:
-    """The key of the tensor after weight norm is folded in: X.weight_g → X.weight."""
+    """Return a tensor's key after weight norm is folded in: X.weight_g → X.weight."""
     return re.sub(r"(weight_[gv]|parametrizations\.weight\.original[01])$", "weight", key)
 
 
 def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: Callable[[], str]) -> None:
-    """Raise UserError unless an entry is a plain tensor of floats of this shape; ``why`` ends the message about
-    another.
+    """Raise UserError unless an entry is a plain tensor of floats with this shape.
+
+    ``why`` returns the end of the message about another shape.
     """
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
-        raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
+        raise UserError(f"{path}: {key} is {kind} instead of a plain tensor of floats: is the file a quantised copy?")
     if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # a copy would fill the memory
         raise UserError(
-            f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it; "
+            f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it: "
             "the file is damaged"
         )
     if tuple(entry.shape) != shape:
@@ -152,24 +162,26 @@ def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: C
 
 ZIP_MAGIC = b"PK\x03\x04"  # torch.save since 1.6
 PICKLE_MAGIC = b"\x80"  # torch.save before that
-MAX_ENTRIES = 100_000  # tensors of a file; Tortoise's decoder has 400
-MAX_SHARED = 8  # by which tensors that share memory may exceed it: weights are tied in pairs
-SMALL = 64 << 20  # bytes that they may claim in any case: masks are stored as one number, repeated
-ZEROS = re.compile(rb"c(?:builtins|__builtin__)\nbytearray\n")  # allowed by torch; allocates what is stated
+MAX_ENTRIES = 100_000  # tensors in a file (Tortoise's decoder has 400)
+MAX_SHARED = 8  # how many times their memory tensors that share it may claim: weights are tied in pairs
+SMALL = 64 << 20  # bytes that tensors may claim in any case: masks are stored as one number, repeated
+ZEROS = re.compile(
+    rb"c(?:builtins|__builtin__)\nbytearray\n"
+)  # torch allows it, and it allocates as much as the file says
 OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file",
-    b"<": "is a web page, not a checkpoint: the download went to an error or login page; download it again",
+    b"<": "is a web page, not a checkpoint: the download reached an error or login page, so download it again",
 }
 
 
 def load_pickle(path: Path | str) -> Any:
-    """Load what ``torch.save`` wrote, tensors on the CPU, memory-mapped when the file's format allows it.
+    """Load a file that ``torch.save`` wrote. Tensors are on the CPU, and memory-mapped if the file's format allows it.
 
-    Only tensors and plain containers are created (``weights_only=True``): a file that refers to anything else is
-    refused before that code can run.
+    Only tensors and plain containers are created (``weights_only=True``). A file that refers to anything else is
+    rejected before that code can run.
 
     Raises:
-        UserError: no such file, not a checkpoint, truncated, or refused because it contains code.
+        UserError: There is no such file, or it is not a checkpoint, is truncated, or contains code.
     """
     path = Path(path)
     try:
@@ -178,7 +190,7 @@ def load_pickle(path: Path | str) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if not head:
-        raise UserError(f"{path} is empty; get the file again")
+        raise UserError(f"{path} is empty: get the file again")
     for start, fault in OTHER_FILES.items():
         if head.lstrip().startswith(start):
             raise UserError(f"{path} {fault}")
@@ -202,57 +214,60 @@ def load_pickle(path: Path | str) -> Any:
         raise
     except Exception as error:  # a damaged file can raise any exception
         raise UserError(
-            f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; get the file again"
+            f"{path} cannot be read as a PyTorch checkpoint, because it is truncated or damaged: get the file again"
         ) from error
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, memory-mapped. Raises UserError when it is truncated or damaged."""
+    """Return a file's tensors, memory-mapped. Raises UserError if it is truncated or damaged."""
     try:
         check_regular(path)
         with safe_open(path, framework="pt", device="cpu") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError) as error:
         raise UserError(
-            f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; get the file again"
+            f"{path} cannot be read as safetensors ({error}), so it is truncated or damaged: get the file again"
         ) from error
 
 
 def unknown_checkpoint(path: Path) -> UserError:
-    """The error for a file that no model recognises, with what it holds. Raises UserError when it is damaged."""
+    """Return the error for a file that no model recognises. It lists the file's content.
+
+    Raises UserError if the file is damaged.
+    """
     content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
     if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
         return UserError(
-            f"{path} has the weights of an adapter (LoRA or similar) alone; {MERGE} and import the whole model"
+            f"{path} has only the weights of an adapter (LoRA or similar): {MERGE} and import the whole model"
         )
     if isinstance(content, Mapping) and "optimizers" in content:
         return UserError(
-            f"{path} is the state of a trainer, whose weights are in another file: give that, such as the "
-            "N_gpt.pth that it wrote"
+            f"{path} is the state of a trainer, whose weights are in another file: give that file, such as the "
+            "N_gpt.pth that the trainer wrote"
         )
-    found = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
+    names = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
     return UserError(
-        f"{path} is a checkpoint of no model that this version knows: it holds {found or 'nothing'}; "
-        "FastSpeech's has word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the "
-        "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, with "
-        "base=NAME for the others"
+        f"{path} is not a checkpoint that this version can read: it holds {names or 'nothing'}. A FastSpeech "
+        "checkpoint has word_emb.weight, and a Whisper checkpoint has dims and model_state_dict. For Tortoise, give "
+        "the directory with its .pth files, or one whole network such as a fine-tuned decoder, and base=NAME for "
+        "the other networks"
     )
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError for an archive that would be larger in memory than on disk: torch.save compresses nothing."""
+    """Raise UserError for an archive that is larger in memory than on disk, as torch.save compresses nothing."""
     with path.open("rb") as file:
         entries, size = zip_directory(file)
     if entries > MAX_ENTRIES or size > path.stat().st_size:
-        raise UserError(f"{path} states {entries} entries, more than a PyTorch checkpoint has; get the file again")
+        raise UserError(f"{path} claims {entries} entries, more than a PyTorch checkpoint has: get the file again")
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts) or (
             sum(part.file_size for part in parts) > path.stat().st_size
         ):
             raise UserError(
-                f"{path} is compressed, which no PyTorch checkpoint is: unpack it if it is an archive of "
-                "one, or get the file again"
+                f"{path} is compressed, unlike a PyTorch checkpoint: unpack it if it is an archive with one, or get "
+                "the file again"
             )
         for part in parts:
             if part.filename.endswith(".pkl"):
@@ -265,23 +280,24 @@ def _check_zeros(path: Path, data: bytes | mmap.mmap) -> None:
 
 
 def _check_shapes(path: Path, content: Any) -> None:
-    """Raise UserError when tensors claim more than is stored for them: a copy of one would fill the memory."""
+    """Raise UserError if tensors claim more than is stored for them, because a copy would fill the memory."""
     claimed, stored = 0, dict[int, int]()
     for name, tensor in tensors_in(content):
-        if tensor.layout == torch.strided and tensor.device.type == "cpu":  # whoever uses another one refuses it
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":  # code that uses tensors rejects all others
             storage = tensor.untyped_storage()
             stored[storage.data_ptr()] = storage.nbytes()
             claimed += tensor.numel() * tensor.element_size()
             if claimed > max(SMALL, MAX_SHARED * sum(stored.values())):
                 raise UserError(
                     f"{path}: {name} claims the shape {shape_text(tuple(tensor.shape))}, more than is "
-                    "stored for it; the file is damaged"
+                    "stored for it: the file is damaged"
                 )
 
 
 def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor in nested containers, with the keys that lead to it, such as optimizer.state.0.exp_avg. A
-    container that occurs twice is looked at once.
+    """Yield every tensor in nested containers, with the keys that lead to it, such as optimizer.state.0.exp_avg.
+
+    A container that occurs twice is searched once.
     """
     waiting, seen = [("it", content)], set[int]()
     while waiting:
@@ -300,11 +316,11 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _refusal(path: Path, message: str) -> str:
-    """One line in place of torch's advice on how to run the code anyway."""
+    """Return one line that replaces torch's advice on how to run the code anyway."""
     code = re.search(r"GLOBAL (\S+)", message)
     if code:
         return (
-            f"{path} refused: contains code ({code[1]}) in place of weights; "
+            f"{path} refused, because it contains code ({code[1]}) in place of weights: "
             "do not load it elsewhere either unless you trust its author"
         )
-    return f"{path} is not a PyTorch checkpoint (or is a damaged one); get the file again"
+    return f"{path} is not a PyTorch checkpoint, or is damaged: get the file again"
