@@ -1,1 +1,1 @@
-"""Converts the networks of ``ane`` to packages of Core ML and ONNX."""
+"""Convert the networks of ``ane`` to packages for Core ML and ONNX."""

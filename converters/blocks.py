@@ -1,21 +1,22 @@
-"""Building blocks of Core ML graphs in the Neural Engine's layout: (batch, channels, 1, sequence).
+"""Build Core ML graphs from blocks in the Neural Engine's layout: (batch, channels, 1, sequence).
 
-Each block takes its weights from a layer of the reference network; ``kernel`` knows how each kind of layer stores them.
-The blocks follow these principles, which comments cite by number:
+Each block takes its weights from a layer of the reference network, and ``kernel`` knows how each kind of layer stores
+them. The blocks follow these principles, which comments cite by number:
 
 1. Channels first, rank 4, the long axis last. The engine pads the last axis to 64 bytes, so an axis of size 1 there
-   costs 32 times its memory. (Apple, "Deploying Transformers on the Apple Neural Engine", principle 1; coreai-models,
-   neural_engine_rules.md.)
-2. A linear layer is a 1×1 convolution: the engine is a convolution engine. (ml-ane-transformers, principle 1.)
-3. No transposes, and no reshapes that touch the last axis: each is a full copy. (ml-ane-transformers, principle 3.)
+costs 32 times its memory. (Apple, "Deploying Transformers on the Apple Neural Engine", principle 1. coreai-models,
+neural_engine_rules.md.)
+2. A linear layer is a 1×1 convolution, because the engine is a convolution engine. (ml-ane-transformers, principle 1.)
+3. No transposes, and no reshapes that touch the last axis, because each is a full copy. (ml-ane-transformers, principle
+3.)
 4. The highest-level operation available (layer_norm, softmax, gelu) instead of its parts. (coreai-models.)
-5. No fused attention, which may drop its mask when there are several queries, but one matmul for as many heads as keep
-   their scores on the chip. (coreai-models.)
-6. Masks are added, finite (−1e4) and computed by the host; no operation in a graph compares, gathers or counts.
-   (coreai-models.)
+5. No fused attention, which may drop its mask if there are several queries. Instead, one matmul for as many heads as
+keep their scores on the chip. (coreai-models.)
+6. Masks are added, finite (−1e4) and computed by the host. No operation in a graph compares, gathers or counts.
+(coreai-models.)
 7. A residual stream is stored divided by a power of two, which is folded into the weights that write to it. Trained
-   networks have single channels of several thousand, whose squares overflow fp16 (65504). Norms are invariant to the
-   scale except for their eps, which is divided by its square. This is exact and adds no operation.
+networks have single channels of several thousand, whose squares overflow fp16 (65504). Norms do not depend on the scale
+except for their eps, which is divided by the scale's square. This is exact and adds no operation.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,10 @@ from converters.neural_engine import ON_CHIP
 
 
 def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
-    """Weight (out, in, 1, k) and bias (out,) or None, float32; raises TypeError unless linear layer or convolution."""
+    """Return a layer's weight (out, in, 1, k) and bias (out,) or ``None``, in float32.
+
+    Raises TypeError unless the layer is a linear layer or a convolution.
+    """
     if isinstance(layer, EqualLinear):
         return array(layer.weight)[:, :, None, None] * layer.scale, array(layer.bias) * layer.rate
     weight = array(layer.weight)
@@ -49,11 +53,15 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options: Any) -> Var:
-    """Convolution along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'); unpadded by default.
+    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'), unpadded by default.
 
     Args:
-        weight: (O, C, 1, k) float32. bias: (O,) float32.
-        options: of ``mb.conv``: pad_type, pad, strides, dilations.
+        s: Style of the graph.
+        x: Input, (B, C, 1, S).
+        weight: Weight, (O, C, 1, k) float32.
+        bias: Bias, (O,) float32.
+        name: Module path that the output is named after.
+        options: Options of ``mb.conv``: pad_type, pad, strides, dilations.
     """
     pad_type = options.pop("pad_type", "valid")
     if bias is not None:
@@ -62,7 +70,7 @@ def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: st
 
 
 def named(name: str | None) -> dict[str, str]:
-    """The argument ``name`` of an operation, for the module path ``name``; empty for None."""
+    """Return the argument ``name`` of an operation for the module path ``name``, or {} for ``None``."""
     return {"name": value_name(name)} if name else {}
 
 
@@ -72,13 +80,13 @@ def rename(x: Var, name: str) -> None:
 
 
 def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: float = 1.0) -> Var:
-    """A linear layer of any kind, or a convolution of kernel size 1, its output times ``scale`` (principle 2)."""
+    """Apply a linear layer, or a convolution of kernel size 1, and multiply its output by ``scale`` (principle 2)."""
     weight, bias = kernel(layer)
     return conv(s, x, weight * scale, None if bias is None else bias * scale, name)
 
 
 def same_conv(s: Style, x: Var, layer: nn.Conv1d, name: str | None = None, scale: float = 1.0) -> Var:
-    """A convolution with the layer's own zero padding, stride and dilation: (B, C, 1, S) → (B, O, 1, S')."""
+    """Convolve with the layer's zero padding, stride and dilation: (B, C, 1, S) → (B, O, 1, S')."""
     weight, bias = kernel(layer)
     (pad,) = layer.padding
     return conv(
@@ -95,15 +103,15 @@ def same_conv(s: Style, x: Var, layer: nn.Conv1d, name: str | None = None, scale
 
 
 def scaled(s: Style, x: Var, factor: float) -> Var:
-    """``x · factor``; ``x`` itself for a factor of 1."""
+    """Return ``x · factor``, or ``x`` itself if the factor is 1."""
     return x if factor == 1 else mb.mul(x=x, y=s.dtype(factor))
 
 
 def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, scale: float = 1.0) -> Var:
-    """Layer norm over channels: (B, C, 1, S). ``scale`` is that of ``x`` (principles 4 and 7).
+    """Normalise over channels: (B, C, 1, S) → (B, C, 1, S). ``scale`` is the scale of ``x`` (principles 4 and 7).
 
     The scaled eps, 1e-8, is 0 in fp16. That is more exact (SNR of 70 dB at a variance of 0.016, 83 at 0.3) than fp16's
-    smallest number (55 and 80), but no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
+    smallest number (55 and 80). But no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
     """
     return mb.layer_norm(
         x=x,
@@ -116,18 +124,24 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
 
 
 def key_mask(s: Style, inside: Var) -> Var:
-    """What is added to the attention scores of keys, from ``inside`` (1, 1, 1, S), 1 in the sequence and 0 after it."""
+    """Return the mask to add to the attention scores of keys.
+
+    Args:
+        s: Style of the graph.
+        inside: (1, 1, 1, S), which is 1 in the sequence and 0 after it.
+    """
     return mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
 
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """Which positions of a bucket hold the sequence and which are padding.
+    """The positions of a bucket that hold the sequence, and the positions that are padding.
 
     Attributes:
-        inside: (1, 1, 1, S): 1 in the sequence, 0 in the padding. Input of the graph.
-        mean_weight: (1, 1, 1, S): ``inside`` divided by the sequence length; a mean is then a sum. Input of the graph.
-        mask: (1, 1, 1, S): 0 in the sequence, −1e4 in the padding, added to the attention scores of keys.
+        inside: (1, 1, 1, S): 1 in the sequence, 0 in the padding. An input of the graph.
+        mean_weight: (1, 1, 1, S): ``inside`` divided by the sequence length, so that a mean is a sum. An input of the
+            graph.
+        mask: (1, 1, 1, S): 0 in the sequence, −1e4 in the padding, to add to the attention scores of keys.
         weight: (1, 1, 1, S): ``mean_weight`` times S, so that a mean over the sequence is a mean over the bucket. Small
             squares times ``mean_weight`` would underflow in fp16 (below 6e-8).
     """
@@ -142,7 +156,10 @@ class PaddingMask:
         return cls(inside, mean_weight, key_mask(s, inside), mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
-PEAK, SMALLEST_PEAK = 16, 2.0**-11  # largest value of a group when it is squared; smaller ones are not raised to it
+PEAK, SMALLEST_PEAK = (
+    16,
+    2.0**-11,
+)  # largest value of a group when it is squared. Values below SMALLEST_PEAK are not raised to PEAK
 
 
 def group_norm(
@@ -153,11 +170,18 @@ def group_norm(
     scale: float = 1.0,
     modulation: tuple[Var, Var] | None = None,
 ) -> Var:
-    """Group norm over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
+    """Normalise over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
 
-    ``scale`` is that of ``x`` (principle 7). ``modulation`` is (scale, shift), (1, C, 1, 1) each: the result is
-    multiplied by 1 + scale, then shift is added. Each group is divided by its largest value before it is squared:
-    squares of a scaled stream are below the normal numbers of fp16, which an M1 replaces by 0.
+    Each group is divided by its largest value before it is squared. Squares of a scaled stream are below the normal
+    numbers of fp16, which an M1 replaces by 0.
+
+    Args:
+        s: Style of the graph.
+        x: Input, (B, C, 1, S).
+        layer: The reference layer.
+        padding: Padding of ``x``. ``None`` means that there is no padding.
+        scale: Scale of ``x`` (principle 7).
+        modulation: Pair (scale, shift), each (1, C, 1, 1). The result is multiplied by 1 + scale, then shift is added.
     """
     B, C, _, S = x.shape
     grouped = (1, layer.num_groups, C // layer.num_groups, 1)
@@ -185,28 +209,28 @@ def group_norm(
     centred = mb.mul(x=centred, y=factor)
     eps = mb.square(x=mb.mul(x=factor, y=s.dtype(scale * layer.eps**0.5)))
     inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=s.dtype(0))
-    # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
+    # multiplying the two small factors first saves one product over the sequence, and its rounding
     y = mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
     return mb.reshape(x=y, shape=(B, C, 1, S))
 
 
 def split_heads(x: Var, heads: int) -> Var:
-    """(B, C, 1, S) → (B, heads, C / heads, S), the last axis untouched (principle 3)."""
+    """Reshape (B, C, 1, S) → (B, heads, C / heads, S), with the last axis untouched (principle 3)."""
     B, C, _, S = x.shape
     return mb.reshape(x=x, shape=(B, heads, C // heads, S))
 
 
 def join_heads(x: Var) -> Var:
-    """(B, heads, width, S) → (B, heads · width, 1, S)."""
+    """Reshape (B, heads, width, S) → (B, heads · width, 1, S)."""
     B, heads, width, S = x.shape
     return mb.reshape(x=x, shape=(B, heads * width, 1, S))
 
 
 @dataclass(frozen=True)
 class LayerPool:
-    """Keys and values that one layer computed in earlier calls: (1, heads, width, N slots) each.
+    """Keys and values that one layer computed in earlier calls, each (1, heads, width, N slots).
 
-    ``recent``: more of them, which come after these slots.
+    ``recent`` has further keys and values, which come after these slots.
     """
 
     keys: Var
@@ -215,16 +239,19 @@ class LayerPool:
 
 
 def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None = None) -> Var:
-    """Attention of a call's columns to a pool of slots and to each other (principles 5 and 6).
+    """Let a call's columns attend to a pool of slots and to each other (principles 5 and 6).
 
     Args:
-        q, k, v: (B, C, 1, S), heads outermost in the channels; q is already divided by √width.
-        mask: (1, 1, S or 1, N + S), added to the scores: a row for each query, the pool's slots (those of
-            ``recent`` last) before the columns.
-            None: every column attends to every other.
+        s: Style of the graph.
+        q, k, v: Queries, keys and values, (B, C, 1, S), with heads outermost in the channels. q is already divided by
+            √width.
+        heads: Number of heads.
+        mask: Mask to add to the scores, (1, 1, S or 1, N + S). It has a row for each query, and the pool's slots
+            (``recent`` last) before the columns. ``None`` means that every column attends to every other.
+        pool: Keys and values from earlier calls.
 
     Returns:
-        (B, C, 1, S).
+        Output of the attention, (B, C, 1, S).
     """
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     if pool is None:
@@ -238,12 +265,15 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
 
 
 def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
-    """Attention of a call's columns (B, C, 1, S) to a memory, all of which every column sees."""
+    """Let a call's columns (B, C, 1, S) attend to a memory, all of which every column sees."""
     return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
 
 
 def head_groups(heads: int, score_bytes: int) -> int:
-    """The least number of equal groups of heads whose scores, ``score_bytes`` a head, each stay on the chip."""
+    """Return the least number of equal groups of heads whose scores each stay on the chip.
+
+    ``score_bytes`` is the size of one head's scores.
+    """
     return next(
         groups
         for groups in range(1, heads + 1)
@@ -252,7 +282,7 @@ def head_groups(heads: int, score_bytes: int) -> int:
 
 
 def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
-    """(B, heads, width, S) each, and the keys and values of a pool → (B, heads, width, S)."""
+    """Compute the attention of (B, heads, width, S), with a pool's keys and values → (B, heads, width, S)."""
     scores = mb.matmul(x=q, y=k, transpose_x=True)
     if pool is not None:
         scores = mb.concat(values=[mb.matmul(x=q, y=pool[0], transpose_x=True), scores], axis=3)
@@ -264,19 +294,19 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
 
 
 def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
-    """``mb.split``, which returns no sequence for one part."""
+    """Split as ``mb.split`` does, which does not return a sequence for one part."""
     return [x] if parts == 1 else mb.split(x=x, num_splits=parts, axis=axis)
 
 
 def joined(parts: Sequence[Var], axis: int) -> Var:
-    """``mb.concat``, which takes more than one part."""
+    """Join as ``mb.concat`` does, which needs more than one part."""
     return parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=axis)
 
 
 def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weight and bias of the queries, of the keys and of the values, which ``layer`` stores interleaved by head.
+    """Return weight and bias of the queries, the keys and the values, which ``layer`` stores interleaved by head.
 
-    Queries and keys are multiplied by width^−¼ each, where ``width`` is that of a head.
+    Queries and keys are multiplied by width^−¼ each, where ``width`` is the width of a head.
     """
     weight, bias = kernel(layer)
     width = len(weight) // (3 * heads)

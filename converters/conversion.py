@@ -1,4 +1,4 @@
-"""Converts a model to a bundle with packages; resumes after an interruption, and publishes the bundle atomically."""
+"""Convert a model to a bundle with packages, resume after an interruption, and publish the bundle atomically."""
 
 import dataclasses
 import hashlib
@@ -36,11 +36,12 @@ NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "progress.py",
 class ConversionTarget(Protocol):
     """A format of packages.
 
-    Attributes:
-        name: one of ``ane.bundles.packages.FORMATS``.
-        unmerged: the largest number of functions of a package that lie on disk with their own weights.
+    The options for packages of one precision have ``precision`` and ``stored(network)``, which is the precision of a
+    network's package.
 
-    Its options, for packages of one precision, have ``precision`` and ``stored(network)``, that of a network's package.
+    Attributes:
+        name: A name in ``ane.bundles.packages.FORMATS``.
+        unmerged: Largest number of a package's functions that are on disk at once with separate weights.
     """
 
     name: str
@@ -50,12 +51,12 @@ class ConversionTarget(Protocol):
         """Raise UserError for invalid options, or on a machine that cannot convert."""
 
     def versions(self) -> tuple[str, ...]:
-        """Versions of the libraries that write packages."""
+        """Return the versions of the libraries that write packages."""
 
     def package(
         self, model: Bundle, network: str, options: Any, work: Path, progress: Callable[[str], None], licence: str
     ) -> PackageRecord:
-        """Write and measure a package. Raises UserError when it is below its threshold or cannot be written."""
+        """Write and measure a package. Raises UserError if it is below its threshold or cannot be written."""
 
 
 COREML_TARGET = CoreMLTarget()
@@ -70,20 +71,24 @@ def convert(
     progress: Progress = lambda network, activity: None,
     target: ConversionTarget = COREML_TARGET,
 ) -> Bundle:
-    """Write ``model`` with packages of the target's format as a bundle.
+    """Write ``model`` with packages in the target's format as a bundle.
 
     Packages are collected in ``<destination>.converting`` until all are done. After an interruption, the next call
-    keeps the complete ones if the model, the options and the code that builds the graphs are unchanged. Other packages
-    of the model are kept.
+    reuses the complete ones if the model, the options and the code that builds the graphs are unchanged. The model's
+    other packages stay in the bundle.
 
     Args:
-        options: one for each precision; the runtime uses the first by default.
-        networks: which to convert (default: all convertible networks of the model).
-        progress: called with a network and the current activity.
+        model: The bundle to convert.
+        destination: Directory of the new bundle.
+        options: Options for each precision. The runtime uses the first precision by default.
+        networks: Networks to convert (default: all convertible networks of the model).
+        overwrite: Whether to replace a bundle that exists at ``destination``.
+        progress: Function that is called with a network and the current activity.
+        target: Format of the packages.
 
     Raises:
-        UserError: the destination exists, another process converts to it, the disk is full, a package is below its
-            threshold, a network is unknown.
+        UserError: The destination exists, another process converts to it, the disk is full, a package is below its
+            threshold, or a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
     chosen = chosen_networks(model, networks, target.name)
@@ -112,19 +117,22 @@ def convert(
             )
             _save_progress(work, fingerprint, done, target)
         progress("bundle", "writing")
-        packages = done + _kept_packages(model, work, {_key(package) for package in done})
+        packages = done + _copy_other_packages(model, work, {_key(package) for package in done})
         bundle = write_bundle(model.contents(), destination, packages=packages, packages_root=work, overwrite=overwrite)
         shutil.rmtree(work)
     return bundle
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
-    """Changes with the code that builds graphs, the reference networks, and the target's libraries."""
+    """Return a digest that changes with the code that builds graphs, the reference networks and the libraries."""
     return graph_fingerprint(target.versions())
 
 
 def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
-    """A digest of versions of ``libraries`` and of ``graph_sources``: packages made by other code are not reused."""
+    """Return a digest of the versions of ``libraries`` and of ``graph_sources``.
+
+    Packages made by other code are not reused.
+    """
     digest = hashlib.sha256("\n".join(libraries).encode())
     for path in graph_sources(root):
         digest.update(path.relative_to(root).as_posix().encode())
@@ -133,7 +141,7 @@ def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
 
 
 def graph_sources(root: Path = ROOT) -> list[Path]:
-    """The reference networks of every model, and the modules of ``converters`` that build graphs; sorted."""
+    """Return the reference networks of every model, and the modules of ``converters`` that build graphs, sorted."""
     names = (SHARED_NETWORKS, *(model.networks for model in models().values()))
     modules = [root / name.replace(".", "/") for name in names]
     networks = {path for module in modules for path in (*module.glob("*.py"), *module.parent.glob(f"{module.name}.py"))}
@@ -147,7 +155,7 @@ def graph_sources(root: Path = ROOT) -> list[Path]:
 
 @contextmanager
 def _locked(destination: Path) -> Iterator[None]:
-    """Lock a destination. Raises UserError when another process converts to it."""
+    """Lock a destination. Raises UserError if another process converts to it."""
     lock = destination.with_name(f".{destination.name}.converting.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -157,27 +165,27 @@ def _locked(destination: Path) -> Iterator[None]:
     except Timeout as error:
         raise UserError(f"another process is converting to {destination}: wait for it, or choose another -o") from error
     except OSError as error:
-        raise UserError(f"cannot write {lock.parent}: {error.strerror or error}; choose another -o") from error
+        raise UserError(f"cannot write {lock.parent}: {error.strerror or error}: choose another -o") from error
 
 
 def _key(package: PackageRecord) -> tuple[str, str, str]:
     return package.format, package.network, package.precision
 
 
-def _kept_packages(model: Bundle, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
-    """Copy the model's packages of any format, except those converted again, to ``work``."""
-    kept = [package for package in (*model.packages, *model.onnx_packages) if _key(package) not in converted]
-    for package in kept:
+def _copy_other_packages(model: Bundle, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
+    """Copy the model's packages in any format, except those converted again, to ``work``."""
+    others = [package for package in (*model.packages, *model.onnx_packages) if _key(package) not in converted]
+    for package in others:
         check_hashes(model.path, package.files)
         shutil.rmtree(work / package.path, ignore_errors=True)
         # onnx refuses weights that are hard links
         copy = shutil.copyfile if package.format == "onnx" else link_or_copy
         shutil.copytree(model.path / package.path, work / package.path, copy_function=copy)
-    return kept
+    return others
 
 
 def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str], target: ConversionTarget) -> str:
-    """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
+    """Return a digest of the model, options and code. An unfinished conversion resumes if it is unchanged."""
     parts = [
         model.identity,
         target.name,
@@ -189,17 +197,17 @@ def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str
 
 
 def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTarget) -> list[PackageRecord]:
-    """The intact packages that an interrupted run left in ``work``; with ``overwrite``, other leftovers are deleted."""
+    """Return the intact packages that an interrupted run left in ``work``. ``overwrite`` deletes other leftovers."""
     progress_file = work / PROGRESS_FILE
     if progress_file.is_file():
-        stated = read_json(progress_file)
-        if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
+        progress = read_json(progress_file)
+        if isinstance(progress, dict) and progress.get("fingerprint") == fingerprint:
             for unfinished in (*work.glob(".*"), *work.glob("packages/.*")):
                 shutil.rmtree(unfinished, ignore_errors=True)
             known = convertible_networks(target.name)
             return [
                 package
-                for package in read_section(stated, str(progress_file), known, target.name)
+                for package in read_section(progress, str(progress_file), known, target.name)
                 if _is_intact(work, package)
             ]
         if not overwrite:
@@ -232,7 +240,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(
     destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any], target: ConversionTarget
 ) -> None:
-    """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
+    """Raise UserError unless the disk has room for packages, the largest one's unmerged functions and weights."""
     values = [weights_of(model, network) for network in networks]
     width = max(PACKAGES[target.name][option.precision].bytes for option in options)
     largest = width * max(values)

@@ -1,4 +1,4 @@
-"""ConvNeXt's blocks and a stack of them in Core ML, and the networks of source-filter vocoders.
+"""Build Core ML graphs of ConvNeXt blocks, stacks of them, and the networks of source-filter vocoders.
 
 References: ``ane.models.vocoders.convnext``. x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence
 and 0 after it.
@@ -14,17 +14,17 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.functions import Bucket, Function, stage_probe
 from converters.onnx.graph import masked, network_call, noise, traced
 
-FRAMES = 64, 256  # a window of a stream, and the longest of whole speech
+FRAMES = 64, 256  # a window of a stream, and the longest window of whole speech
 SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # 6 dB or more below what the embedded networks reach
-SMALLEST = 54  # frames of a window: new ones, and the largest margin on either side
-MISSING = 5  # by how much a probe's input is shorter than its bucket
-BATCH, LENGTH = 2, 29  # of the inputs that ONNX graphs are traced with
+SMALLEST = 54  # frames of a window: new frames, and the largest margin on either side
+MISSING = 5  # length of a bucket less the length of its test input
+BATCH, LENGTH = 2, 29  # sizes of the inputs that ONNX graphs are traced with
 
 
 def masked_graph(
     kind: str, unit: str, length: int, channels: int, compute: Callable[[Style, Var, Var], Var]
 ) -> CoreMLGraph:
-    """x (1, channels, 1, N), inside (1, 1, 1, N) → y, which ``compute(style, x, inside)`` returns."""
+    """Return the graph x (1, channels, 1, N), inside (1, 1, 1, N) → y, where y is ``compute(style, x, inside)``."""
     return CoreMLGraph(
         kind,
         {unit: length},
@@ -34,7 +34,10 @@ def masked_graph(
 
 
 def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: str = "") -> Var:
-    """(1, C, 1, N) → (1, C', 1, N), anything in the padding. ``path``: of the network, with a dot at its end."""
+    """Decode (1, C, 1, N) → (1, C', 1, N), with arbitrary values in the padding.
+
+    ``path`` is the network's module path, with a dot at its end.
+    """
     x = mb.mul(x=blocks.same_conv(s, x, network.dec_in, f"{path}dec_in"), y=inside)
     for index, block in enumerate(network.dec):
         x = convnext_block(s, x, inside, block, f"{path}dec.{index}")
@@ -42,7 +45,7 @@ def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: st
 
 
 def convnext_block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: str) -> Var:
-    """(1, C, 1, N) → the same. The factors ``gamma`` are part of the second linear layer."""
+    """Apply a block: (1, C, 1, N) → (1, C, 1, N). The factors ``gamma`` are part of the second linear layer."""
     y = blocks.layer_norm(s, _depthwise(s, x, block.dw), block.norm, f"{name}.norm")
     y = mb.gelu(x=blocks.linear(s, y, block.pw1, f"{name}.pw1"), mode="EXACT")
     weight, bias = blocks.kernel(block.pw2)
@@ -52,7 +55,7 @@ def convnext_block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: st
 
 
 def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
-    """A convolution of each channel by itself, with the layer's own padding and dilation."""
+    """Convolve each channel by itself, with the layer's padding and dilation."""
     weight, bias = blocks.kernel(layer)
     (pad,) = layer.padding
     return blocks.conv(
@@ -61,8 +64,9 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
 
 
 def source_filter(name: str) -> Function:
-    """The function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N). It is
-    probed with parameters of frames that nearly fill the bucket.
+    """Return the function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N).
+
+    Its test inputs are parameters of frames that nearly fill the bucket.
     """
 
     def graph(network: SourceFilterNetwork, frames: int) -> CoreMLGraph:

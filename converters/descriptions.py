@@ -1,4 +1,4 @@
-"""Descriptions of all inputs, outputs and states of packages, and of the rows that their host looks up."""
+"""Describe all inputs, outputs and states of packages, and the rows that their host looks up."""
 
 import csv
 import re
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-# A line has a value's axes in order, and its meaning. The name of an axis stands for one length throughout a function,
-# "+" joins parts in the order in which they lie, and a number is a fixed length.
+# A line has a value's axes in order, and its meaning. An axis name stands for one length throughout a function, "+"
+# joins parts in their order on the axis, and a number is a fixed length.
 VALUES = Path(__file__).with_name("values.tsv")
 
-# network → where the rows of its embeddings are, which no package contains
+# network → where to find the rows of its embeddings, which no package contains
 EMBEDDINGS = {
     "autoregressive": "Rows of parameters in the bundle's weights/autoregressive.safetensors. The columns of a prefix "
     "are the voice's latent, text_embedding.weight[token] + text_pos_embedding.emb.weight[i] for the start token, "
@@ -26,11 +26,12 @@ EMBEDDINGS = {
 
 
 def describe(target: str, kind: str, name: str) -> str:
-    """Return the axes and the meaning of an input, output or state, such as ``keys_3``. Without a description, "".
+    """Return the axes and the meaning of an input, output or state, such as ``keys_3``, or "" without a description.
 
     Args:
         target: Format of the package: "coreml" or "onnx".
         kind: Kind of the function, as in ``converters.functions.Function``.
+        name: Name of the input, output or state.
     """
     axes, meaning = descriptions().get((target, kind, re.sub(r"_\d+$", "", name)), ("", ""))
     return f"({axes}) {meaning}" if axes else ""
@@ -49,10 +50,10 @@ def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
 
 
 def notes(target: str, network: str, kinds: Iterable[str]) -> dict[str, str]:
-    """Return the entries of a package's metadata that explain its network and its functions, which are of ``kinds``."""
+    """Return the entries of a package's metadata that explain its network and its kinds of functions."""
     axes = {kind: descriptions().get((target, kind, "mask"), ("", ""))[0] for kind in kinds}
-    found = {
+    entries = {
         "mask": ". ".join(f"Axes of the mask of {kind}: {order}" for kind, order in axes.items() if "+" in order),
         "embeddings": EMBEDDINGS.get(network, ""),
     }
-    return {key: text for key, text in found.items() if text}
+    return {key: text for key, text in entries.items() if text}

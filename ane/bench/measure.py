@@ -1,7 +1,7 @@
-"""The measuring core: one call timed, a function loaded and called repeatedly, competitors that take turns; and what is
-called: the functions of Core ML packages one by one, with the sizes of a spoken sentence.
+"""Measure one call, a function loaded and called repeatedly, or competitors that take turns.
 
-Inputs are random numbers in the declared shapes, which an engine copies only where it copies caches, too.
+The measured functions are the functions of Core ML packages, one by one, with the sizes of a spoken sentence. Inputs
+are random numbers in the declared shapes. An engine copies them only if it copies caches, too.
 """
 
 import time
@@ -29,14 +29,14 @@ Clock = Callable[[], float]
 
 
 def timed(call: Callable[[], Any], clock: Clock = time.perf_counter) -> tuple[Any, float]:
-    """Result of a call, and the seconds it takes."""
+    """Return the result of a call and the seconds that it took."""
     started = clock()
     result = call()
     return result, clock() - started
 
 
 def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_counter) -> list[float]:
-    """Seconds of each of ``runs`` calls; fewer, but at least ``MIN_CALLS``, once they take ``MAX_SECONDS`` in all."""
+    """Return the seconds of ``runs`` calls, or of fewer (at least ``MIN_CALLS``) once they exceed ``MAX_SECONDS``."""
     times: list[float] = []
     while len(times) < runs and (len(times) < MIN_CALLS or sum(times) < MAX_SECONDS):
         times.append(timed(call, clock)[1])
@@ -48,8 +48,9 @@ class MeasuredFunction:
     """A function that is loaded, called, and loaded again.
 
     Attributes:
-        row: what it is, without figures.
-        load: loads it. prepare: returns a call of what ``load`` returned.
+        row: The row that describes the function, without figures.
+        load: Loads the function.
+        prepare: Takes the result of ``load`` and returns a call of it.
     """
 
     row: BenchRow
@@ -58,10 +59,10 @@ class MeasuredFunction:
 
 
 def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
-    """The row with its figures, or with the error that the user would get.
+    """Return the row with its figures, or with the error that the user would get.
 
-    The value is of up to ``runs`` calls after a warm-up, in ms. Figures: cold_load_s (the first of a
-    package compiles it), first_ms (the first call, in which Core ML may still prepare), warm_load_s.
+    The value is the time in ms of up to ``runs`` calls after a warm-up. Figures are cold_load_s (the first load of a
+    package compiles it), first_ms (the first call, in which Core ML may still prepare) and warm_load_s.
     """
     try:
         loaded, cold = timed(function.load, clock)
@@ -84,9 +85,9 @@ class RepeatedCall:
     """A competitor's call, made once in every round.
 
     Attributes:
-        row: what it is, without figures.
-        call: makes the call and returns a reading: "value", and other figures by name; "peak_bytes" where it is known.
-        readings: one a round.
+        row: The row that describes the call, without figures.
+        call: Makes the call and returns a reading: "value", other figures by name, and "peak_bytes" if it is known.
+        readings: One reading per round.
     """
 
     row: BenchRow
@@ -94,7 +95,7 @@ class RepeatedCall:
     readings: list[dict[str, float | None]] = field(default_factory=list)
 
     def result(self) -> BenchRow:
-        """The row with its figures: the spread of "value", the medians of the rest."""
+        """Return the row with its figures: the spread of "value", and the medians of all others."""
         if not self.readings:
             return self.row
         names = [name for name, value in self.readings[0].items() if name not in ("value", "peak_bytes")]
@@ -109,12 +110,14 @@ class RepeatedCall:
 
 
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
-    """Rows of competitors that take turns in every round, so that other load on the machine affects them all alike.
+    """Return the rows of competitors that take turns in every round, so that other load affects all of them alike.
+
+    A competitor that raises UserError is not called again. Its row has the error and no value.
 
     Args:
-        warm_up: a first round is made and not counted.
-
-    A competitor that raises UserError is not called again; its row has the error and no value.
+        calls: The competitors' calls.
+        rounds: Number of rounds.
+        warm_up: Whether to make a first round that is not counted.
     """
     active = list(calls)
     for number in range(-warm_up, rounds):
@@ -130,8 +133,8 @@ def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool 
     return [timed_call.result() for timed_call in calls]
 
 
-CODES, TOKENS = 86, 40  # of a sentence of 4 s
-# kind of function → the length that the sentence has there
+CODES, TOKENS = 86, 40  # in a sentence of 4 s
+# kind of function → length of the sentence there
 LENGTHS = {
     "prefill": TOKENS + 4,
     "condition": CODES,
@@ -145,10 +148,14 @@ CACHES = {"step": "io", "state": "state"}  # kind of a decoder's step function �
 def package_functions(
     model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None
 ) -> Iterator[MeasuredFunction]:
-    """Of these packages the functions that a sentence takes, and all of a decoder's steps and stores.
+    """Yield the functions of these packages that a sentence takes, and all steps and stores of a decoder.
 
     Args:
-        spec: the engine, as ``--backend`` takes it. units: compute units; None: the engine has none.
+        model: The bundle with the packages.
+        packages: Records of the packages.
+        engine: Runtime that runs them.
+        spec: Name of the engine, as ``--backend`` takes it.
+        units: Compute units. ``None`` means that the engine has none.
     """
     for package in packages:
         check_hashes(model.path, package.files)
@@ -176,7 +183,10 @@ def package_functions(
 
 
 def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:
-    """A call of a loaded function, on small normal numbers and with its own state. ``in_place``: see ``Runtime``."""
+    """Return a call of a loaded function, on small normal numbers and with a new state.
+
+    See ``Runtime`` for ``in_place``.
+    """
     rng = np.random.default_rng(0)
     inputs = {
         name: np.zeros(type.shape, np.int32)
@@ -192,19 +202,19 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 
 
 def functions_of_a_sentence(package: PackageRecord) -> list[str]:
-    """Of each kind the function that the sentence takes; of kinds without ``LENGTHS`` the smallest."""
-    of_a_kind: dict[Any, list[str]] = {}  # functions that differ in their length only
+    """Return the function that the sentence takes for each kind, or the smallest one for a kind without ``LENGTHS``."""
+    by_kind: dict[Any, list[str]] = {}  # functions that differ only in their length
     for name, record in package.functions.items():
         key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"))
-        of_a_kind.setdefault(key, []).append(name)
+        by_kind.setdefault(key, []).append(name)
     return [
         smallest_fitting(names, package.functions, LENGTHS.get(package.functions[names[0]].kind, 0))
-        for names in of_a_kind.values()
+        for names in by_kind.values()
     ]
 
 
 def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
-    """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
+    """Return the function with the smallest bucket that fits ``length`` columns, latents or frames, or the largest."""
 
     def size(name: str) -> int:
         bucket = functions[name].bucket

@@ -1,4 +1,4 @@
-"""The record of a measurement, which `ane bench` and `benchmarks` write: row, table, document, machine."""
+"""Record measurements for `ane bench` and `benchmarks`: row, table, document, machine."""
 
 import importlib.metadata
 import os
@@ -14,13 +14,13 @@ from ane.system.machine import memory_bytes, printed, processor_name, system_ver
 
 FORMAT = 2
 PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
-HIDDEN = ("bucket", "kind")  # settings that the name of a function states already
-NOISY = 0.2  # share of the median; readings that spread farther do not tell settings apart
+HIDDEN = ("bucket", "kind")  # settings that a function's name already contains
+NOISY = 0.2  # share of the median. Readings that spread farther cannot distinguish settings
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Several readings of one value: median, lowest, highest and 95th percentile."""
+    """Median, lowest, highest and 95th percentile of several readings of one value."""
 
     median: float
     low: float
@@ -35,7 +35,7 @@ class Spread:
 
     @property
     def farthest(self) -> float:
-        """The distance of the farthest reading from the median, as a share of it."""
+        """Distance of the farthest reading from the median, as a share of the median."""
         return max(self.high - self.median, self.median - self.low) / abs(self.median) if self.median else 0.0
 
     def __str__(self) -> str:
@@ -47,14 +47,14 @@ class BenchRow:
     """One measured value.
 
     Attributes:
-        competitor: what was measured: an engine with its device and precision, as "torch:cpu int8".
-        what: the work: a function, a stage, "sentence", ….
-        unit: of ``value``.
-        settings: the sizes and options that the work was done with; rows with equal ``what`` and settings are compared.
-        value: the readings; None: nothing was measured.
-        figures: other medians, each with its unit in its name: "tokens_per_s", "first_ms".
-        peak_bytes: largest resident set of the process.
-        error: why there is no value.
+        competitor: Who was measured: an engine with its device and precision, such as "torch:cpu int8".
+        what: The measured work: a function, a stage, "sentence", ….
+        unit: Unit of ``value``.
+        settings: Sizes and options of the work. Rows with equal ``what`` and settings are compared.
+        value: The readings. ``None`` means that nothing was measured.
+        figures: Other medians, each with its unit in its name: "tokens_per_s", "first_ms".
+        peak_bytes: Largest resident set of the process.
+        error: The reason why there is no value.
     """
 
     competitor: str
@@ -68,27 +68,29 @@ class BenchRow:
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
-    """The rows with ``figure``: a reference row's median over their own, above 1 for rows that are faster.
+    """Return the rows with ``figure``: a reference row's median divided by the row's, above 1 for faster rows.
 
     Args:
-        reference: whether a row is a reference; the first one with equal ``what`` and settings counts.
+        rows: The rows to compare.
+        reference: Whether a row is a reference. The first reference with equal ``what`` and settings counts.
+        figure: Name of the new figure.
     """
 
     def key(row: BenchRow) -> tuple[Any, ...]:
         return row.what, sorted((name, str(value)) for name, value in row.settings.items())
 
-    rows, found = list(rows), []
+    rows, compared = list(rows), []
     for row in rows:
-        theirs = next(
+        other_value = next(
             (other.value for other in rows if other.value and reference(other) and key(other) == key(row)), None
         )
-        ratio = {figure: theirs.median / row.value.median} if theirs and row.value else {}
-        found.append(replace(row, figures={**row.figures, **ratio}))
-    return found
+        ratio = {figure: other_value.median / row.value.median} if other_value and row.value else {}
+        compared.append(replace(row, figures={**row.figures, **ratio}))
+    return compared
 
 
 def noise_note(rows: Iterable[BenchRow]) -> str | None:
-    """A line about values that spread too far to be compared; None: there is none."""
+    """Return a line about values that spread too far to be compared, or ``None`` if there is no such value."""
     shares = [row.value.farthest for row in rows if row.value]
     noisy = sum(share > NOISY for share in shares)
     return (
@@ -102,7 +104,7 @@ def noise_note(rows: Iterable[BenchRow]) -> str | None:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, or all before the point: 0.61, 8.25, 82.5, 825, 8250."""
+    """Format three significant digits, or all digits before the point: 0.61, 8.25, 82.5, 825, 8250."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -114,7 +116,10 @@ def document(
     machine: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The JSON document of a measurement, format 2; ``notes``: lines for the reader, ``more``: its other keys."""
+    """Return the JSON document of a measurement, format 2.
+
+    ``notes`` are lines for the reader, and ``more`` has the document's other keys.
+    """
     return {
         "format": FORMAT,
         "benchmark": benchmark,
@@ -127,7 +132,7 @@ def document(
 
 
 def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells: competitor, what, settings that differ, the value, the figures, the peak, the error."""
+    """Return headings and cells: competitor, what, settings that differ, value, figures, peak and error."""
     settings = [
         name
         for name in dict.fromkeys(name for row in rows for name in row.settings)
@@ -169,7 +174,7 @@ def _cell(value: Any) -> str:
     return digits(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-# The machine and its software, without which no figure can be interpreted
+# The machine and its software, which every figure depends on
 
 
 def describe_machine() -> dict[str, Any]:
@@ -191,7 +196,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 def instructions() -> str:
-    """The instructions that kernels are chosen by, "AVX512 VNNI bf16 AMX": the chip's name does not state them."""
+    """Return the instructions that kernels are chosen by, "AVX512 VNNI bf16 AMX".
+
+    The chip's name does not show them.
+    """
     import torch
 
     return " ".join(
@@ -211,17 +219,17 @@ def accelerator() -> str | None:
 
 
 def installed_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def commit() -> str | None:
-    """Short hash of the checked-out commit, with ``+`` when tracked files differ; None outside a checkout."""
+    """Return the checked-out commit's short hash, or ``None`` outside a checkout. ``+`` means changed files."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

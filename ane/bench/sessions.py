@@ -1,4 +1,4 @@
-"""Measuring in processes of their own: the rows of functions, and of a sentence spoken with a tuning."""
+"""Measure functions, and a sentence spoken with a tuning, in separate processes, and return rows."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,11 +11,11 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
 
-READINGS = 3  # of the sentence, in one process
+READINGS = 3  # readings of the sentence in one process
 
 
 class WorkerProcess(JsonProcess):
-    """``ane.bench.worker`` in its own process; ``threads`` limits OpenMP."""
+    """``ane.bench.worker`` in a separate process. ``threads`` limits OpenMP."""
 
     def __init__(self, threads: int | None = None):
         environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
@@ -23,10 +23,10 @@ class WorkerProcess(JsonProcess):
 
 
 def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:
-    """The rows of a request. A function that ends the process gets a row with the error, and the rest is measured.
+    """Yield the rows of a request. If a function ends the process, its row has the error, and the rest is measured.
 
     Raises:
-        UserError: nothing can be measured.
+        UserError: Nothing can be measured.
     """
     listed = {"list": {**asdict(request), "model": asdict(model)}}
     index, rows = 0, None
@@ -52,11 +52,15 @@ def read_row(content: dict[str, Any]) -> BenchRow:
 
 
 def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
-    """The sentence spoken by two new processes; the figures are of the second, since the first compiles.
+    """Speak the sentence in two new processes. The figures are from the second process, since the first one compiles.
 
-    The value is the time of a second of speech. Figures: first_audio_s (of a stream, networks loaded, from the text to
-    the first sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the
-    whole speech), audio_s, each stage in seconds.
+    The value is the time per second of speech. Figures:
+
+    - first_audio_s: Seconds of a stream, with its networks loaded, from the text to the first sound.
+    - start_to_end_s and first_start_to_end_s: Seconds of the second and first process, from its start to the whole
+    speech.
+    - audio_s: Seconds of audio.
+    - STAGE_s: Seconds of each stage.
     """
     row = BenchRow(
         str(model.tuning), "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset}
@@ -78,7 +82,7 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
         "audio_s": reading["seconds"],
         **{f"{stage}_s": value for stage, value in readings[-1]["stages"].items()},
     }
-    value = Spread.of([one["elapsed"] / one["seconds"] for one in readings])
+    value = Spread.of([item["elapsed"] / item["seconds"] for item in readings])
     return replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"])
 
 

@@ -1,15 +1,15 @@
-"""A process that speaks and measures functions on request: it has its own memory peak, and Core ML may crash it.
+"""Speak and measure functions on request, in a process with its own memory peak that Core ML may crash.
 
-``python -m ane.bench.worker`` answers requests, JSON objects one a line:
+``python -m ane.bench.worker`` answers requests, one JSON object per line:
 
-- {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name};
-- {"prepare": ``TimedRequest``} loads the networks that such a request needs → {};
+- {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name}.
+- {"prepare": ``TimedRequest``} loads the networks that such a request needs → {}.
 - {"speak": ``TimedRequest``} → {"elapsed", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}:
-  seconds of work and of audio, codes sampled in all candidates, seconds from text to first audio and of each stage;
-- {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures};
+seconds of work and of audio, codes sampled in all candidates, and seconds from text to first audio and for each stage.
+- {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures}.
 - {"measure": index in that list} → {"row": with figures}.
 
-An answer {"error": message} is one that the user can act on.
+An answer {"error": message} is an error that the user can act on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,9 +34,10 @@ class Tuning:
     """Settings of a backend.
 
     Attributes:
-        backend: a name of ``ane.backends.NAMES`` except "auto". precision: see ``load_backend``.
-        compute_units: where Core ML runs all networks; None: where the bundle states for each.
-        threads: of the CPU; None: the default.
+        backend: A name in ``ane.backends.NAMES`` except "auto".
+        precision: See ``load_backend``.
+        compute_units: Where Core ML runs all networks. ``None`` means where the bundle says for each network.
+        threads: CPU threads. ``None`` means the default.
     """
 
     backend: str
@@ -71,11 +72,12 @@ class Tuning:
 
 @dataclass(frozen=True)
 class WorkerModel:
-    """A model, by path, and how it is run.
+    """A model, by path, and how it runs.
 
     Attributes:
-        bundle: its directory; None: the embedded bundle.
-        keep: as ``ane.backends.load_backend`` takes it.
+        bundle: Directory of the bundle. ``None`` means the embedded bundle.
+        tuning: Settings of its backend.
+        keep: As ``ane.backends.load_backend`` takes it.
     """
 
     bundle: str | None = None
@@ -97,9 +99,10 @@ class TimedRequest:
     """A text to speak.
 
     Attributes:
-        voice: None: the model's own; a model without voices speaks with random latents.
-        max_codes, steps, candidates, lanes: None: the preset's.
-        stream: whether to stream it.
+        voice: Name of the voice. ``None`` means the model's default voice. A model without voices speaks with random
+            latents.
+        max_codes, steps, candidates, lanes: Settings. ``None`` means the preset's value.
+        stream: Whether to stream the speech.
     """
 
     text: str = ""
@@ -122,7 +125,7 @@ class TimedRequest:
         return settings
 
     def arguments(self, model: "Bundle") -> dict[str, Any]:
-        """Those of ``speak`` beside the text: what has an effect on this kind of model."""
+        """Return the arguments of ``speak`` other than the text that have an effect on this kind of model."""
         voice = self.voice or random_voice(model)
         return {
             "settings": self.settings(model),
@@ -136,7 +139,9 @@ class FunctionRequest:
     """The functions of packages to measure with a tuning.
 
     Attributes:
-        runs: calls of each function. compiled: folder for compiled Core ML models.
+        tuning: Settings of the backend.
+        runs: Calls of each function.
+        compiled: Folder for compiled Core ML models.
     """
 
     tuning: Tuning
@@ -145,7 +150,7 @@ class FunctionRequest:
 
 
 class BenchWorker:
-    """Answers the requests listed above."""
+    """An object that answers the requests listed above."""
 
     def __init__(self) -> None:
         self.model: Bundle | None = None
@@ -153,7 +158,7 @@ class BenchWorker:
         self.runs = 0
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises UserError for what the user can act on."""
+        """Answer a request. Raises UserError for an error that the user can act on."""
         ((kind, content),) = request.items()
         return getattr(self, f"_{kind}")(content)
 
@@ -219,7 +224,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFunction]":
-    """The functions of the model's packages."""
+    """Yield the functions of the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.measure import package_functions
@@ -238,7 +243,7 @@ def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFu
 
 
 def random_voice(model: "Bundle") -> "Voice | None":
-    """Random latents for a model without voices of its own; None for others."""
+    """Return random latents for a model that has latents but no voices, and ``None`` for other models."""
     import numpy as np
 
     from ane.voices import Voice
