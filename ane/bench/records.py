@@ -229,7 +229,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the checked-out commit's short hash, or ``None`` outside a checkout. ``+`` means changed files."""
+    """Return the checkout's short commit hash, or ``None`` outside a checkout. ``+`` means that files differ."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None
