@@ -1,11 +1,11 @@
-"""Tortoise text-to-speech for Apple Silicon, with a PyTorch reference backend.
+"""Turn text into speech with Tortoise and other models, on PyTorch, MLX, Core ML or ONNX Runtime.
 
 >>> import ane
 >>> speech = ane.load().speak("Hello.")
 >>> speech.audio, speech.sample_rate
 """
 
-from __future__ import annotations  # an old Python can then import the package, and say that it cannot run it
+from __future__ import annotations  # so that an old Python can import the package, and report that it is too old
 
 from importlib import import_module
 from pathlib import Path
@@ -52,13 +52,13 @@ PLACES = {
     "Voice": "voices.voice",
     "load_voice": "voices.voice",
     "save_voice": "voices.voice",
-}  # modules below ane, imported when a name is asked for
+}  # public name → module below ane, imported when a program first uses the name
 
 
-if not TYPE_CHECKING:  # a type checker then refuses a name that is not there
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown names
 
     def __getattr__(name: str) -> Any:
-        """Return one of the names of ``PLACES``, or ``__version__``, which is read from the installed package."""
+        """Import a name in ``PLACES`` when it is first used. ``__version__`` comes from the installed package."""
         if name == "__version__":
             from ane.system.version import version
 
@@ -76,23 +76,24 @@ def load(
     threads: int | None = None,
     keep: bool | None = None,
 ) -> Speaker:
-    """Open a model on a backend; call ``speak`` on the result.
+    """Open a model on a backend, ready to ``speak``.
 
-    The result is an ``ane.Speaker`` of the model's family: of hibari for the default voice, else of Tortoise,
-    FastSpeech, KittenTTS or Kokoro. It can be pickled: these arguments are, and the model is opened again elsewhere.
+    The result is the ``ane.Speaker`` for this kind of model: hibari (the default), Tortoise, FastSpeech, KittenTTS
+    or Kokoro. You can pickle it. The pickle holds only these arguments, and unpickling opens the model again.
 
     Args:
-        bundle: a bundle's name or directory; None: the default voice, "heart". Checkpoints are imported first,
-            with `ane import`.
-        backend: "auto", or a backend and device such as "torch:cuda".
-        precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
-        threads: CPU threads of the whole process; None: the backend's choice.
-        keep: keep networks loaded between requests. None: on accelerators, where loading is slow, and FastSpeech's; on
-            the CPU those of the others are memory-mapped, and releasing them halves the peak memory.
+        bundle: Name or folder of a bundle. ``None`` means the default voice, "heart". Import a checkpoint with
+            `ane import` first.
+        backend: "auto", or a backend with its device, such as "torch:cuda".
+        precision: "auto", "fp32", "bf16" or "fp16". Some backends take others (``ane.backends.load_backend``).
+        threads: Number of CPU threads for the whole process. ``None`` leaves it to the backend.
+        keep: Whether networks stay loaded between requests. ``None`` keeps them on accelerators, where loading is slow,
+            and keeps FastSpeech's everywhere. On the CPU, other networks are memory-mapped, and releasing them halves
+            the peak memory.
 
     Raises:
-        NotFoundError: no such model or backend.
-        UserError: a damaged model, or a backend that this machine lacks.
+        NotFoundError: There is no such model or backend.
+        UserError: The model is damaged, or this machine lacks the backend.
     """
     from ane.backends import load_backend
     from ane.bundles import is_path, open_model
@@ -116,21 +117,26 @@ def transcribe(
     precision: str = "auto",
     threads: int | None = None,
 ) -> Transcript:
-    """Transcribe a recording with a Whisper model, which is loaded for this call. For many recordings, make one
-    ``ane.models.whisper.transcription.Transcriber``.
+    """Transcribe a recording with a Whisper model.
+
+    Each call loads the model. To transcribe many recordings, create one
+    ``ane.models.whisper.transcription.Transcriber`` instead.
 
     Args:
-        path: Sound file of any length up to a day.
-        model: Name or directory of a bundle. With None, the bundle "whisper".
-        language: Such as "en", "German" or "pt-BR". With None, that of the first 30 seconds.
+        path: Path of a sound file, at most a day long.
+        model: Name or folder of a bundle. ``None`` means the bundle "whisper".
+        language: Language of the recording, such as "en", "German" or "pt-BR". ``None`` detects it from the first 30
+            seconds.
         translate: Whether to translate to English.
-        prompt: Text before the recording begins, such as names to be spelt that way.
+        prompt: Text that comes before the recording, for example names with the spelling you want.
         word_times: Whether to time every word, for ``Transcript.words``.
-        backend, precision, threads: As of ``load``.
+        backend: Backend, as for ``load``.
+        precision: Precision, as for ``load``.
+        threads: Number of CPU threads, as for ``load``.
 
     Raises:
-        NotFoundError: no such recording, model or backend.
-        UserError: the recording or the model is damaged, the model is not Whisper, or it cannot do what is asked.
+        NotFoundError: There is no such recording, model or backend.
+        UserError: The recording or the model is damaged, the model is not Whisper, or it lacks a requested feature.
     """
     from ane.audio.reader import read_recording
     from ane.backends import load_backend

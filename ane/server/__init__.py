@@ -1,1 +1,1 @@
-"""`ane serve`: one process whose models many programs speak through (the extra ``server``)."""
+"""Serve speech over HTTP, WebSocket and Wyoming: one process, whose models many programs share (`ane serve`)."""

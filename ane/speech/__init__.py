@@ -1,1 +1,1 @@
-"""Speech, once for all models: a request, the stream of sound that answers it, and what they are made of."""
+"""Speak with any model: requests, chunks, shared decoder lanes, and the stream of sound that comes out."""

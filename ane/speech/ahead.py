@@ -1,4 +1,4 @@
-"""Chunks that are spoken at once: each on its own thread, in order, and not far ahead of their reader."""
+"""Speak several chunks at once, each on its thread, and yield them in order, not far ahead of their reader."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +13,18 @@ from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.system.timeline import closing_source
 
-# makes the sound of a chunk, and states its facts
+# makes the sound of a chunk, and reports its facts
 Speak = Callable[[RenderedChunk, SpeechContext], Iterator[np.ndarray]]
-AHEAD = 2  # chunks of a stream in work: the chunk that is read, and the next one
+AHEAD = 2  # chunks of a stream that are in work: the one that is read, and the next one
 
 
 class ChunkWork:
-    """The sound of one chunk, made on one thread and read on another."""
+    """The work on one chunk, whose sound is made on one thread and read on another."""
 
     def __init__(self, chunk: Chunk, speak: Speak, context: SpeechContext):
         self.rendered = RenderedChunk(chunk)
         self._pieces = speak(self.rendered, replace(context, timeline=context.timeline.branch()))
-        self._made = SimpleQueue[np.ndarray | BaseException | None]()  # None, or an error, is the end
+        self._made = SimpleQueue[np.ndarray | BaseException | None]()  # ends with ``None`` or an error
         self._stopped = False
 
     def run(self) -> None:
@@ -34,16 +34,16 @@ class ChunkWork:
             with closing_source(self._pieces):
                 while not self._stopped and (piece := next(self._pieces, None)) is not None:
                     self._made.put(piece)
-        except BaseException as error:  # the reader raises it, after the sound before it
+        except BaseException as error:  # the reader raises it after the pieces made before
             end = error
         self._made.put(end)
 
     def stop(self) -> None:
-        """End the work after the piece that is being made."""
+        """End the work after the current piece."""
         self._stopped = True
 
     def read(self, at_piece: Callable[[], None]) -> Iterator[np.ndarray]:
-        """Yield the pieces as they are made, with a call of ``at_piece`` before each. Raises the error of the work."""
+        """Yield the pieces as they are made, and call ``at_piece`` before each one. Raises the error of the work."""
         while (piece := self._made.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
@@ -54,11 +54,11 @@ class ChunkWork:
 def rendered_in_order(
     chunks: Sequence[Chunk], speak: Speak, context: SpeechContext, threads: int
 ) -> Iterator[RenderedChunk]:
-    """Yield chunks with the sound that ``speak`` makes. The sound does not depend on the number of threads.
+    """Yield chunks in order, with the sound that ``speak`` makes. The number of threads does not change the sound.
 
-    With two threads or more, chunks are made while others are read: as many as there are threads for whole speech. A
-    stream begins its second chunk when it has the first piece of the first one, and has ``AHEAD`` chunks in work.
-    Closing the iterator waits for the pieces that are being made, and ends the threads.
+    With two or more threads, chunks are made while earlier ones are read. If the whole speech is wanted, one chunk per
+    thread is in work. A stream begins its second chunk once it has the first piece of the first chunk, and has at most
+    ``AHEAD`` chunks in work. Closing the iterator waits for the pieces that are being made, and ends the threads.
     """
     if threads == 1 or len(chunks) == 1:
         for done, chunk in enumerate(chunks, 1):
@@ -71,7 +71,7 @@ def rendered_in_order(
     with ThreadPoolExecutor(min(threads, most), "chunk") as pool:
 
         def begin(number: int) -> None:
-            """Begin chunks until so many are in work."""
+            """Begin chunks until ``number`` are in work."""
             while len(works) < number and (chunk := next(waiting, None)) is not None:
                 works.append(ChunkWork(chunk, speak, context))
                 pool.submit(works[-1].run)

@@ -1,4 +1,4 @@
-"""Methods whose arguments are the fields of a request, so that Python, mypy and pyright know each of them."""
+"""Let methods take the fields of a request as their arguments, so that Python, mypy and pyright know every argument."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -14,7 +14,7 @@ from ane.system.checked import validated
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
 
-if TYPE_CHECKING:  # a program is told by its type checker, and at run time by the validators
+if TYPE_CHECKING:  # a type checker sees precise types, and the validators check values at run time
     from ane.voices import Voice
 
     VoiceField = str | Path | Voice | None
@@ -34,11 +34,11 @@ Request = TypeVar("Request", bound=SpeechRequest)
 
 @validated
 class SpeechCall(SpeechRequest):
-    """A request as a program makes it, with what it wants to know of the work.
+    """A request as a Python program makes it, with two ways to watch the work.
 
     Attributes:
-        progress: Called with (phase, done, total, note) during the work.
-        timeline: Records when each phase runs. With None, a new one does.
+        progress: Function that is called with (phase, done, total, note) during the work.
+        timeline: Timeline that records when each phase runs. ``None`` means a new one.
     """
 
     voice: VoiceField = None
@@ -48,14 +48,14 @@ class SpeechCall(SpeechRequest):
     timeline: Timeline | None = None
 
     def context(self, batched: bool = False) -> SpeechContext:
-        """Return the context of this call's work."""
+        """Create the context in which this call is worked on. ``batched``: see ``SpeechContext``."""
         return SpeechContext(self.progress, self.timeline or Timeline(), batched=batched)
 
 
 def takes_fields(
     make: Callable[Fields, Request],
 ) -> Callable[[Callable[[Owner, Request], Result]], Callable[Concatenate[Owner, Fields], Result]]:
-    """Let a method of a request take the request's fields as its arguments."""
+    """Decorate a method that takes a request, so that callers pass the fields of the request instead."""
 
     def decorate(method: Callable[[Owner, Request], Result]) -> Callable[Concatenate[Owner, Fields], Result]:
         @wraps(method)
@@ -70,7 +70,7 @@ def takes_fields(
 def takes_texts_and_fields(
     make: Callable[Concatenate[str, Fields], Request],
 ) -> Callable[[Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
-    """The same for a method that takes other texts in place of the request's."""
+    """Decorate a method of texts and a request. Callers pass the texts, then the fields of the request except text."""
 
     def decorate(
         method: Callable[[Owner, Texts, Request], Result],

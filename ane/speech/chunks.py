@@ -1,4 +1,4 @@
-"""Chunks: a text, or its passages, in pieces that a network speaks in one pass; and their sound."""
+"""Split a text, or its passages, into chunks that a network speaks in one pass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,18 +14,19 @@ from ane.text.passages import Passage
 
 @dataclass(eq=False)
 class Chunk:
-    """A text spoken in one pass: its words, who speaks them, and how. Families add what their networks take.
+    """A text that is spoken in one pass, with its voice and delivery.
 
-    ``split_to_fit`` makes each chunk once and fills in how it is spoken; nothing replaces it later.
+    Kinds of models add the inputs of their networks. ``split_to_fit`` creates each chunk and fills in its delivery.
 
     Attributes:
-        text: as it is written.
-        named: the name that the text gives its voice; "" is the voice of the whole speech.
-        voice: the voice as ``Speaker.render`` takes it.
-        speed: relative to the rest of the speech, 2 being twice as fast.
-        gain: factor of the samples.
-        before: seconds of silence before it, and ``after``: after it.
-        final: whether it is the last of its text.
+        text: Text as written.
+        named: Name that the text gives the voice. "" is the voice of the whole speech.
+        voice: Voice in the form that ``Speaker.render`` takes.
+        speed: Speed relative to the rest of the speech. 2 is twice as fast.
+        gain: Factor that multiplies the samples.
+        before: Seconds of silence before the chunk.
+        after: Seconds of silence after the chunk.
+        final: Whether this is the last chunk of its text.
     """
 
     text: str
@@ -40,23 +41,24 @@ class Chunk:
 
     @property
     def length(self) -> int:
-        """How much of what one pass takes it needs."""
+        """Length of the chunk, in the unit that limits one pass (``split_to_fit``)."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class RenderedChunk:
-    """The sound of a chunk, which is made while it is read, and what else is known of it.
+    """The sound of a chunk, which is made while you read it, and the facts about it.
 
-    A model states the facts at the latest with the last sound.
+    The model reports the facts (``state``) with the last sound or earlier.
 
     Attributes:
-        sound: Pieces (n,) float32 within ±1, n ≥ 0, in order.
-        words: When each word is heard, in seconds from the beginning of the sound.
-        counts: What was made for it: codes, frames or tokens.
-        notes: Warnings. "{chunks}" in one stands for the numbers of all chunks that have it.
-        details: Other facts, such as its mel, by the names under which ``Speech`` lists them.
-        alternatives: Sound of other candidates, where whole chunks are made.
+        chunk: The chunk.
+        sound: Pieces of sound in order, (n,) float32 within ±1, n ≥ 0.
+        words: Words with their times, in seconds from the beginning of the sound.
+        counts: Numbers of codes, frames or tokens that were made for it.
+        notes: Warnings. "{chunks}" in a warning stands for the numbers of all chunks that have it.
+        details: Other facts, such as its mel, by the names that ``Speech.details`` uses.
+        alternatives: Sounds of other candidates, if whole chunks are made.
         stated: Whether the facts are known.
     """
 
@@ -72,7 +74,7 @@ class RenderedChunk:
     def state(
         self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (), **details: Any
     ) -> None:
-        """State the facts."""
+        """Report the facts about the chunk."""
         self.words, self.counts, self.notes, self.details, self.stated = words, counts, notes, details, True
 
 
@@ -87,20 +89,22 @@ def split_to_fit(
     unit: str,
     pause: Callable[[str], float] = lambda text: 0.0,
 ) -> list[OneChunk]:
-    """Return the chunks of a text without markup, or of passages, without empty ones.
+    """Split a text into chunks that fit into one pass each.
 
-    The silence of a passage that has nothing to say is added to the silence around it.
+    If a passage has nothing to say, its silence is added to the silence around it.
 
     Args:
-        text: A text, or the passages of one.
-        make: Returns the chunk of a piece of a passage, or None if nothing in the piece can be spoken.
-        lengths: Desired and maximum characters of a piece. With None, each passage is one piece.
-        most: The largest ``length`` of a chunk in one pass.
-        unit: Name of what ``length`` counts, for messages.
-        pause: Returns the seconds of silence that the model leaves after a chunk with this text, before the next one.
+        text: Text without markup, or passages.
+        make: Function that creates the chunk for a piece of a passage, or returns ``None`` if nothing in the piece can
+            be spoken.
+        lengths: Desired and maximum characters of a piece. ``None`` makes each passage one piece.
+        most: Greatest ``length`` of a chunk that fits into one pass.
+        unit: Name of the unit of ``length``, for messages.
+        pause: Function that returns the seconds of silence that the model leaves between a chunk with this text and the
+            next one.
 
     Raises:
-        UserError: There is nothing to say, or a piece is too long and cannot be split or must not be.
+        UserError: There is nothing to say, or a piece is too long and cannot or must not be split.
     """
     passages = [Passage(text)] if isinstance(text, str) else text
     chunks: list[OneChunk] = []
@@ -131,7 +135,7 @@ def fitting_chunks(
     most: int,
     unit: str,
 ) -> list[OneChunk]:
-    """Return the chunks of one passage; a piece that is too long for one pass is halved until its parts fit."""
+    """Split one passage into chunks. A piece that is too long for one pass is halved until its parts fit."""
 
     def fitting(piece: str, maximum: int) -> list[OneChunk]:
         if (chunk := make(piece, passage)) is None:
@@ -151,6 +155,6 @@ def fitting_chunks(
 
 
 def halves(characters: int) -> tuple[int, int]:
-    """Return the desired and the maximum characters of the halves of a piece."""
+    """Return the desired and the maximum characters for each half of a piece."""
     half = max(1, (characters + 1) // 2)
     return max(1, half * 3 // 4), half

@@ -1,4 +1,4 @@
-"""Sound of a text that arrives while it is spoken."""
+"""Speak a text while it is still arriving, clause by clause."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
@@ -15,18 +15,19 @@ from ane.text.clauses import MAX_HELD, ClauseReader
 from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses, without_words
 
-COUNTED = ("codes", "frames", "tokens")  # facts that are sums
+COUNTED = ("codes", "frames", "tokens")  # facts that are added up over the texts
 
 
 class IncrementalStream(SoundStream):
-    """Sound that arrives incrementally, of a text that does: pieces (m,) float32 within ±1 at ``sample_rate``.
+    """An iterator over the sound of a text that is still arriving: pieces (m,) float32 within ±1 at ``sample_rate``.
 
-    Text is taken only while the caller waits for a piece: the first clause is spoken as soon as it is complete, and
-    then what has arrived. ``chunks``, ``words``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
-    ``elapsed`` are those of ``Stream``, for the text spoken so far.
+    It takes text only while you wait for a piece. It speaks the first clause as soon as that is complete, and then all
+    complete clauses that have arrived. ``chunks``, ``words``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase``
+    and ``elapsed`` mean the same as in ``Stream``, for the text spoken so far.
 
     Raises:
-        UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
+        UserError: ``Speaker.stream`` raises it for a part of the text, or nothing in the whole text can be spoken. You
+            get it when you ask for a piece.
     """
 
     def __init__(
@@ -39,14 +40,22 @@ class IncrementalStream(SoundStream):
         timeline: Timeline,
         markdown: bool | None = None,
     ):
-        """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon.
-        ``markdown``: as in ``SpeechRequest``.
+        """Prepare to speak. Work begins with the first piece.
+
+        Args:
+            texts: Pieces of the text.
+            stream: Function that returns the ``Stream`` for a text.
+            normalise: Function that spells out numbers and abbreviations, after the lexicon.
+            lexicon: Lexicon, if there is one.
+            sample_rate: Samples per second.
+            timeline: Timeline of the work.
+            markdown: Whether the text is Markdown, as in ``SpeechRequest``.
         """
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
-        self._streams: list[Any] = []  # ``Stream``, one for each text
-        self._begins: list[float] = []  # the second of the sound at which each begins
+        self._streams: list[Any] = []  # one ``Stream`` per text
+        self._begins: list[float] = []  # the second of the sound at which each stream begins
         self._sound = self._spoken(ready_texts(texts if markdown is False else without_listings(texts), reader))
 
     @property
@@ -74,14 +83,15 @@ class IncrementalStream(SoundStream):
         ]
 
     def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
-        """The sound of each text. One without a word is held back until a word follows; a long one with its pauses
-        alone.
+        """Yield the sound of each text.
+
+        A text without a word is held back until a word follows. If it grows too long, only its pauses are held back.
         """
         held, line = "", 1
         with closing_source(texts):
             for text in texts:
                 text = held + text
-                read_pauses(text, line)  # refuses markup with the line in the whole text
+                read_pauses(text, line)  # raises errors in markup, with the line in the whole text
                 stream = self._begin(text)
                 if stream is None:
                     held = text
@@ -97,7 +107,7 @@ class IncrementalStream(SoundStream):
             yield from silent_blocks(round(seconds * self.sample_rate), self.sample_rate)
 
     def _begin(self, text: str) -> Any:
-        """The stream of a text; None if nothing in it can be spoken."""
+        """Start the stream of a text. Returns ``None`` if nothing in it can be spoken."""
         if not self._streams and is_ssml(text):
             raise UserError("text that arrives incrementally cannot be SSML: speak the whole document")
         began = self.timeline.text_ready
@@ -106,14 +116,14 @@ class IncrementalStream(SoundStream):
         except NothingToSayError:
             return None
         if self._streams:
-            self.timeline.text_ready = began  # of the first text: what is measured begins there
+            self.timeline.text_ready = began  # times are measured from the first text
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream
 
 
 def without_listings(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts without listings of programs, and with each table as a whole (``MarkdownFeed``)."""
+    """Yield the texts without program listings. A table comes in one piece (``MarkdownFeed``)."""
     reader = MarkdownFeed()
     with closing_source(texts):
         for text in texts:
@@ -124,7 +134,7 @@ def without_listings(texts: Iterable[str]) -> Iterator[str]:
 
 
 def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
-    """Yield the first clause, then all that is complete whenever more text arrives, and the rest at the end."""
+    """Yield the first clause, then all complete clauses whenever more text arrives, and the rest at the end."""
     first = True
     with closing_source(texts):
         for text in texts:

@@ -1,11 +1,15 @@
-"""The lanes of one decoder, which the sequences of one request share, or of several (continuous batching, Yu et al.
-2022, Orca).
+"""Decode many sequences in one batch, and refill each lane as soon as its sequence ends.
 
-When a sequence ends, its lane takes the next waiting one, of the same prompt or of another, while the others continue.
-The prefix of a prompt is computed once, when its first sequence starts; the lanes of all its sequences attend to it.
+A decoder has a fixed number of lanes (rows of its batch). Sequences from one request, or from several, share them. When
+a sequence ends, its lane takes the next waiting sequence, while the other lanes carry on. This is continuous batching
+(Orca, Yu et al. 2022).
 
-Any thread may submit a prompt and wait for its rows. One of the threads that wait takes the steps for all of them, and
-passes this work on when it has what it waits for. The lock guards state only: no thread holds it while a network runs.
+Sequences that continue the same prompt also share its prefix. The prefix is computed once, when the first of them
+starts, and all their lanes attend to it.
+
+Any thread may submit a prompt and wait for its rows. One of the waiting threads takes the steps for all of them, and
+hands this work to another thread when its own wait is over. The lock guards state only: no thread holds it while a
+network runs.
 """
 
 import logging
@@ -25,52 +29,69 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.speech")
 
-# columns (n, D) from an own position of a lane on → hidden (n, D)
+# (columns (n, D), the lane's position at which they begin) → hidden states (n, D)
 Extend = Callable[[np.ndarray, int], np.ndarray]
 
 
 class SampledSequence(Protocol):
-    """What is sampled on a lane."""
+    """One sequence that is being sampled on a lane. The model provides it."""
 
     def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
-        """Sample from the decoder's output (D,), (V,) for the last column.
+        """Sample from the decoder's output for the last column, and return the next column.
 
-        Returns the next column (D,); None: it has ended.
-        ``scores``: what the decoder recorded of the column, (heads, positions), if it did. Raises UserError to end all
-        sequences of the prompt.
+        Args:
+            hidden: Hidden state, (D,).
+            logits: Logits, (V,).
+            scores: Attention scores of the column, (heads, positions). ``None`` if the decoder records none.
+
+        Returns:
+            The next column, (D,), or ``None`` if the sequence has ended.
+
+        Raises:
+            UserError: The prompt cannot go on. All its sequences end.
         """
 
     def certain(self, start: int) -> Sequence[np.ndarray]:
-        """The rows (D,) from ``start`` on that no later step changes."""
+        """Return the rows (D,) from index ``start`` that no later step can change."""
 
     def finish(self, extend: Extend) -> Any:
-        """The result of a sequence that has ended; its positions are still on its lane."""
+        """Return the result of a sequence that has ended.
+
+        The sequence's positions are still on the lane, so ``extend`` can decode columns again from any of them.
+        """
 
 
 class LanePrompt(Protocol):
-    """What ``count`` sequences continue."""
+    """A prompt, and the number of sequences (``count``) that continue it. The model provides it."""
 
     count: int
 
     def prefix(self) -> np.ndarray:
-        """Columns (P, D) float32. Raises UserError for a prompt that cannot be decoded."""
+        """Return the columns of the prompt, (P, D) float32. Raises UserError if the prompt cannot be decoded."""
 
     def begin(self, index: int) -> SampledSequence:
-        """A sequence that is about to start."""
+        """Create the sequence with this index, which is about to start."""
 
 
 class Decoding:
-    """A prompt on the lanes, for the thread that submitted it.
+    """A prompt that was submitted to the lanes. The thread that submitted it reads the results here.
 
     Attributes:
-        priority: Key for sorting; of the prompts that wait, the least gets a free lane.
+        prompt: The prompt.
+        priority: Function that returns the sort key. A free lane goes to the waiting prompt with the smallest key.
         finished: Number of sequences that have ended.
+        cancelled: Whether to drop the sequences that have not ended.
+        waiting: Indices of the sequences that have no lane yet.
+        sampled: The sequences that have a lane, by index.
+        results: Results of the sequences that have ended, by index.
+        prefix_index: Index of the decoder's prefix. ``None`` before the first sequence starts, and when the prompt is
+            done.
+        first: Hidden state, logits and attention scores of the prefix's last position. Every sequence starts from them.
     """
 
     def __init__(self, lanes: "Lanes", prompt: Any, priority: Urgency, check: Callable[[], None]):
         self.prompt, self.priority, self.finished, self.cancelled = prompt, priority, 0, False
         self._lanes, self._check_request, self._error = lanes, check, None
-        # for ``Lanes``: what waits for a lane, what is on one, what has ended, and what every sequence starts from
         self.waiting, self.sampled, self.results = deque(range(prompt.count)), dict[int, Any](), dict[int, Any]()
         self.prefix_index: int | None = None
         self.first: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
@@ -81,13 +102,15 @@ class Decoding:
         return self.finished == self.prompt.count
 
     def rows(self, index: int = 0, report: Callable[[], None] = lambda: None) -> Iterator[np.ndarray]:
-        """Yield the rows (n, D) of a sequence as they become certain, until it ends; its result has all of them.
+        """Yield the rows (n, D) of a sequence as they become certain, until it ends. Its result has all of them.
 
         Args:
-            report: Called after every step that this thread takes.
+            index: Index of the sequence.
+            report: Function to call after every step that this thread takes.
 
         Raises:
-            UserError: The prompt cannot be decoded, it was cancelled, or the decoder has failed.
+            UserError: The prompt cannot be decoded, or was cancelled.
+            RuntimeError: The decoder has failed.
         """
         known, sent = list[np.ndarray](), 0
 
@@ -105,20 +128,20 @@ class Decoding:
             yield np.stack(known)
 
     def all(self, report: Callable[[], None] = lambda: None) -> list[Any]:
-        """Return the results of all sequences, in order, which are not kept. Arguments and errors: ``rows``."""
+        """Return the results of all sequences, in order, and forget them. Raises the same errors as ``rows``."""
         self._lanes.until(lambda: self.done or self._check(), self, report)
         return [self.results.pop(index) for index in range(self.prompt.count)]
 
     def cancel(self) -> None:
-        """Give up the sequences that have not ended. Any thread may call it; a running step frees them at its end."""
+        """Give up the sequences that have not ended. Any thread may call this. A running step frees them at its end."""
         self._lanes.cancel(self)
 
     def fail(self, error: UserError) -> None:
-        """End all sequences with this error."""
+        """End all sequences with an error."""
         self._error = error  # type: ignore[assignment]
 
     def _check(self) -> bool:
-        """Raise what ended the prompt; False: nothing did."""
+        """Raise the error that ended the prompt. Return False if there was none."""
         self._check_request()
         if self._error is not None:
             raise self._error
@@ -127,13 +150,21 @@ class Decoding:
         if isinstance(ended := self._lanes.ended, UserError):
             raise ended
         if ended is not None:
-            raise RuntimeError("a step of the decoder failed, with other speech in it") from ended
+            raise RuntimeError("a decoder step that this speech shared with other speech failed") from ended
         return False
 
 
 @dataclass(eq=False)
 class BusyLane:
-    """A sequence on its lane: the next column to decode, and the lane's own positions before it."""
+    """A sequence on its lane.
+
+    Attributes:
+        decoding: The prompt that the sequence continues.
+        index: Index of the sequence among the prompt's sequences.
+        sequence: The sequence.
+        column: The next column to decode.
+        length: Number of positions that the lane has after the prefix.
+    """
 
     decoding: Decoding
     index: int
@@ -144,7 +175,7 @@ class BusyLane:
 
 @dataclass(eq=False)
 class Waiter:
-    """A thread that waits until ``ready``, which raises what ended its prompt."""
+    """A thread that waits until ``ready`` returns True, or raises the error that ended its prompt."""
 
     ready: Callable[[], bool]
     decoding: Decoding
@@ -159,14 +190,19 @@ class Waiter:
 
 
 class Lanes:
-    """The lanes of a decoder.
+    """The lanes of one decoder, and the prompts on them.
+
+    Call ``submit`` for each prompt, and read the results from the ``Decoding`` that it returns. Any thread may do so.
 
     Args:
-        recorded_heads: (layer, head) each, of the scores that sequences get, if the decoder can record them.
-        turns: The turns of the threads that use the lanes, if they need any: who waits for a step gives its turn up.
+        decoder: The decoder whose lanes these are.
+        recorded_heads: Attention heads whose scores each sequence receives, as (layer, head) pairs. They are ignored if
+            the decoder cannot record scores.
+        turns: Turns of the threads that use the lanes. A thread gives up its turn while it waits for a step. ``None``
+            means that threads need no turns.
 
     Attributes:
-        ended: What ended all prompts, if something did.
+        ended: The error that ended all prompts, if there was one.
     """
 
     def __init__(self, decoder: Decoder, recorded_heads: Sequence[tuple[int, int]] = (), turns: Turns | None = None):
@@ -178,17 +214,19 @@ class Lanes:
         self.ended: BaseException | None = None
         self._lock = threading.Lock()
         self._waiting: list[Waiter] = []
-        self._leader: Waiter | None = None  # who takes the steps
+        self._leader: Waiter | None = None  # the thread that takes the steps
         self._stepping = False
 
     def submit(
         self, prompt: LanePrompt, priority: Urgency = lambda: (0, 0.0), check: Callable[[], None] = lambda: None
     ) -> Decoding:
-        """Let the sequences of a prompt wait for lanes, at once.
+        """Add a prompt, whose sequences then wait for lanes. Returns immediately.
 
         Args:
-            priority: See ``Decoding``.
-            check: Raises an error when nobody wants the sequences any more. It is called between steps, by any thread.
+            prompt: The prompt.
+            priority: Function that returns the sort key (see ``Decoding``).
+            check: Function that raises an error when nobody wants the sequences any more. Any thread may call it,
+                between steps.
         """
         decoding = Decoding(self, prompt, priority, check)
         with self._lock:
@@ -196,7 +234,7 @@ class Lanes:
         return decoding
 
     def cancel(self, decoding: Decoding) -> None:
-        """Give a prompt up (``Decoding.cancel``)."""
+        """Give up a prompt (see ``Decoding.cancel``)."""
         with self._lock:
             decoding.cancelled = True
             if not self._stepping:
@@ -204,14 +242,18 @@ class Lanes:
             self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End all prompts and free the decoder, although others may still refer to its lanes."""
+        """End all prompts and free the decoder, even if other objects still refer to these lanes.
+
+        Args:
+            error: The error that every prompt raises. ``None`` means that the lanes were closed.
+        """
         with self._lock:
             self._end(error or UserError("the lanes are closed"))
             if not self._stepping:
                 self.decoder = self.recorder = None
 
     def until(self, ready: Callable[[], bool], decoding: Decoding, report: Callable[[], None]) -> None:
-        """Return when ``ready``; take the steps meanwhile, unless another thread does. Raises what ``ready`` raises."""
+        """Wait until ``ready`` is true, and take the steps unless another thread does. Raises its error."""
         waiter = Waiter(ready, decoding, threading.Condition(self._lock))
         with self._lock:
             self._waiting.append(waiter)
@@ -229,19 +271,19 @@ class Lanes:
                             self.turns.offer(self._urgency, to_class=True)  # its prompt may share the next step
             finally:
                 self._waiting.remove(waiter)
-                if self._leader in (None, waiter):  # None: it was woken to lead, and need not
+                if self._leader in (None, waiter):  # ``None`` if this thread was woken to lead, and need not lead
                     self._leader = None
                     self._wake()
 
     def _rest(self, waiter: Waiter) -> None:
-        """Wait until this waiter is settled or must lead."""
+        """Wait until the waiter is settled or must lead."""
         turns = self.turns.rest(waiter.decoding.priority) if self.turns else nullcontext()
         with self._unlocked(), turns, self._lock:
             while self._leader is not None and not waiter.settled:
                 waiter.woken.wait()
 
     def _wake(self) -> None:
-        """Wake the waiters that are settled; and who is to lead, if nobody does."""
+        """Wake the waiters that are settled, and the most urgent one to lead if no thread leads."""
         for waiter in self._waiting:
             if waiter is not self._leader and waiter.settled:
                 waiter.woken.notify()
@@ -249,7 +291,7 @@ class Lanes:
             min(self._waiting, key=lambda waiter: waiter.decoding.priority()).woken.notify()
 
     def _urgency(self) -> tuple[int, float]:
-        """That of the steps: of whoever is most urgent among those who wait for them."""
+        """Return the urgency of the steps, which is the highest urgency among the threads that wait for them."""
         return min(waiter.decoding.priority() for waiter in list(self._waiting))
 
     @contextmanager
@@ -260,7 +302,7 @@ class Lanes:
         finally:
             self._lock.acquire()
 
-    # The rest is for the thread that leads, which holds the lock but in ``_call``
+    # Only the leading thread calls the methods below. It holds the lock, except in ``_call``
 
     def _call(self, network: Callable[..., Any], *arrays: Any) -> Any:
         call = partial(network, *arrays)
@@ -268,8 +310,9 @@ class Lanes:
             return self.turns.wide(call) if self.turns else call()
 
     def _step(self) -> None:
-        """Fill the free lanes, and decode one column of each. An error of a prompt ends its own sequences only; any
-        other ends all.
+        """Fill the free lanes, and decode one column on each lane.
+
+        An error of a prompt ends only the sequences of that prompt. Any other error ends all prompts.
         """
         self._stepping = True
         try:
@@ -293,11 +336,11 @@ class Lanes:
         if self.ended is not None:
             return None
         ready = [
-            each
-            for each in self.prompts
-            if each.waiting and not each.cancelled and (each.first is not None or self.free_prefixes)
+            prompt
+            for prompt in self.prompts
+            if prompt.waiting and not prompt.cancelled and (prompt.first is not None or self.free_prefixes)
         ]
-        return min(ready, key=lambda each: each.priority(), default=None)
+        return min(ready, key=lambda prompt: prompt.priority(), default=None)
 
     @contextmanager
     def _ending_its_own(self, decoding: Decoding) -> Iterator[None]:
@@ -308,7 +351,7 @@ class Lanes:
             self._remove(decoding)
 
     def _start(self, lane: int, decoding: Decoding) -> None:
-        """Start the next sequence of a prompt, which may end at once."""
+        """Start the next sequence of a prompt on a lane. It may end immediately."""
         if decoding.first is None:
             decoding.prefix_index = self.free_prefixes.pop()
             hidden, logits = self._call(self.decoder.prefill, decoding.prompt.prefix(), decoding.prefix_index)
@@ -321,7 +364,7 @@ class Lanes:
             self._retire(lane)
 
     def _decode(self) -> None:
-        """Decode the column of every active lane; idle lanes between them are computed too."""
+        """Decode one column on every active lane. Idle lanes between active ones are computed too."""
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, len(self.active[low].column)), np.float32)
         lengths = np.zeros(high - low, np.int64)
@@ -344,7 +387,7 @@ class Lanes:
                     self._retire(lane)
 
     def _retire(self, lane: int) -> None:
-        """Free the lane of a sequence that has ended, and the prefix after the last one."""
+        """Free the lane of a sequence that has ended, and after the prompt's last sequence its prefix too."""
         busy = self.active[lane]
         decoding = busy.decoding
         result = busy.sequence.finish(partial(self._extend, lane, decoding.prefix_index))
@@ -359,7 +402,7 @@ class Lanes:
         return hidden[0]
 
     def _remove(self, decoding: Decoding) -> None:
-        """Free all that a prompt holds."""
+        """Remove a prompt, and free its lanes and its prefix."""
         self.active = {lane: busy for lane, busy in self.active.items() if busy.decoding is not decoding}
         if decoding.prefix_index is not None:
             self.free_prefixes.append(decoding.prefix_index)
@@ -368,7 +411,7 @@ class Lanes:
             self.prompts.remove(decoding)
 
     def _end(self, error: BaseException) -> None:
-        """End all prompts: what the caches hold is unknown."""
+        """End all prompts, because the contents of the caches are unknown."""
         self.ended = self.ended or error
         if isinstance(error, Exception) and not isinstance(error, UserError):
             LOGGER.error("a step of the decoder failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""Settings that fit every model: the options of `ane say`, each with the model's own value unless it is given."""
+"""Define ``ane.Settings``: the options of `ane say` as one class for every model, all of them optional."""
 
 from typing import Any, Literal
 
@@ -7,15 +7,17 @@ from ane.system.checked import validated
 
 @validated
 class SpeechOptions:
-    """Options of `ane say` for ``Speaker.speak``, as ``ane.Settings``. ``None`` leaves an option as the model, or the
-    request's preset, has it. `ane say --help-all` explains them.
+    """The options of `ane say`, for ``Speaker.speak``. Programs call this class ``ane.Settings``.
 
-    A model refuses options that have no effect on it. Settings that only one kind of model has, such as the silence
-    that Tortoise keeps, are fields of its own class, ``Speaker.settings``, which ``speak`` takes as well.
+    ``None`` keeps the value that the model, or the request's preset, has. `ane say --help-all` explains every option.
+
+    It is an error to set an option that has no effect on the model. Settings that only one kind of model has, such as
+    the silence that Tortoise keeps, are fields of that model's class, ``Speaker.settings``. ``speak`` takes its objects
+    too.
 
     Raises:
-        InvalidValueError: An option is unknown, or its value is of a wrong type. ``speak`` raises it for a value out of
-            range.
+        InvalidValueError: An option is unknown, or its value has the wrong type. If a value is out of range, ``speak``
+            raises this error.
     """
 
     candidates: int | None = None
@@ -40,7 +42,7 @@ class SpeechOptions:
     no_split: bool | None = None
 
     def chosen_options(self) -> dict[str, Any]:
-        """Return the options that have a value."""
+        """Return the options that are not ``None``, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __repr__(self) -> str:

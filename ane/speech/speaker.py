@@ -1,4 +1,8 @@
-"""A model that speaks: text to chunks to sound, the same way for every kind of model, at once or as a stream."""
+"""Turn text into speech with any model, in one piece or as a stream.
+
+``Speaker`` does the work that is the same for every model: it checks the request, finds the voices and delivers the
+sound. A kind of model adds two steps: it splits the text into chunks, and it turns the chunks into sound.
+"""
 
 import asyncio
 import logging
@@ -28,22 +32,28 @@ from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import Voice, check_named_voice, voice_names
 
-MOST_SIGNS = 8  # in a note
+MOST_SIGNS = 8  # that one note lists
 LOGGER = logging.getLogger("ane.speech")
 
 
 class Speaker(ABC):
-    """A model on a backend. ``speak``, ``speak_all``, ``stream`` and ``feed`` synthesise speech; their arguments are
-    the fields of ``SpeechRequest`` and ``SpeechCall``.
+    """A model that is loaded on a backend and can speak.
 
-    A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``. Coroutines, also of several event
-    loops, may share a speaker: their pieces take turns. With several threads a model may speak two chunks of a text at
-    once.
+    Call ``speak`` for one text, ``speak_all`` for several, ``stream`` to get sound while it is made, and ``feed``
+    while the text itself is still arriving. All four take the fields of ``SpeechRequest`` and ``SpeechCall``.
+
+    To add a kind of model, subclass ``Speaker``. Set ``settings``, ``sample_rate`` and ``speeds``, and implement
+    ``chunks`` and ``render``. Override ``networks`` if some settings need only part of the model.
+
+    Coroutines may share a speaker, even across event loops: they take turns, piece by piece. On several CPU threads, a
+    model may speak two chunks of a text at once.
 
     Attributes:
-        settings: The class of the model's settings.
-        speeds: The slowest and the fastest speed of a request.
-        stretches: Whether the sound is stretched to its speed; otherwise the networks speak at that speed.
+        settings: Class of this model's settings.
+        sample_rate: Samples per second of the sound it makes.
+        speeds: Slowest and fastest speed that a request may ask for.
+        stretches: Whether the finished sound is stretched to the requested speed. Otherwise the networks speak at that
+            speed.
     """
 
     settings: type[SpeechSettings]
@@ -53,9 +63,9 @@ class Speaker(ABC):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
-        self.turns = Turns()  # of coroutines
-        self.warned: set[str] = set()  # notes that were logged
-        self.loaded_by: tuple[Any, ...] | None = None  # the function that opened it, and its arguments
+        self.turns = Turns()  # for coroutines
+        self.warned: set[str] = set()  # notes that were logged already
+        self.loaded_by: tuple[Any, ...] | None = None  # the function that opened this speaker, and its arguments
 
     def __repr__(self) -> str:
         voice = f", voice {self.model.default_voice}" if self.model.default_voice else ""
@@ -67,27 +77,28 @@ class Speaker(ABC):
             raise UserError(f"{self!r} cannot be pickled, because ane.load did not make it: load its model there")
         return self.loaded_by
 
-    # Of a kind of model
+    # Each kind of model defines or overrides these
 
     def networks(self, settings: Any) -> list[str]:
-        """Names of the networks that speaking with these settings needs."""
+        """List the networks that these settings need."""
         return sorted(self.model.networks)
 
     @abstractmethod
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> Sequence[Chunk]:
-        """The chunks of the request's text, at least one. Raises UserError when nothing can be spoken."""
+        """Split the text of a request into chunks, at least one. Raises UserError if there is nothing to say."""
 
     @abstractmethod
     def render(self, chunks: Sequence[Any], request: SpeechRequest, context: SpeechContext) -> Iterator[RenderedChunk]:
-        """Yield the chunks with their sound, in order, before their delivery. The caller reads the sound of each before
-        it takes the next; closing the iterator releases the networks.
+        """Yield the chunks in order, with their sound before delivery (speed, volume and pauses) is applied.
+
+        The caller reads the sound of a chunk before it takes the next one. Closing the iterator releases the networks.
         """
 
     def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
-        """Return the request with its settings and its cast; the request itself if it has them.
+        """Fill in the settings, the cast and the voice that a request leaves open. A complete request stays as it is.
 
         Raises:
-            UserError: A field has no effect on this model, or settings, preset, cast or speed are wrong.
+            UserError: A field has no effect on this model, or the settings, preset, cast or speed are wrong.
         """
         if self.model.is_only_voice(request.voice):
             request = request.changed(voice=None)
@@ -103,50 +114,66 @@ class Speaker(ABC):
         return request.changed(settings=settings, preset=None, cast=cast, quote_voice=None, voice=voice)
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Any:
-        """Return the request's voice as ``render`` takes it. Raises UserError for a voice that is unsuitable."""
+        """Return the request's voice in the form that ``render`` takes.
+
+        Raises:
+            UserError: The voice does not suit the model.
+        """
         return request.voice
 
     def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
-        """What results state of a request and of the voice that ``voice_of`` returned, and 0 for what is counted."""
+        """Return the facts that a result reports about its request, with 0 for each counter.
+
+        Args:
+            request: The complete request.
+            voice: The voice that ``voice_of`` returned.
+        """
         return {}
 
     def normaliser(self, settings: Any) -> Callable[[str], str]:
-        """How words of a text that arrives incrementally are read, after the lexicon."""
+        """Return the function that spells out numbers and abbreviations in arriving text, after the lexicon."""
         return str
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:
-        """Lanes that streams may share, as ``SpeechContext.lanes``; None: this kind of model needs none. ``turns``:
-        of ``Lanes``.
+        """Create lanes that several streams can share, for ``SpeechContext.lanes``.
+
+        Args:
+            lanes: Number of lanes.
+            turns: Turns of the threads that use the lanes, as for ``Lanes``.
+
+        Returns:
+            The lanes, or ``None`` if this kind of model has no lanes.
         """
         return None
 
-    # Once for all
+    # The same for every kind of model
 
     @property
     def voices(self) -> list[str]:
-        """Names of the voices that ``speak`` takes; none of a model that has one voice."""
+        """Names of the voices that ``speak`` takes. The list is empty if the model has only one voice."""
         return voice_names(self.model)
 
     def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
-        """Return a voice that clones the speaker of clips, for ``voice`` of ``speak``. ``ane.voices.save_voice`` stores
-        it in a file.
+        """Clone the voice of the speaker in some clips. Pass the result to ``speak`` as ``voice``.
+
+        ``ane.voices.save_voice`` stores it in a file.
 
         Args:
-            clips: One clip (S,), or several, of float samples within ±1.
-            sample_rate: Rate of the clips in Hz.
+            clips: One clip or several, each with float samples within ±1, (S,).
+            sample_rate: Samples per second of the clips.
             name: Name of the voice in messages.
 
         Raises:
             UserError: A clip is too short, silent or not finite, or the model does not clone voices.
         """
         raise UserError(
-            f"{self.model.name} is a {self.model.family.title} model, which does not make voices of clips: "
+            f"{self.model.name} is a {self.model.family.title} model, which cannot make a voice from clips: "
             "use a Tortoise model"
         )
 
     @takes_fields(SpeechRequest)
     def request(self, request: SpeechRequest) -> SpeechRequest:
-        """Return the request with these fields, completed. Raises UserError as ``completed`` does."""
+        """Create a complete request from these fields. Raises UserError as ``with_defaults`` does."""
         return self.with_defaults(request)
 
     @takes_fields(SpeechCall)
@@ -154,99 +181,111 @@ class Speaker(ABC):
         """Speak a text. The arguments are the fields of ``SpeechRequest`` and ``SpeechCall``.
 
         Raises:
-            UserError: There is nothing to say, markup asks for what cannot be done, a text is too long for one pass
-                with splitting off, the speed is out of range, a voice is unknown or unsuitable, an argument has no
-                effect on this kind of model, the model lacks a network, or memory ran out.
+            UserError: There is nothing to say, the markup asks for something impossible, the text is too long for one
+                pass and must not be split, the speed is out of range, a voice is unknown or unsuitable, an argument has
+                no effect on this kind of model, the model lacks a network, or memory ran out.
         """
         return self.speech_of(call, call.context(batched=True))
 
     @takes_texts_and_fields(SpeechCall)
     def speak_all(self, texts: Sequence[str], call: SpeechCall) -> Iterator[Speech]:
-        """Speak several texts, each as ``speak`` does with the same seed; they share lanes and passes.
+        """Speak several texts together, so that they share lanes and passes.
 
-        Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
+        Each text sounds as ``speak`` would speak it with the same seed. Work begins when you take the first result.
+        Results come in order, each as soon as it is ready.
         """
         return self.speeches_of(texts, call, call.context(batched=True))
 
     @takes_fields(SpeechCall)
     def stream(self, call: SpeechCall) -> Stream:
-        """Speak a text and return its sound incrementally. Arguments and errors: ``speak``; ``best`` must be 1.
+        """Speak a text, and return its sound in pieces while it is made.
 
-        Without diffusion the pieces join to what ``speak`` returns, up to rounding. With it, a long chunk is diffused
-        in windows (``ane.models.tortoise.diffusion``), so its sound differs slightly.
+        The arguments and errors are the same as for ``speak``, and ``best`` must be 1. Models without diffusion make
+        pieces that join to the sound of ``speak``, up to rounding. Models with diffusion process a long chunk in
+        windows (``ane.models.tortoise.diffusion``), so its sound differs slightly.
         """
         return self.stream_of(call, call.context())
 
     @takes_fields(SpeechCall)
     def speak_in_chunks(self, call: SpeechCall) -> Stream:
-        """``speak``, but the sound is returned chunk by chunk, so that a long text takes no more memory than a short
-        one. The pieces join to exactly what ``speak`` returns. Arguments and errors: ``stream``.
+        """Speak a text, and return its sound chunk by chunk.
+
+        A long text takes no more memory than a short one. Joined together, the pieces are exactly the sound that
+        ``speak`` returns. The arguments and errors are the same as for ``stream``.
         """
         return self.stream_of(call, call.context(batched=True))
 
     @takes_texts_and_fields(SpeechCall)
     def feed(self, texts: Iterable[str], call: SpeechCall) -> IncrementalStream:
-        """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
+        """Speak a text while it is still arriving, such as the answer of a language model.
 
-        The words are those of the whole text. Its pieces are spoken with the same seed each.
+        Words are read as in the whole text, wherever its pieces are divided. Every part is spoken with the same seed.
 
         Args:
-            texts: Pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
+            texts: Pieces of the text in order, divided anywhere. The other arguments and the errors are the same as for
+                ``speak``.
         """
         return self.feed_of(texts, call, call.context())
 
-    # The same for a request and its context
+    # The same work for a request and its context
 
     def speech_of(self, request: SpeechRequest, context: SpeechContext) -> Speech:
-        """Speak a request as a whole."""
+        """Speak a request and return all of its sound (see ``speak``)."""
         [speech] = self.speeches_of([request.text], request, context)
         return speech
 
     def speeches_of(self, texts: Sequence[str], request: SpeechRequest, context: SpeechContext) -> Iterator[Speech]:
-        """``speak_all`` of a request for each of these texts."""
+        """Speak every text with the other fields of the request (see ``speak_all``)."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request = self.with_defaults(request)
         if not (requests := [request.changed(text=text) for text in texts]):
             return
         chunks, facts, rendered = self._begin(requests, context)
-        notes = [self._scripts(each) for each in requests]
+        notes = [self._notes_on_text(request) for request in requests]
         with closing_source(rendered):
             began = context.timeline.text_ready
-            for own, noted in zip(chunks, notes, strict=True):
+            for text_chunks, text_notes in zip(chunks, notes, strict=True):
                 yield Stream(
-                    up_to_final(rendered), own, facts, self.sample_rate, self.stretches, context, noted, began
+                    up_to_final(rendered),
+                    text_chunks,
+                    facts,
+                    self.sample_rate,
+                    self.stretches,
+                    context,
+                    text_notes,
+                    began,
                 ).collect()
                 began = context.timeline.now()
 
     def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
-        """Return the stream of a request."""
+        """Speak a request as a stream (see ``stream``)."""
         request = self.with_defaults(request)
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
         [chunks], facts, rendered = self._begin([request], context)
-        return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._scripts(request))
+        return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._notes_on_text(request))
 
     def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> IncrementalStream:
-        """``feed`` of a request without a text."""
+        """Speak texts that arrive, with the other fields of the request (see ``feed``)."""
         request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
             raise UserError(
-                "cast has no effect on text that arrives incrementally, whose quotations are not complete: "
-                "leave it out",
+                "cast cannot be used with text that is still arriving, because a quotation may not be complete yet: "
+                "leave cast out",
                 "cast",
             )
         request = request.changed(voice=self.voice_of(request, context))
 
         def begin(text: str) -> Stream:
-            spent = replace(context.usage)
+            usage_before = replace(context.usage)
             try:
                 stream = self.stream_of(replace(request, text=text), context)
                 context.voice = last_voice(text, context.voice)
                 return stream
-            except NothingToSayError:  # it is held back, and comes again with what follows
-                context.usage = spent
+            except NothingToSayError:  # the text is held back, and comes again with the text after it
+                context.usage = usage_before
                 raise
 
         return IncrementalStream(
@@ -260,28 +299,36 @@ class Speaker(ABC):
         )
 
     def prepare(self, voice: Any = None, settings: Any = None) -> Any:
-        """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
+        """Load the voice and the networks in advance, so that the first text starts sooner.
 
-        Returns what requests take for the voice. Errors: ``speak``.
+        Args:
+            voice: Voice, as for ``speak``.
+            settings: Settings, as for ``speak``. Only the networks that they need are loaded.
+
+        Returns:
+            The loaded voice, which ``speak`` takes as ``voice``.
+
+        Raises:
+            UserError: The same errors as ``speak``.
         """
         request = self.request("1", voice, settings=settings)
         self._require(request)
         self.backend.load(*self.networks(request.settings))
-        self.chunks(request, SpeechContext())  # the library that spells numbers takes a second to load
+        self.chunks(request, SpeechContext())  # loads the library that spells numbers, which takes a second
         return self.voice_of(request, SpeechContext())
 
     # For programs on asyncio
 
     @takes_fields(SpeechCall)
     async def speak_async(self, call: SpeechCall) -> Speech:
-        """``speak`` with these arguments, in a thread, which ends its work even if the coroutine is cancelled."""
+        """Run ``speak`` in a thread. If the coroutine is cancelled, the thread still finishes the work."""
         return await self._work(partial(self.speech_of, call, call.context(batched=True)))
 
     @takes_fields(SpeechCall)
     async def stream_async(self, call: SpeechCall) -> AsyncIterator[np.ndarray]:
-        """The pieces of ``stream`` with these arguments, each made in a thread when it is awaited.
+        """Yield the pieces of ``stream``. Each piece is made in a thread when you await it.
 
-        Work stops when the iterator is closed: use ``contextlib.aclosing`` to leave the loop early.
+        Work stops when the iterator is closed. To leave the loop early, use ``contextlib.aclosing``.
         """
         stream = await self._work(partial(self.stream_of, call, call.context()))
         try:
@@ -293,35 +340,41 @@ class Speaker(ABC):
     async def _work(self, call: Callable[[], Any]) -> Any:
         return await asyncio.to_thread(self.turns.run, call)
 
-    # Within
+    # Helpers
 
     def _begin(
         self, requests: Sequence[SpeechRequest], context: SpeechContext
     ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
-        """Chunk every request (they differ in their texts only); return the chunks of each, their shared facts and the
-        iterator that renders all.
+        """Split every request into chunks. The requests have the same settings and different texts.
+
+        Returns:
+            The chunks of each request, the facts that all requests share, and the iterator that renders all chunks.
         """
         context.timeline.mark_text_ready()
-        # texts that are spoken together are requests of their own; a text that arrives in pieces is one
+        # the limits apply to each of several texts, but to all pieces of one arriving text together
         contexts = (
             [context]
             if len(requests) == 1
             else [replace(context, usage=TextUsage(context.usage.limits)) for _ in requests]
         )
-        chunks = [self.chunks(request, own) for request, own in zip(requests, contexts, strict=True)]
+        chunks = [self.chunks(request, its_context) for request, its_context in zip(requests, contexts, strict=True)]
         self._require(requests[0])
         voices: dict[str, Any] = {}
-        for request, own in zip(requests, chunks, strict=True):
-            for chunk in own:
+        for request, text_chunks in zip(requests, chunks, strict=True):
+            for chunk in text_chunks:
                 if chunk.named and chunk.named not in voices:
                     voices[chunk.named] = self.named_voice(chunk.named, request, context)
         voices[""] = self.voice_of(requests[0], context)
-        for chunk in (every := [chunk for own in chunks for chunk in own]):
+        for chunk in (all_chunks := [chunk for text_chunks in chunks for chunk in text_chunks]):
             chunk.voice = voices[chunk.named]
-        return chunks, self.facts(requests[0], voices[""]), self.render(every, requests[0], context)
+        return chunks, self.facts(requests[0], voices[""]), self.render(all_chunks, requests[0], context)
 
     def named_voice(self, name: str, request: SpeechRequest, context: SpeechContext) -> Any:
-        """What ``render`` takes for a voice that a text or its cast names. Raises UserError, with its place."""
+        """Look up a voice that the text or its cast names, in the form that ``render`` takes.
+
+        Raises:
+            UserError: The voice is unknown or unsuitable. The message has the line of the text.
+        """
         cast_voices = request.roles.voices if request.roles else {}
         voice = cast_voices.get(name, name)
         try:
@@ -336,9 +389,10 @@ class Speaker(ABC):
             kind = NotFoundError if isinstance(error, NotFoundError) else UserError
             raise kind(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
-    def _scripts(self, request: SpeechRequest) -> list[str]:
-        """Notes on letters for which the model has no sounds, on another language, and on signs that nothing is spoken
-        for, logged once before it speaks.
+    def _notes_on_text(self, request: SpeechRequest) -> list[str]:
+        """Note what the model cannot speak: letters of other scripts, another language, and signs that stay silent.
+
+        Log each note the first time that it occurs.
         """
         text = request.lexicon.respelt(request.text) if request.lexicon else request.text
         names, language = foreign_scripts(text), foreign_language(text)
@@ -368,13 +422,13 @@ class Speaker(ABC):
         return notes
 
     def _require(self, request: SpeechRequest) -> None:
-        """Raise UserError when the model lacks a network that speaking with these settings needs."""
+        """Raise UserError if the model lacks a network that the request's settings need."""
         for network in self.networks(request.settings):
             self.model.require(network)
 
 
 def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
-    """The chunks up to the last of a text. The iterator stays open."""
+    """Yield the chunks up to the last one of the current text. The iterator stays open."""
     for chunk in rendered:
         yield chunk
         if chunk.chunk.final:

@@ -1,4 +1,4 @@
-"""Sound that arrives in pieces, as a text's markup asks for it, and speech: a stream that has been collected."""
+"""Deliver the sound of chunks as the text's markup asks, in pieces (``Stream``) or as a whole (``Speech``)."""
 
 import tempfile
 from base64 import b64encode
@@ -20,46 +20,52 @@ from ane.system.errors import UserError
 from ane.system.sound_formats import FORMATS
 from ane.system.timeline import Timeline, closing_source
 
-SHOWN = 40  # characters of a text, in a representation
+SHOWN = 40  # characters of the text that ``repr`` shows
 
 
 class SoundFacts:
-    """What speech and streams have in common. Facts that they keep are attributes too: ``speech.seed``."""
+    """Base class of ``Speech`` and streams. Their facts can be read as attributes: ``speech.seed``."""
 
     elapsed: float
     seconds: float
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of work per second of audio; infinite without audio."""
+        """Seconds of work per second of audio, or infinity if there is no audio."""
         return self.elapsed / self.seconds if self.seconds else inf
 
     def __getattr__(self, name: str) -> Any:
-        for named in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
-            if name in named:
-                return named[name]
+        for values in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
+            if name in values:
+                return values[name]
         raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
 
 
 @dataclass(repr=False, eq=False)
 class Speech(SoundFacts):
-    """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``. Speeches are equal if their
-    sound, their sample rate and their words are.
+    """The speech for one text. Its facts can be read as attributes: ``speech.seed``, ``speech.codes``.
+
+    Two speeches are equal if their sound, sample rate, chunks and words are equal. The kinds of models report
+    different facts and details:
+
+    - Tortoise: the facts ``seed``, which reproduces the speech, ``voice``, and ``codes``, the number of codes sampled
+      for all candidates. The detail ``decoded`` has signals of the best candidate.
+    - FastSpeech: the facts ``speed``, ``frames``, the number of mel frames, and ``seed`` if there is one. The details
+      ``mels``, (M, L) float32, and ``durations``, the frames of each symbol, (T,) int64.
+    - KittenTTS: the facts ``voice``, ``speed`` and ``tokens``, the number of tokens.
 
     Attributes:
-        audio: (S,) float32 within ±1 at ``sample_rate``.
-        chunks: the pieces of text that were spoken in one pass each.
-        facts: what only this kind of model reports. Tortoise: ``seed``, which reproduces the speech, ``voice`` and the
-            number of ``codes`` sampled in all candidates; FastSpeech: ``speed``, the number of mel ``frames``, and the
-            ``seed`` if there is one; KittenTTS: ``voice``, ``speed`` and the number of ``tokens``.
-        details: lists with one value for each chunk. Tortoise: ``decoded``, signals of the best candidate; FastSpeech:
-            ``mels`` (M, L) float32 and ``durations``, the frames of each symbol (T,) int64.
-        alternatives: audio of the second-best candidate and so on, when ``best`` is more than 1.
-        seconds_by_phase: seconds by phase of work, in the order in which they began.
-        elapsed: total wall-clock seconds.
-        notes: warnings about this result, such as a chunk that did not end.
-        timeline: when each phase ran.
-        words: when each word is heard; of Tortoise only if ``word_times`` was asked for.
+        audio: Samples within ±1 at ``sample_rate``, (S,) float32.
+        sample_rate: Samples per second.
+        chunks: The pieces of text that were spoken in one pass each.
+        facts: Facts about the speech, by name.
+        details: Lists with one value per chunk, by name.
+        alternatives: Audio of the second-best candidate and so on, if ``best`` is more than 1.
+        seconds_by_phase: Seconds of work in each phase, in the order in which the phases began.
+        elapsed: Total wall-clock seconds.
+        notes: Warnings about this speech, for example about a chunk that did not end.
+        timeline: Timeline with the times at which each phase ran.
+        words: Words with their times. Tortoise times them only if you ask for ``word_times``.
     """
 
     audio: np.ndarray
@@ -79,11 +85,12 @@ class Speech(SoundFacts):
         return len(self.audio) / self.sample_rate
 
     def save(self, path: Path | str) -> None:
-        """Write the audio to ``path``. The suffix is the format: .wav, .flac, .aiff, .mp3 or .ogg, and with PyAV .m4a,
-        .m4b, .opus or .aac.
+        """Write the audio to a file.
+
+        The suffix sets the format: .wav, .flac, .aiff, .mp3 or .ogg, and with PyAV also .m4a, .m4b, .opus or .aac.
 
         Raises:
-            UserError: The suffix is another one, or the file cannot be written.
+            UserError: The suffix is unknown, or the file cannot be written.
         """
         write(path, self.audio, self.sample_rate)
 
@@ -91,7 +98,7 @@ class Speech(SoundFacts):
         """Return the bytes of the file that ``save`` writes.
 
         Args:
-            format: A suffix of ``save`` without the dot, such as "mp3".
+            format: Suffix of the file without its dot, such as "mp3".
 
         Raises:
             InvalidValueError: There is no such format.
@@ -119,24 +126,28 @@ class Speech(SoundFacts):
         )
 
     def _repr_html_(self) -> str:
-        """A player, which notebooks show."""
+        """Return an audio player for notebooks to show."""
         return f'<audio controls src="data:audio/wav;base64,{b64encode(self.to_bytes()).decode()}"></audio>'
 
 
 class SoundStream(SoundFacts, Iterator[np.ndarray]):
-    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1. A ``with`` block closes it.
+    """An iterator over sound: pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1. A ``with`` block closes it.
 
     Attributes:
-        elapsed: seconds from the text to the last piece, including the caller's time between pieces.
-        words: when each word is heard, of the chunks for which that is known so far.
+        sample_rate: Samples per second.
+        timeline: Timeline with the times at which each phase ran.
+        elapsed: Seconds from the text to the last piece, including your time between pieces.
+        words: Words with their times, for the chunks whose times are known so far.
     """
 
     sample_rate: int
     timeline: Timeline
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()
-    _began: float | None = None  # second of the timeline at which the work did; None: when the text was known
-    _samples = 0  # of the pieces returned so far
+    _began: float | None = (
+        None  # second of the timeline at which the work began. ``None`` means when the text was known
+    )
+    _samples = 0  # samples in the pieces returned so far
     _sound: Generator[np.ndarray, None, None]
 
     def __next__(self) -> np.ndarray:
@@ -173,14 +184,14 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
 
 
 class Stream(SoundStream):
-    """Sound that arrives incrementally: pieces (n,) float32 within ±1 at ``sample_rate``.
+    """An iterator over the sound of one text, made while you read it: pieces (n,) float32 within ±1 at ``sample_rate``.
 
-    Work is done only while the caller waits for a piece. The facts, which are attributes too, ``notes``, ``seconds``,
-    ``seconds_by_phase`` and ``elapsed`` are as in ``Speech``, for the pieces returned so far. ``words`` are those of
-    the chunks that have been decoded; the last of a chunk may end in the silence that was removed after it.
+    Work happens only while you wait for a piece. The facts (also as attributes), ``notes``, ``seconds``,
+    ``seconds_by_phase`` and ``elapsed`` mean the same as in ``Speech``, for the pieces returned so far. ``words`` has
+    the words of the chunks that have been decoded. A chunk's last word may end in silence that was removed after it.
 
     Attributes:
-        chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
+        chunks: The pieces of text that will be spoken in one pass each, unless one proves to be too long.
     """
 
     def __init__(
@@ -194,20 +205,29 @@ class Stream(SoundStream):
         notes: Sequence[str] = (),
         began: float | None = None,
     ):
-        """``rendered``: up to the last chunk of the text. ``stated``: facts known before, with 0 for what is counted;
-        ``notes`` are known before, too. ``stretches``: whether the speed of chunks is not yet that of their sound.
+        """Prepare to deliver the chunks. Work begins with the first piece.
+
+        Args:
+            rendered: Chunks with their sound, up to the last chunk of the text.
+            chunks: The chunks, for their texts.
+            stated: Facts that are known in advance, with 0 for each counter.
+            sample_rate: Samples per second.
+            stretches: Whether the sound still has to be stretched to the speed of its chunk.
+            context: Context of the work.
+            notes: Warnings that are known in advance.
+            began: Second of the timeline at which the work began. ``None`` means when the text was known.
         """
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
         self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
-        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # each with the numbers of its chunks
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # warning → the numbers of its chunks
         self._details: dict[str, list[Any]] = {}
         self._alternatives: list[list[np.ndarray]] = []
         self._sound = self._delivered(rendered)
 
     def _delivered(self, rendered: Iterator[RenderedChunk]) -> Generator[np.ndarray, None, None]:
-        """The pieces as they are to be heard, each after the facts that are known with it."""
+        """Yield the pieces as they will be heard. The facts that are known with a piece are noted before it."""
         with closing_source(rendered):
             for chunk in rendered:
                 for piece in self._chunk(chunk):
@@ -215,10 +235,10 @@ class Stream(SoundStream):
                         if not self._batched:
                             self.timeline.mark_first_audio()
                         yield piece
-        self.timeline.mark_first_audio()  # of whole speech, of which nothing is heard before
+        self.timeline.mark_first_audio()  # whole speech is heard only now
 
     def _chunk(self, rendered: RenderedChunk) -> Iterator[np.ndarray]:
-        """The pieces of a chunk. The silence before it comes when its sound does, but for what exceeds a block."""
+        """Yield the pieces of a chunk. The last block of silence before it comes together with its first sound."""
         delivery = ChunkDelivery(rendered.chunk, self.sample_rate, self._stretches)
         self._spoken.append(rendered.chunk.text)
         first, begin, noted = len(self.words), self._samples, False
@@ -231,13 +251,13 @@ class Stream(SoundStream):
         if not noted:
             self._note(rendered, delivery.speed, begin)
         yield from delivery.finish()
-        if self._batched:  # a stream has told of them already
+        if self._batched:  # a stream has already reported its words
             self.words[first:] = words_until(self._samples / self.sample_rate, self.words[first:])
         if rendered.alternatives:
-            self._alternatives.append([delivery.whole(each) for each in rendered.alternatives])
+            self._alternatives.append([delivery.whole(sound) for sound in rendered.alternatives])
 
     def _note(self, rendered: RenderedChunk, speed: float, begin: int) -> None:
-        """Note the facts of a chunk that begins at this sample of its text."""
+        """Note the facts about a chunk that begins at sample ``begin`` of its text."""
         self.words += delivered_words(
             rendered.words, 0.0, inf, begin / self.sample_rate, speed, rendered.chunk.before, rendered.chunk.named
         )
@@ -249,7 +269,7 @@ class Stream(SoundStream):
             self._details.setdefault(name, []).append(value)
 
     def collect(self) -> Speech:
-        """Read the stream to its end and return its speech. Raises UserError when pieces of it were read before."""
+        """Read the stream to its end, and return the speech. Raises UserError if pieces were already read."""
         if self._samples:
             raise UserError(
                 f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
@@ -275,28 +295,31 @@ class Stream(SoundStream):
         return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]
 
 
-BLOCK_SECONDS = 1.0  # of silence in a piece
+BLOCK_SECONDS = 1.0  # most seconds of silence in one piece
 
 
 class ChunkDelivery:
-    """Delivers the sound of one chunk, which arrives in pieces, with the silence around it.
+    """Applies speed, gain and the silence around it to the sound of one chunk, which arrives in pieces.
 
-    Samples that a gain takes beyond ±1 are clipped. Silence of more than ``BLOCK_SECONDS`` comes in blocks.
+    Samples that a gain takes beyond ±1 are clipped. Silence longer than ``BLOCK_SECONDS`` comes in blocks.
     """
 
     def __init__(self, chunk: Chunk, sample_rate: int, stretches: bool):
         self.chunk, self.sample_rate, self.stretches = chunk, sample_rate, stretches
         self.speed = chunk.speed if stretches else 1.0
         self.stretcher = TimeStretcher(self.speed, sample_rate)
-        self.before = round(chunk.before * sample_rate)  # samples that are still to come
+        self.before = round(chunk.before * sample_rate)  # samples of silence that are still to come
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
-        """Another sound of the chunk, delivered at once."""
+        """Return another sound for the chunk, delivered in one piece."""
         other = ChunkDelivery(self.chunk, self.sample_rate, self.stretches)
         return np.concatenate([*other.feed(samples), *other.finish()])
 
     def feed(self, samples: np.ndarray, last: bool = False) -> Iterator[np.ndarray]:
-        """Take (n,) float32 and yield what is certain; with ``last`` all, and the silence after it."""
+        """Take samples (n,) float32, and yield the sound that is certain so far.
+
+        With ``last``, yield all of it and the silence after it.
+        """
         sound = self.stretcher.feed(samples)
         if last:
             sound = np.concatenate((sound, self.stretcher.finish()))
@@ -310,11 +333,11 @@ class ChunkDelivery:
             yield from silent_blocks(round(self.chunk.after * self.sample_rate), self.sample_rate)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the rest, and the silence after it."""
+        """Yield the rest of the sound, and the silence after it."""
         return self.feed(np.zeros(0, np.float32), last=True)
 
 
 def silent_blocks(samples: int, sample_rate: int) -> list[np.ndarray]:
-    """Silence of so many samples in blocks that share their memory; none for 0."""
+    """Make silence in blocks that share their memory. 0 samples make no block."""
     block = np.zeros(min(samples, round(BLOCK_SECONDS * sample_rate)), np.float32)
     return [block[: samples - begin] for begin in range(0, samples, max(1, len(block)))]

@@ -1,4 +1,4 @@
-"""Subtitles of a speech, from the times of its words."""
+"""Write subtitles for a speech, from the times of its words."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,20 +12,23 @@ from ane.text.subtitles import Cue, escaped, srt, vtt, without_arrows
 if TYPE_CHECKING:
     from ane.speech.stream import Speech
 
-LINE = 42  # characters of a line, of which a subtitle has two
+LINE = 42  # most characters in a line. A subtitle has two lines
 ENDS = (".", "!", "?", "…", ":")
-PAUSE = 0.7  # seconds of silence between two words that divide a subtitle
+PAUSE = 0.7  # seconds of silence between two words that begin a new subtitle
 
 
 def write_subtitles(path: Path, speech: "Speech") -> None:
-    """Write the subtitles of a speech in the format of the suffix, .srt or .vtt."""
+    """Write the subtitles of a speech, in the format that the suffix names, .srt or .vtt."""
     form, escape = (srt, without_arrows) if path.suffix.lower() == ".srt" else (vtt, escaped)
     with replacing(path, lasting=True) as target:
         target.write_text(form(cues(speech.words, escape)), encoding="utf-8")
 
 
 def cues(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Iterator[Cue]:
-    """Yield a subtitle for each sentence, or part of one that fills two lines. Another voice or a pause begins one."""
+    """Yield one subtitle per sentence, or several if it fills more than two lines.
+
+    Another voice or a pause also begins a new subtitle.
+    """
     held: list[SpokenWord] = []
     for word in words:
         if held and (
@@ -48,7 +51,7 @@ def cue_of(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Cue:
 
 
 def lines_of(words: Sequence[SpokenWord]) -> list[str]:
-    """Return the words in lines of at most ``LINE`` characters, or of one word."""
+    """Break words into lines of at most ``LINE`` characters. A longer word gets a line of its own."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word.word) <= LINE:

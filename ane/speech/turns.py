@@ -1,8 +1,8 @@
-"""Turns: how many threads may compute at a time, and which of those that wait goes first.
+"""Limit how many threads compute at once, and decide which waiting thread goes first.
 
-The threads of a server, one for each request, hold a turn while they compute and rest while they wait. torch has a
-number of CPU threads for each thread that calls it, and a convolution on another number of threads rounds otherwise:
-whatever else runs, a thread with a turn keeps the number that it got at its start.
+A server has one thread per request. A thread holds a turn while it computes, and rests while it waits. torch keeps a
+number of CPU threads for each thread that calls it, and a convolution rounds differently on another number of threads.
+So a thread with a turn keeps the number that it got at its start, whatever else runs.
 """
 
 import threading
@@ -15,22 +15,25 @@ from math import inf
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-# a class and an order within it, which may change; the least goes first
+# (class, order within the class). Both may change, and the smallest goes first
 Urgency = Callable[[], tuple[int, float]]
 
 
 @dataclass(eq=False)
 class WaitingThread:
+    """A thread that waits for a turn: its urgency, its number in order of arrival, and the event that ends the wait."""
+
     urgency: Urgency
     number: int
     granted: threading.Event = field(default_factory=threading.Event)
 
 
 class Turns:
-    """Turns for ``calls`` threads at a time. Threads that are equally urgent go in the order in which they came.
+    """Turns that let ``calls`` threads compute at once. Equally urgent threads go in the order in which they came.
 
     Args:
-        threads: CPU threads of all of them together. With None, torch keeps its own number.
+        calls: Number of threads that may compute at once.
+        threads: Number of CPU threads that they divide among them. ``None`` keeps torch's number.
     """
 
     def __init__(self, calls: int = 1, threads: int | None = None):
@@ -48,12 +51,12 @@ class Turns:
 
     @contextmanager
     def turn(self, urgency: Urgency = lambda: (0, 0.0)) -> Iterator[None]:
-        """Hold a turn within the block, as soon as one is free."""
+        """Wait for a turn, and hold it within the block."""
         with self._lock:
             self._members += 1
         self._take(urgency)
         try:
-            with self._all_threads:  # of a call that is wide because it began alone
+            with self._all_threads:  # waits for a wide call that has all threads because it began alone
                 self.set_threads()
             yield
         finally:
@@ -62,18 +65,18 @@ class Turns:
                 self._members -= 1
 
     def offer(self, urgency: Urgency, to_class: bool = False) -> None:
-        """Let another thread go first if one is as urgent; with ``to_class``, if one is of the same class."""
+        """Let a waiting thread go first if it is at least as urgent, or with ``to_class`` if its class is."""
         with self._lock:
-            own = urgency()
-            own = (own[0], inf) if to_class else own
-            others = any(each.urgency() <= own for each in self._waiting)
-        if others:
+            limit = urgency()
+            limit = (limit[0], inf) if to_class else limit
+            must_wait = any(thread.urgency() <= limit for thread in self._waiting)
+        if must_wait:
             with self.rest(urgency):
                 pass
 
     @contextmanager
     def rest(self, urgency: Urgency) -> Iterator[None]:
-        """Give the turn up within the block."""
+        """Give up the turn within the block, and take one again after it."""
         self._give()
         try:
             yield
@@ -81,8 +84,10 @@ class Turns:
             self._take(urgency)
 
     def wide(self, call: Callable[[], Result]) -> Result:
-        """Return what ``call`` does, for what rounds alike on any number of CPU threads: it has all of them if nobody
-        else has work. It runs on a thread of its own, so that the number of the calling thread stays as it is.
+        """Run a call that rounds the same on any number of CPU threads, and return its result.
+
+        The call gets all CPU threads if no other thread has work. It runs on a separate thread, so that the calling
+        thread keeps its number.
         """
         if self.threads is None or self.calls == 1:
             return call()
@@ -104,7 +109,7 @@ class Turns:
         return call()
 
     def close(self) -> None:
-        """End the thread of wide calls."""
+        """End the thread that runs wide calls."""
         if self._wide is not None:
             self._wide.shutdown(wait=False)
 
@@ -113,14 +118,14 @@ class Turns:
         return (self.threads or 0) // self.calls
 
     def set_threads(self) -> None:
-        """Give the calling thread its share of the CPU threads. MKL has one number for the whole process."""
+        """Give the calling thread its share of the CPU threads. MKL has only one number, for the whole process."""
         if self.threads is not None:
             from ane.backends.torch.threads import choose_threads
 
             choose_threads(self._share)
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Return what ``call`` does in a turn."""
+        """Run a call in a turn, and return its result."""
         with self.turn():
             return call()
 
@@ -138,6 +143,6 @@ class Turns:
             if not self._waiting:
                 self._free += 1
                 return
-            thread = min(self._waiting, key=lambda each: (each.urgency(), each.number))
+            thread = min(self._waiting, key=lambda waiting: (waiting.urgency(), waiting.number))
             self._waiting.remove(thread)
         thread.granted.set()

@@ -1,4 +1,4 @@
-"""When each word of a text is spoken."""
+"""Work out when each word of a text is heard, from the times of the words or symbols that were spoken."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 Span = tuple[float, float]
-WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")  # phonemes in braces are a word
+WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")  # phonemes in braces are one word
 
 
 @dataclass(frozen=True)
 class SpokenWord:
-    """A word of a text and when it is heard.
+    """A word of a text, and when it is heard.
 
     Attributes:
-        word: as it is written, with its punctuation.
-        start, end: seconds from the beginning of the sound.
-        estimated: whether the times are shares of a longer stretch by the number of letters, because the model does not
-            state them.
-        voice: who speaks it, as the text or its cast names the voice; "": the voice of the whole speech.
+        word: The word as written, with its punctuation.
+        start: Second at which it begins, from the beginning of the sound.
+        end: Second at which it ends.
+        estimated: Whether the times are interpolated by the number of letters, because the model times only the whole
+            stretch of words.
+        voice: Name of the voice that speaks it, from the text or its cast. "" is the voice of the whole speech.
     """
 
     word: str
@@ -32,49 +33,52 @@ class SpokenWord:
     voice: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; without a voice that is ""."""
+        """Return the fields for JSON, without ``voice`` if it is ""."""
         return {name: value for name, value in vars(self).items() if name != "voice" or value}
 
 
 def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenWord]:
-    """The words of a text, from the times of the words that were spoken for it.
+    """Return the words of a written text with their times, from the times of the spoken words.
 
-    What the normaliser read differently ("$5": "five dollars") has the time from the first to the last of its spoken
-    words; several words that it read as others in common share that time by their letters.
+    A word that the normaliser spells out ("$5" is spoken as "five dollars") gets the time from the first to the last of
+    its spoken words. If several written words were spelled out together, they divide that time by their letters.
 
     Args:
-        spoken: each spoken word with its start and end, in order.
+        text: The text as written.
+        spoken: The spoken words in order, with the second at which each begins and ends.
     """
     written = WORDS.findall(text)
     if not written or not spoken:
         return []
-    found: list[SpokenWord] = []
+    timed: list[SpokenWord] = []
     matcher = SequenceMatcher(None, [bare(word) for word in written], [bare(word) for word, _ in spoken], False)
     for kind, first, last, begin, end in matcher.get_opcodes():
         if kind == "equal":
-            found += [
+            timed += [
                 SpokenWord(word, *span) for word, (_, span) in zip(written[first:last], spoken[begin:end], strict=True)
             ]
         elif first < last:
-            before = found[-1].end if found else spoken[0][1][0]
+            before = timed[-1].end if timed else spoken[0][1][0]
             between = (spoken[begin][1][0], spoken[end - 1][1][1]) if begin < end else (before, before)
-            found += interpolate_words(written[first:last], between, estimated=begin < end and last - first > 1)
-        elif found:  # spoken, and not written: part of the word before
-            found[-1] = replace(found[-1], end=spoken[end - 1][1][1])
-    return found
+            timed += interpolate_words(written[first:last], between, estimated=begin < end and last - first > 1)
+        elif timed:  # these words were spoken but not written: they prolong the word before
+            timed[-1] = replace(timed[-1], end=spoken[end - 1][1][1])
+    return timed
 
 
 def timed_words(text: str, spans: Iterable[tuple[str, int, int]], times: np.ndarray) -> list[SpokenWord]:
-    """``matched_words`` for spoken words, each with its first symbol and the one after its last.
+    """Return the words of a written text with their times, from the times of the symbols that were spoken.
 
     Args:
-        times: (T + 1,) seconds: where each symbol begins, and the last one ends.
+        text: The text as written.
+        spans: The spoken words, with the index of their first symbol and of the symbol after their last.
+        times: Second at which each symbol begins, and at which the last one ends, (T + 1,).
     """
     return matched_words(text, [(word, (float(times[first]), float(times[last]))) for word, first, last in spans])
 
 
 def interpolate_words(words: Sequence[str], span: Span, estimated: bool = True) -> Iterator[SpokenWord]:
-    """Words that share a stretch of time by their letters."""
+    """Divide a stretch of time among words, in proportion to their letters."""
     start, end = span
     ends = [0, *accumulate(len(bare(word)) + 1 for word in words)]
     for word, (first, last) in zip(words, pairwise(ends), strict=True):
@@ -84,7 +88,7 @@ def interpolate_words(words: Sequence[str], span: Span, estimated: bool = True) 
 
 
 def bare(word: str) -> str:
-    """A word in lower case without punctuation around it."""
+    """Return a word in lower case, without the punctuation around it."""
     return re.sub(r"^\W+|\W+$", "", word.lower())
 
 
@@ -97,16 +101,16 @@ def delivered_words(
     before: float = 0.0,
     voice: str = "",
 ) -> list[SpokenWord]:
-    """Return the words of a chunk in the time of the whole speech.
+    """Convert the word times of a chunk to the time of the whole speech.
 
     Args:
-        words: Words in the time of the chunk's sound as the network made it.
+        words: Words, timed in the sound that the network made for the chunk.
         removed: Seconds of silence that were removed before that sound.
-        seconds: Length of the chunk as it is heard; inf while that is not known.
+        seconds: Length of the chunk as it is heard, or inf while it is not known.
         offset: Second at which the chunk begins.
-        speed: Factor by which the sound was stretched.
+        speed: Factor by which the sound was sped up.
         before: Seconds of silence that were added before the sound.
-        voice: Name of the voice, where the text gives one.
+        voice: Name of the voice, if the text names one.
     """
 
     def moved(time: float) -> float:
@@ -116,7 +120,7 @@ def delivered_words(
 
 
 def words_until(seconds: float, words: Sequence[SpokenWord]) -> list[SpokenWord]:
-    """Return the words, none of which ends later than ``seconds``."""
+    """Limit the words' times to a sound of ``seconds`` seconds."""
     return [
         word if word.end <= seconds else replace(word, start=min(word.start, seconds), end=seconds) for word in words
     ]

@@ -17,7 +17,7 @@ from docs import generate
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
-README_BYTES = 9216
+README_BYTES = 8000
 FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "tools", "docs", ".ci")
 NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")

@@ -76,7 +76,7 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
     assert sum(map(len, stream))
     voices = {word.word: word.voice for word in stream.words}
     assert (voices["first"], voices["more."], voices["narrator"]) == ("af_bella", "af_bella", "")
-    with pytest.raises(UserError, match="cast has no effect on text that arrives"):
+    with pytest.raises(UserError, match="cast cannot be used with text that is still arriving"):
         kokoro.feed(["a"], cast=CAST)
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_voice_is_refused_before_a_word_is_spoken(
 def test_a_model_of_one_voice_refuses_others() -> None:
     speaker = ane.load()
     for text, arguments in (("A.", {"cast": CAST}), ("A.", {"quote_voice": "heart"}), ("[voice:heart]A.", {})):
-        with pytest.raises(UserError, match=r"no effect on .* heart is one; leave it out"):
+        with pytest.raises(UserError, match=r"no effect on .* heart is one: leave it out"):
             speaker.speak(text, **arguments)
 
 

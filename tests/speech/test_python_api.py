@@ -141,7 +141,7 @@ def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
             InvalidValueError,
             "temperature must be from 0.01 to 100, got 0",
         ),
-        (lambda: ane.load().voice_of_clips([], 24000), UserError, "does not make voices of clips"),
+        (lambda: ane.load().voice_of_clips([], 24000), UserError, "cannot make a voice from clips"),
         (lambda: ane.load().speak("a").to_bytes("exe"), InvalidValueError, "format must be one of "),
     ],
 )

@@ -41,9 +41,9 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
 @pytest.mark.parametrize(
     ("bundle", "arguments", "message"),
     [
-        ("heart", {"settings": Settings()}, "or of ane.models.hibari.settings.HibariSettings for heart"),
+        ("heart", {"settings": Settings()}, "or ane.models.hibari.settings.HibariSettings because heart is a"),
         ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
-        ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
+        ("demo", {"voice": 3}, "voice must be a name, a path or a voice from prepare, got 3"),
         ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
         ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
         ("heart", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
@@ -215,14 +215,16 @@ def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> TextU
 )
 def test_pauses_are_bounded_together(texts):
     assert spent(*texts).silence == 600
-    with pytest.raises(UserError, match="asks for 601 s of silence, at most 600 s can be made at a time"):
+    with pytest.raises(UserError, match="asks for 601 s of silence, and one request may have at most 600 s"):
         spent(*texts, "b [pause:1s]")
 
 
 def test_a_lexicon_may_not_make_a_text_many_times_as_long():
     lexicon = Lexicon([LexiconEntry("a", "boat " * 40)])
     assert spent("a " * 20, lexicon=lexicon).spelled > 4000
-    with pytest.raises(UserError, match="the lexicon makes 410000 characters of 4000, at most 4 times as many"):
+    with pytest.raises(
+        UserError, match="the lexicon turns 4000 characters into 410000, and may make at most 4 times as many"
+    ):
         spent("a " * 2000, lexicon=Lexicon([LexiconEntry("a", "boat " * 40 + "home")]))
 
 

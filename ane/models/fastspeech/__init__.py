@@ -1,1 +1,1 @@
-"""FastSpeech as in NVIDIA's example: text to mel in one parallel pass, then sound. Read ``synthesizer`` first."""
+"""Speak with FastSpeech as in NVIDIA's example: text to mel in one pass, then sound. Start at ``synthesizer``."""

@@ -1,1 +1,1 @@
-"""Kokoro: English text and a voice of a table to phonemes, and one ONNX graph from phonemes to 24 kHz sound."""
+"""Speak English with Kokoro: phonemes and a row of a voice table go through one ONNX graph, which makes sound."""

@@ -138,7 +138,7 @@ def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
 
 
 def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):
-    with pytest.raises(UserError, match=r"^\{HH AH0 L OW1\}: this model takes no phonemes in braces"):
+    with pytest.raises(UserError, match=r"^\{HH AH0 L OW1\}: only FastSpeech models take phonemes in braces"):
         voice.speak("{HH AH0 L OW1} there")
     assert voice.chunks(voice.request("Pick {A} or {B C}."), SpeechContext())
 
