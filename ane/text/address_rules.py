@@ -103,9 +103,9 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule("Main St.", r"\b(St)\b(\.?)", expand_street),
     rule(
-        "1st st",
-        r"(?<=\d(?:st|nd|rd|th) )st\b(\.?)",
-        lambda match: "street" + (period_after(match) if match[1] else ""),
+        "1st st, 5th Fl.",
+        r"(?<=\d(?:st|nd|rd|th) )(st\b|[Ff]l\b(?=\.))(\.?)",
+        lambda match: ("street" if match[1] == "st" else "floor") + (period_after(match) if match[2] else ""),
     ),
     rule("Oak Dr. with me", r"\b(Dr)(\.)(?=[,;)]|\s+(?!who\b)[a-z]|\s*(?:\n|\Z))", expand_street),
     rule("Fifth Ave", rf"\b({any_of(name.capitalize() for name in SURE_STREETS)})\b(\.?)", expand_street),

@@ -97,6 +97,12 @@ BEFORE_DECADES = re.compile(
 )
 
 FRACTION_RULES = (
+    rule(
+        "in 3/4 time",
+        r"/(?:(?<=\bin [2-9]/)|(?<=\b[Aa] [2-9]/)|(?<=\bin 12/)|(?<=\b[Aa] 12/))"
+        r"(?=(?:[248]|16) (?:time|waltz|beat|rhythm|meter|metre|signature)\b)",
+        " ",
+    ),
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
     rule(
         "1/4th",

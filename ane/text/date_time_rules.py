@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS
+from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS, SURE_WITH_VERSE
 from ane.text.rule import TextRule, any_of, follows, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
@@ -12,7 +12,7 @@ MONTH = (
     rf"(?=[JFMASONDjfmasond][aepucoAEPUCO])(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})"
     rf"|May|MAY|March|MARCH|(?i:{any_of(SHORT_MONTHS.keys() - {'May'})})\b\.?)(?![A-Za-z])"
 )
-SHORT_DAY = any_of(day.capitalize() for day in DAYS)
+SHORT_DAY = any_of(form for day in DAYS for form in (day.capitalize(), day.upper()))
 DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 ORDINAL = r"(?:st|nd|rd|th)?"
 LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
@@ -76,7 +76,9 @@ def expand_verse(match: re.Match) -> str:
 
 def expand_book(match: re.Match) -> str:
     """Write 1 Cor. 13:4 as "1 Corinthians 13:4". Without a number or a period, Tim and Dan are people."""
-    return f"{match[1] or ''}{BIBLE_ABBREVIATIONS[match[2]]} " if match[1] or match[3] else match[0]
+    number, book, period, verse = match.groups()
+    known = number or period if verse else period and (number or book not in SURE_WITH_VERSE)
+    return f"{number or ''}{BIBLE_ABBREVIATIONS[book]} " if known else match[0]
 
 
 def expand_am_pm(match: re.Match) -> str:
@@ -92,8 +94,16 @@ def expand_minutes(match: re.Match) -> str:
 DATE_RULES = (
     rule(
         "Mon-Fri",
-        rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b",
-        lambda match: f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}",
+        rf"\b({SHORT_DAY})\.?\s?([-–/])\s?({SHORT_DAY})\b(\.?)",
+        lambda match: (
+            f"{DAYS[match[1].lower()]} {'to ' * (match[2] != '/')}{DAYS[match[3].lower()]}"
+            + (period_after(match) if match[4] else "")
+        ),
+    ),
+    rule(
+        "Jan.-Mar.",
+        rf"\b(?=[JFMASOND])({any_of(SHORT_MONTHS)})\.?\s?[-–]\s?({any_of(SHORT_MONTHS)})\b(?!-|\.?\s?\d{{1,2}}\b)(\.?)",
+        lambda match: f"{month_name(match[1])} to {month_name(match[2])}" + (period_after(match) if match[3] else ""),
     ),
     rule(
         "Mon., 5 May",
@@ -179,6 +189,11 @@ DATE_RULES = (
             f"{number_words.year(2000 + int(match[4]))}"
         ),
     ),
+    rule(
+        "19th c.",
+        r"[cC](?:\.(?<=\d(?:st|nd|rd|th)[ -]..)|ent\.(?<=\d(?:st|nd|rd|th)[ -].{5}))( (?=[AB]\.?[CD]))?",
+        lambda match: f"century{match[1] or period_after(match)}",
+    ),
     rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
 TIME_RULES = (  # the rules for ranges come first and replace the dash only
@@ -193,7 +208,7 @@ TIME_RULES = (  # the rules for ranges come first and replace the dash only
     rule(
         "1 Cor. 13:4",
         rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
-        r"(?=\d{1,3}:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))",
+        r"(?=\d{1,3}(:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))?(?!\w|[:,]\d))",
         expand_book,
     ),
     rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
@@ -215,6 +230,11 @@ TIME_RULES = (  # the rules for ranges come first and replace the dash only
         lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match),
     ),
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
+    rule(
+        "0700 hrs",
+        r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d)) ?(?:hrs?|hours)\b",
+        lambda match: f"oh {match[1]} {match[2] or 'hundred'} hours",
+    ),
     rule("2:1", r"(?<=\d):(?=\d)", " to "),
 )
 RULES: tuple[TextRule, ...] = (*DATE_RULES, *TIME_RULES)

@@ -86,7 +86,7 @@ def expand_abbreviation(match: re.Match) -> str:
 
 LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
 ALWAYS_TITLES = BARE_TITLES - {"st", "mt"}
-YEAR_AFTER = re.compile(r"1?\d{3}\b|20\d\d\b")
+YEAR_AFTER = re.compile(r"1?\d{3}\b|20\d\d\b|\d{1,5} (?:B\.?C\.?E?|C\.?E|A\.?D)\b")
 ABBREVIATION_RULES = (
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
     rule("Dr. who", r"\b([A-Za-z]{2,6})\.\s*(?=[A-Za-z&])", expand_title),
@@ -97,7 +97,7 @@ ABBREVIATION_RULES = (
         expand_numbered,
     ),
     rule("#5", r"#\s?(?=\d)", "number "),
-    rule("Roe v. Wade", r"(?<=[a-z])\s+v\.?\s+(?=[A-Z])", " versus "),
+    rule("Roe v. Wade", r" v(?:(?<=[a-z] v)\.?|(?<=[a-zA-Z]\. v)\.)\s+(?=[A-Z])", " versus "),
     rule("vs", r"\b[vV]s\b\.?", "versus"),
     rule(
         "Smith & Co",

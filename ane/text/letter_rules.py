@@ -12,6 +12,8 @@ from ane.text.rule import TextRule, any_of, follows, rule
 
 FIRST = re.compile(r"(?:\A|[,.!?:;\n\"([{—–-]['\"]?)\s*['\"(]?\Z")
 LETTERED_BEFORE = re.compile(rf"\b(?i:{any_of([*LETTERED, *DETERMINERS])})\s+\Z")
+COUNT_BEFORE = re.compile(r"\b(?:straight|all|two|three|four|five|six|seven|eight|many|some|mostly|few|\d+)\s\Z")
+GRADE_BEFORE = re.compile(r"\b(?:[Aa]n?|got|[Gg]rades?|type)\sA?[A-Z]\Z")
 NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
 
 
@@ -41,10 +43,18 @@ def letter_after_word(match: re.Match) -> str:
 
 RULES: tuple[TextRule, ...] = (  # each begins with its letter: a search for a character is fast
     rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
+    rule("Ps and Qs", r"([BCDFGHJKLNPQRTWXYZ])(?<!\w.)s\b", r"\1's"),
+    rule("straight As", r"As\b(?<!\wAs)", lambda match: "A's" if follows(match, COUNT_BEFORE) else match[0]),
+    rule(
+        "an A-, grade B-",
+        r"[-−](?:(?<=\b[A-DFO].)|(?<=\bAB.))(?!\w|-| (?:and|or|to) [A-Z]-\w)"
+        r"(?=(?P<ends>\s+(?:and|or|to|in|on|for)\b|[.,;:!?)]|\s*\Z)?)",
+        lambda match: " minus" if match["ends"] is not None or follows(match, GRADE_BEFORE) else match[0],
+    ),
     rule(
         "Fig. 2a, (a), vitamin a.",
         r"a(?:(?P<sure>(?<=\da)(?=[\s,;:)]|\.\s|\.?\Z)(?! ?m\b)|(?<=b/a)\b|(?<=[=+*] a)\b"
-        r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b"
+        r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[|=+*^²³]|, b\b| is\b"
         r"| (?:squared|cubed|to the power)\b))|(?<= a)(?=[.,;:)]|\Z))",
         letter_after_word,
     ),

@@ -34,6 +34,7 @@ NUMBERED = {
 # In any position; they never end a sentence.
 PHRASES = {
     "e.g": "for example", "i.e": "that is", "vs": "versus", "cf": "compare", "viz": "namely", "approx": "approximately",
+    "attn": "attention", "misc": "miscellaneous", "asst": "assistant", "mgr": "manager", "op. cit": "op cit",
     "incl": "including", "excl": "excluding", "esp": "especially", "a.k.a": "also known as", "avg": "average",
 }
 # In any position; the period may also end the sentence.
@@ -164,6 +165,15 @@ UNITS |= {form: UNITS[unit] for unit in words("""
     kbps mbps gbps dB kcal cc ppm gal tsp tbsp px""") for form in (unit.upper(), unit.lower(), unit.capitalize())
     if form not in UNITS}
 # Units only after a space where the number has a single digit: "5 s" and "30s" are seconds, an "iPhone 5s" is not.
+# before a period, among ingredients: "1 1/2 c. flour"
+RECIPE_UNITS = {"c": "cups", "C": "cups", "T": "tbsp", "Tb": "tbsp", "Tbs": "tbsp", "tbs": "tbsp", "pt": "pints",
+                "pkg": "packages", "pkgs": "packages", "doz": "dozen", "qts": "qt", "lge": "large", "sm": "small"}
+UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
+# The unit before one of these is singular: "the 100 m race", "10 µm particles". Before it, 27" are inches.
+MEASURED_THINGS = words("""
+    race run relay walk swim dash sprint hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen
+    monitor display laptop tablet TV television cable lens pipe wheel rim bolt nail drive ruler board plank ladder
+    fence pizza hose wire pole rope tube""")
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
 # A number with an s after one of these is a model's, not one of seconds: "two iPhone 15s".
@@ -193,6 +203,7 @@ VERBS_OF_AMOUNTS = words("""
 CLAUSE_STARTERS = words("""
     if when where while that and or but because since unless until then so suppose assume let think believe know show
     prove note""")
+FUNCTIONS = {"sin": "sine", "cos": "cosine", "tan": "tangent", "log": "log", "ln": "natural log", "exp": "exp"}
 TEX = {         # a command of TeX: how it is read; others by their name
     "cdot": "times", "times": "times", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
     "approx": "≈", "pm": "±", "to": "→", "infty": "infinity", "sum": "the sum of", "int": "the integral of",
@@ -296,6 +307,9 @@ BIBLE_ABBREVIATIONS = {     # before a chapter and a verse
     "Jn": "John", "Rom": "Romans", "Cor": "Corinthians", "Gal": "Galatians", "Eph": "Ephesians",
     "Phil": "Philippians", "Col": "Colossians", "Thess": "Thessalonians", "Tim": "Timothy", "Heb": "Hebrews",
     "Jas": "James", "Pet": "Peter", "Rev": "Revelation"}
+
+# Without a verse these may be other words: "I called Dan. 7 came", "Fig. 2, Rev. 3", "Col. 4".
+SURE_WITH_VERSE = words("Gen Ex Num Dan Josh Sam Tim Matt Phil Pet Col Rev Jn Mk Eph Mal")
 
 # --- web addresses and markup ----------------------------------------------------------------------------------------
 

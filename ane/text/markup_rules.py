@@ -115,7 +115,7 @@ LAYOUT_RULES = (
     rule("\\n of a program", r"\\(?:r\\)?[nt]", expand_escape),
     rule("spaces", r"[ \t]{2,}", " "),
     rule("`a[0]`", r"`[^`\n]{1,200}`", indexed),
-    rule("citation [12]", r"(?<=[\w.,;:!?)\"'])(?:\[\d{1,3}\])+", ""),
+    rule("citation [12]", r"(?<=[\w.,;:!?)\"'])(?:\[(?!0\])\d{1,3}\])+(?!\[0)", ""),
     rule("divider", r"(?m)^[ \t]*([-=_*~#+])(?:[ \t]*\1){2,}[ \t]*$", ""),
     rule("divider in a line", r"[=*#~_]{4,}|-{4,}", " "),
     rule("heading or quotation", r"(?m)^[ \t]*(?:#{1,6}|>{1,6})[ \t]+", ""),

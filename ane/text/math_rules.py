@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, NONMETALS, TEX, VERBS_OF_AMOUNTS
+from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, FUNCTIONS, NO_FORMULAS, NONMETALS, TEX, VERBS_OF_AMOUNTS
 from ane.text.number_rules import UNIT_AFTER, expand_unit
 from ane.text.rule import TextRule, any_of, follows, rule
 
@@ -52,6 +52,18 @@ def expand_scientific(match: re.Match) -> str:
     sign = "minus " if match[2] in ("-", "−") else ""
     unit = f" {expand_unit(match)}" if match["unit"] else ""
     return f"{match[1]} times ten to the {sign}{number_words.cardinal(int(match[3]))}{unit}"
+
+
+def expand_function(match: re.Match) -> str:
+    """Read f(x) as "f of x", sin(2x) as "sine of 2 x" and P(A|B) as "P of A given B"."""
+    inside = re.sub(r"(?<=\d)(?=[a-z])", " ", match[2].replace("|", " given "))
+    return f"{FUNCTIONS.get(match[1], match[1])} of {inside}"
+
+
+# within the brackets of a function, after the rules of signs: x, minus 5, n log n, x plus 1, A|B
+VARIABLE = r"(?:\d+(?:\.\d+)?(?: ?[a-z])?|[A-Za-z]|pi|theta|alpha|beta)(?:²|³|\^\d|(?: squared| cubed)(?=\W))?"
+OPERATOR_OF = r"(?: ?[+*/|−-] ?|, ?| {1,2}(?:(?:log|minus|to the power of) {1,2})?)"
+TERM = rf"(?:[-−] ?| ?minus )?{VARIABLE}(?:{OPERATOR_OF}{VARIABLE}){{0,4}}"
 
 
 def expand_tex(match: re.Match) -> str:
@@ -141,6 +153,10 @@ RULES: tuple[TextRule, ...] = (
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))" + UNIT_AFTER, expand_power),
-    rule("3 < 4, x ≈ 3", r"(?<=[\w)]) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€√-]|\.\d))) ?", expand_comparison),
+    rule(
+        "3 < 4, x ≈ 3", r"(?<=[\w)|])(?<![^\w)]\|) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€√-]|\.\d))) ?", expand_comparison
+    ),
     rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=[$£€]?\.?\d)", lambda match: f" {COMPARISONS[match[1]]} "),
+    rule("f(x)", rf"(?<![\w.'/-])([f-hFGHPO]|{any_of(FUNCTIONS)})\(({TERM})\)", expand_function),
+    rule("|x|", rf"\|(?<![|\w]\|)({TERM})\|(?![|\w])", r" the absolute value of \1 "),
 )

@@ -10,7 +10,9 @@ from ane.text.lexicon import (
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
+    MEASURED_THINGS,
     PER_WORDS,
+    RECIPE_UNITS,
     SPACED_UNITS,
     UNITS,
     UNSPACED_UNITS,
@@ -49,7 +51,9 @@ PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<
 # of a number in powers of ten: 3×10^8 m/s
 UNIT_AFTER = rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?"
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
-ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")  # "a $5 note" is a "five dollar note"
+# "a $5 note" is a "five dollar note", and "a £5 to £10 note" a "five to ten pound note"
+ARTICLE = re.compile(r"\b[Aa]n?\s+(?:[\d.,]+(?:ft|in)? (?:to|by) )*\Z")
+MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # the unit before one is singular: "100 m race"
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
@@ -151,7 +155,7 @@ def expand_quantity(match: re.Match) -> str:
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
         return match[0]
-    single = amount == "1" or gap == "-" or follows(match, ARTICLE)
+    single = amount == "1" or gap == "-" or follows(match, ARTICLE) or MEASURED.match(match.string, match.end())
     return f"{number_words.number(amount)} {expand_unit(match, bool(single))}"
 
 
@@ -227,6 +231,11 @@ PHONE_RULES = (
 SIGN_RULES = (  # these expand signs between and before numbers; later rules expand the numbers
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])", lambda match: match[0].replace(" ", "")),
     rule(
+        "a Boeing 747-400",
+        r"7(?:(?<=Boeing 7)|(?<=\b[Aa] 7)|(?<=[Tt]he 7))([0-8]7)-(?=(?:[1-9]00|[89])(?:ER|LR|F|s)?\b(?!-))",
+        lambda match: f"{number_words.year(700 + int(match[1]))} ",
+    ),
+    rule(
         "49° 17' N",
         r"(?<![\w.,])(\d{1,3}(?:\.\d+)?)°\s?(?:(\d{1,2}(?:\.\d+)?)'\s?)?"
         r"(?:(\d{1,2}(?:\.\d+)?)(?:\"|'')\s?)?(?:([NSEW])\b|(?<=['\"]))",
@@ -244,7 +253,11 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
-    rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?(\1)?(?=\.?\d)(?!\d+-\d)", expand_range_of_money),
+    rule(
+        "$5-$10, $3 to $4 million",
+        rf"({SIGN})({NUMBER})(?:\s?[-–]\s?|\sto\s(?=\1{NUMBER}\s?(?:[mb]illion|[mMbB]n?\b)))(\1)?(?=\.?\d)(?!\d+-\d)",
+        expand_range_of_money,
+    ),
     rule(
         "1234-2000 kg",
         rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
@@ -252,6 +265,11 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
     ),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
+    rule(
+        "2 c. sugar",
+        rf"(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b)(?:of\b|[a-z(]{{3}}))",
+        lambda match: f" {RECIPE_UNITS[match[1]]}",
+    ),
     rule(
         "6 ft. tall",
         r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
@@ -266,9 +284,15 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
     rule(
+        '12" x 8"',
+        r"\d(?<![\w.,]\d)[\d./]*(?:['\"](?:\s?[xX×]\s?| by )\d[\d./]*)+['\"]",
+        lambda match: re.sub(r"\s?[xX×]\s?", " by ", match[0].replace("'", "ft").replace('"', "in")),
+    ),
+    rule(
         "6' tall",
-        r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)",  # a later rule expands the unit
-        lambda match: "ft" if match[1] == "'" else "in",
+        rf"(?<=\d)(['\"])(?=-?\s?(?:(tall|high|long|wide|deep)|(?:{any_of(MEASURED_THINGS)})s?)\b)",
+        # a later rule expands the unit
+        lambda match: "ft" if match[1] == "'" else "in" if match[2] else " inch",
     ),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
@@ -304,7 +328,8 @@ UNIT_RULES = (
     rule(
         "4x4",
         r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
-        r"(?!\d+\s*=|10 (?:squared|cubed|to the power))",
+        r"(?!\d[\d.]*(?:\s?[xX×]\s?\d[\d.]*){0,4}\s*(?:[=≠]|is (?:about|not|less|greater|at|\d))"
+        r"|10 (?:squared|cubed|to the power))",
         r"\1 by ",
     ),
     rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
