@@ -100,6 +100,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
+    if wanted == "fp32" and stored == "fp16":  # exact, and half of the memory to read
+        return TorchPrecision("fp32", torch.float32, stored=stored)
     if wanted != "auto":  # without the instructions, networks in half precision are 5 to 9 times slower
         half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
         dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
@@ -195,11 +197,7 @@ class TorchBackend(Backend):
             if self.device.type == "cuda":
                 make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             elif self._uses_kernels(network, dtype):
-                halves = (
-                    self.chosen.packed in ("bf16", "int8")
-                    and has_kernel(self.chosen.packed)
-                    and not network.config.decoder_shape.memory_length
-                )
+                halves = self.chosen.packed in ("bf16", "int8") and has_kernel(self.chosen.packed)
                 make, dtype = KernelDecoder, torch.float16 if halves else dtype
             decoder = make(network, lanes, capacity, self.device, dtype, prefixes, max_prefix_length)
         decoder.governor = self.governor

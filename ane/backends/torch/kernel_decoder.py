@@ -17,7 +17,7 @@ from ane.backends.torch.kernels import HOST_FLOATS, KernelBlocks
 class KernelDecoder(TorchDecoder):
     """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in their order.
 
-    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. Caches are float32 or fp16.
+    If the layers are packed, all blocks are one call, which needs no lock of Python. Caches are float32 or fp16.
     ValueError for columns, lengths or prefixes that do not fit: the library would read and write beyond its arrays.
     """
 
@@ -30,7 +30,8 @@ class KernelDecoder(TorchDecoder):
             return super()._prefilled(columns, index)
         self._check_columns(columns)
         prefix = self.prefix_keys[:, index : index + 1], self.prefix_values[:, index : index + 1]
-        return self._through_blocks(AttentionCall(self, columns.shape[1], None, prefix, np.zeros(1, np.int64)), columns)
+        call = AttentionCall(self, columns.shape[1], None, prefix, np.zeros(1, np.int64))
+        return self._through_blocks(call, columns, np.array([index]))
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
         self._check_columns(columns)
@@ -44,7 +45,7 @@ class KernelDecoder(TorchDecoder):
         lanes = slice(first_lane, first_lane + len(lengths))
         call = AttentionCall(self, columns.shape[1], indices, (self.keys[:, lanes], self.values[:, lanes]), lengths)
         if self._blocks is not None:
-            return self._through_blocks(call, columns)
+            return self._through_blocks(call, columns, indices)
         attend = [partial(call, layer) for layer in range(self.shape.layers)]
         memory: Any = None
         if self.shape.memory_length:
@@ -55,9 +56,10 @@ class KernelDecoder(TorchDecoder):
         if columns.shape[1] == 0 or columns.shape[2] != self.shape.width:
             raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
 
-    def _through_blocks(self, call: "AttentionCall", columns: Tensor) -> Tensor:
+    def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
+        """Run the blocks on columns (n, T, width); ``indices`` (n,) has the prefix of each lane, and so its memory."""
         x = columns.clone()  # blocks add to it, and it can be an array of the caller
-        call.through(self._blocks, x)
+        call.through(self._blocks, x, MemoryCall(self, columns.shape[1], indices) if self.shape.memory_length else None)
         return self.network.finish(x)
 
 
@@ -129,17 +131,18 @@ class AttentionCall:
             self.recorder.add(layer, scores)
         return out.transpose(1, 2)
 
-    def through(self, blocks: KernelBlocks, x: Tensor) -> None:
-        """All blocks on x (n, T, width), in place."""
+    def through(self, blocks: KernelBlocks, x: Tensor, memory: "MemoryCall | None") -> None:
+        """Run all blocks on x (n, T, width), in place. ``memory`` is None for blocks that attend to none."""
         scores = [self.scores(layer) for layer in range(self.layers)]
+        caches = self.caches[-1], self.caches[0], self.caches[0] if memory is None else memory.keys
         recorded = (ctypes.c_void_p * self.layers)(*(None if each is None else each.data_ptr() for each in scores))
         kernels.check(
             kernels.library().ane_blocks(
                 ctypes.addressof(blocks.arguments),
                 self.layers,
                 ctypes.addressof(self.arguments),
-                bytes_of_layer(self.caches[-1]),
-                bytes_of_layer(self.caches[0]),
+                None if memory is None else ctypes.addressof(memory.arguments),
+                (ctypes.c_long * 3)(*map(bytes_of_layer, caches)),
                 recorded,
                 x.data_ptr(),
                 torch.get_num_threads(),
@@ -148,6 +151,32 @@ class AttentionCall:
         for layer, each in enumerate(scores):
             if each is not None:
                 self.recorder.add(layer, each)
+
+
+class MemoryCall:
+    """Attention of lanes to the memories of their prefixes.
+
+    Args:
+        columns: T, new in each lane. indices: (n,) prefix of each lane.
+    """
+
+    def __init__(self, decoder: KernelDecoder, columns: int, indices: np.ndarray):
+        self.keys, positions, width = decoder.memory_keys, decoder.shape.memory_length, decoder.shape.head_width
+        self.prefix_of = np.ascontiguousarray(indices, dtype=np.int64)  # the library reads both at their addresses
+        self.lengths = np.full(len(indices), positions, np.int64)
+        self.arguments = kernels.AttentionArguments(
+            lanes=len(indices),
+            columns=columns,
+            heads=decoder.shape.heads,
+            width=width,
+            half=decoder.dtype == torch.float16,
+            prefix_keys=self.keys.data_ptr(),
+            prefix_values=decoder.memory_values.data_ptr(),
+            prefix_capacity=positions,
+            prefix_of=self.prefix_of.ctypes.data,
+            prefix_lengths=self.lengths.ctypes.data,
+            scale=width**-0.5,
+        )
 
 
 def bytes_of_layer(cache: Tensor) -> int:

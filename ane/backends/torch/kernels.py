@@ -34,6 +34,7 @@ GROUPS = 4, 2, 1, 1  # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16  # outputs that are computed together; outputs of a block of weights
 OUTPUTS_AT_ONCE = 64  # that are packed together
 WIDEST_HEAD = 128
+GELUS = None, "tanh", "none"  # ``approximate`` of torch's; an index is the library's number of it
 HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever a program's defaults are
 NO_MEMORY = 1  # what a call returns; 0: done
 
@@ -69,7 +70,14 @@ class AttentionArguments(ctypes.Structure):
 class BlockArguments(ctypes.Structure):
     """``Block`` in kernels.cpp."""
 
-    _fields_ = [("layers", ctypes.c_void_p * 4)]
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in (
+            *("query", "key", "value", "projection"),
+            *("memory_query", "memory_projection"),
+            *("expansion", "contraction"),
+        )
+    ]
 
 
 def library_problem() -> str:
@@ -109,16 +117,7 @@ def library() -> ctypes.CDLL | None:
         return None
     found.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
     found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
-    found.ane_blocks.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_long,
-        ctypes.c_void_p,
-        ctypes.c_long,
-        ctypes.c_long,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int,
-    )
+    found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, *[ctypes.c_void_p] * 5, ctypes.c_int)
     found.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
     found.ane_frame_attention.argtypes = found.ane_frame_layer.argtypes
     found.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
@@ -198,13 +197,14 @@ class KernelLinear(nn.Module):
             setattr(self, name, tensor)
             setattr(self.arguments, name, tensor.data_ptr())
 
-    def join(self, norm: nn.LayerNorm, gelu: bool) -> None:
-        """Norm the inputs first, and with ``gelu`` apply GELU by tanh to the outputs."""
+    def join(self, norm: nn.LayerNorm, gelu: nn.GELU | None) -> None:
+        """Apply ``norm`` to the inputs first, and ``gelu``, if it is not None, to the outputs."""
         self._keep(
             norm_weight=norm.weight.detach().to(torch.float32, copy=True),
             norm_bias=norm.bias.detach().to(torch.float32, copy=True),
         )
-        self.arguments.epsilon, self.arguments.gelu = norm.eps, gelu
+        self.arguments.epsilon = norm.eps
+        self.arguments.gelu = GELUS.index(gelu.approximate if gelu is not None else None)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
@@ -241,33 +241,43 @@ def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None
 def join_layers(network: nn.Module) -> None:
     """Join norms and GELUs to the kernels between them, where a module's ``joins`` names them.
 
-    ``joins``: (norm or None, linear layer, GELU or None) each, names within the module.
+    An entry of ``joins`` has the names, within the module, of a norm or None, a linear layer, and a GELU or None. Several
+    layers can follow one norm.
     """
-    for module in [each for each in network.modules() if hasattr(each, "joins")]:
+    for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
+        joined = set()
         for norm, linear, gelu in module.joins:
             layer = module.get_submodule(linear)
             if norm and isinstance(layer, KernelLinear):
-                layer.join(module.get_submodule(norm), gelu is not None)
-                for joined in filter(None, (norm, gelu)):
-                    module.set_submodule(joined, nn.Identity())
+                layer.join(module.get_submodule(norm), gelu and module.get_submodule(gelu))
+                joined |= {norm, gelu}
+        for name in joined - {None}:
+            module.set_submodule(name, nn.Identity())
 
 
 class KernelBlocks:
-    """The blocks of a GPT-2 as one call. Their layers, in the order of ``joins``, are those of ``KernelLinear``.
+    """Run all blocks of a decoder as one call.
+
+    The layers of a block, in the order of its ``joins``, must be ``KernelLinear``. A block without a memory has four: for
+    queries, keys and values together, the projection, the expansion, and the contraction. A block with a memory has all
+    that ``BlockArguments`` lists.
 
     Attributes:
-        layers: the modules, kept because the library reads their weights.
+        layers: The modules, kept because the library reads their weights.
     """
 
     def __init__(self, blocks: Iterable[nn.Module]):
         self.layers = [[block.get_submodule(name) for _, name, _ in block.joins] for block in blocks]
         self.arguments = (BlockArguments * len(self.layers))()
+        names = [name for name, _ in BlockArguments._fields_]
         for arguments, layers in zip(self.arguments, self.layers, strict=True):
-            arguments.layers[:] = [layer._address for layer in layers]
+            present = names if len(layers) == len(names) else ("query", "projection", "expansion", "contraction")
+            for name, layer in zip(present, layers, strict=True):
+                setattr(arguments, name, layer._address)
 
     @classmethod
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
-        """Those that a network names as its ``blocks``; None: it has none, or not all layers are kernels."""
+        """Return those that a network names as its ``blocks``, or None: it has none, or not all layers are kernels."""
         blocks = getattr(network, "blocks", ())
         kernels = [
             isinstance(block.get_submodule(name), KernelLinear)

@@ -165,6 +165,18 @@ class WhisperDecoderConfig(Config):
 class WhisperDecoderBlock(nn.Module):
     """Pre-norm transformer block with cross-attention; the residual stream keeps the precision of its input."""
 
+    # norm, linear layer and GELU that kernels of the CPU can compute as one (``ane.backends.torch.kernels``)
+    joins = (
+        ("attn_ln", "attn.query", None),
+        ("attn_ln", "attn.key", None),
+        ("attn_ln", "attn.value", None),
+        (None, "attn.out", None),
+        ("cross_attn_ln", "cross_attn.query", None),
+        (None, "cross_attn.out", None),
+        ("mlp_ln", "mlp.0", "mlp.1"),
+        (None, "mlp.2", None),
+    )
+
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.attn = WhisperAttention(width, heads)
@@ -200,6 +212,10 @@ class WhisperDecoder(nn.Module):
         causal = partial(F.scaled_dot_product_attention, is_causal=True)
         for index, block in enumerate(self.blocks):
             x = block(x, attend[index] if attend else causal, cross_attend[index])
+        return self.finish(x)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Return the hidden states of what the blocks return, (B, T, D) each."""
         return self.ln(x)
 
     def memory(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:

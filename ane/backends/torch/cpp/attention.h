@@ -15,7 +15,7 @@ struct Attention {
     const void *prefix_keys, *prefix_values;    // null: no prefix
     long prefix_capacity;
     const long *prefix_of, *prefix_lengths;     // by lane
-    void *keys, *values;
+    void *keys, *values;          // null: the lanes have no positions of their own, and k and v are not read
     long capacity;
     const long* lengths;                        // by lane: positions before the new columns
     float* recorded;                            // (lanes, heads, recorded_positions): the last column's scores of
@@ -116,7 +116,7 @@ inline __m512 softmax(float* scores, long count) {
 
 template <bool HALF, int VECTORS>
 void attend_head(const Attention& call, long lane, long head, float* scores) {
-    const long width = call.width, before = call.lengths[lane];
+    const long width = call.width, before = call.keys ? call.lengths[lane] : 0;
     const long prefix = call.prefix_keys ? call.prefix_lengths[lane] : 0;
     const long shared = prefix ? (call.prefix_of[lane] * call.heads + head) * call.prefix_capacity * width : 0;
     const long own = (lane * call.heads + head) * call.capacity * width;
@@ -124,13 +124,15 @@ void attend_head(const Attention& call, long lane, long head, float* scores) {
     const Head<HALF, VECTORS> prefix_values{call.prefix_values, shared, width}, values{call.values, own, width};
     for (long column = 0; column < call.columns; column++) {
         const long at = lane * call.lane_stride + column * call.column_stride + head * call.head_stride;
-        const long new_at = own + (before + column) * width, length = before + column + 1;
+        const long new_at = own + (before + column) * width, length = call.keys ? before + column + 1 : 0;
         __m512 q[VECTORS], sums[VECTORS];
         for (int part = 0; part < VECTORS; part++) {
             const long offset = part * COLUMNS;
             const __mmask16 mask = keys.mask(part);
-            store<HALF>(call.keys, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.k + at + offset));
-            store<HALF>(call.values, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.v + at + offset));
+            if (length) {
+                store<HALF>(call.keys, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.k + at + offset));
+                store<HALF>(call.values, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.v + at + offset));
+            }
             q[part] = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, call.q + at + offset), _mm512_set1_ps(call.scale));
             sums[part] = _mm512_setzero_ps();
         }
@@ -152,7 +154,7 @@ template <int VECTORS>
 int attend_with(const Attention& call, int threads) {
     long most = 0;
     for (long lane = 0; lane < call.lanes; lane++)
-        most = std::max(most, call.lengths[lane] + call.columns + (call.prefix_keys ? call.prefix_lengths[lane] : 0));
+        most = std::max(most, (call.keys ? call.lengths[lane] + call.columns : 0) + (call.prefix_keys ? call.prefix_lengths[lane] : 0));
     const long row_size = (most + 2 * COLUMNS) / COLUMNS * COLUMNS, tasks = call.lanes * call.heads;
     float* scores = reinterpret_cast<float*>(scratch.reserve(threads * row_size * sizeof(float)));
     if (!scores) return NO_MEMORY;

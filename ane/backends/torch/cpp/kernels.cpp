@@ -13,9 +13,17 @@
 
 namespace {
 
-// Layers of a block of GPT-2: queries, keys and values; projection; expansion; contraction.
+// Layers of a block of a decoder.
 struct Block {
-    const Layer* layers[4];
+    const Layer *query, *key, *value;               // key and value null: query computes all three, one after another
+    const Layer *projection;
+    const Layer *memory_query, *memory_projection;  // of attention to a memory; null: the block has none
+    const Layer *expansion, *contraction;
+};
+
+// Bytes from a block's caches to those of the next block.
+struct CacheBytes {
+    long prefix, own, memory;
 };
 
 // One for a layer that is too small to share.
@@ -48,33 +56,50 @@ int ane_linear(const Layer* layer, const float* x, float* out, long count, int t
 // Writes k and v into the lanes' caches, then attends.
 int ane_attend(const Attention* call, int threads) { return attend(*call, threads); }
 
-// Blocks of GPT-2 on x (lanes, columns, heads · width), in place. `call` has the caches of the first block, the others'
-// follow after so many bytes; `recorded` by block, as in Attention. The norms and GELU are joined to the layers.
-int ane_blocks(const Block* blocks, long count, const Attention* call, long prefix_bytes, long own_bytes,
+// Blocks of a decoder on x (lanes, columns, heads · width), in place. `call` has the caches of the first block; `heard` its
+// keys and values of the memory, as a prefix of lanes that have no positions of their own; null: no block has a memory.
+// `recorded` by block, as in Attention. The norms and GELU are joined to the layers.
+int ane_blocks(const Block* blocks, long count, const Attention* call, const Attention* heard, const CacheBytes* bytes,
                float* const* recorded, float* x, int threads) {
     const long width = call->heads * call->width, rows = call->lanes * call->columns;
-    const long expanded = blocks[0].layers[2]->outputs;
+    const long expanded = blocks[0].expansion->outputs;
     float* memory = floats(rows * (4 * width + expanded));
     if (!memory) return NO_MEMORY;
     float *attended = memory + 3 * width * rows, *wide = attended + width * rows;
-    Attention each = *call;
-    each.q = memory, each.k = memory + width, each.v = memory + 2 * width, each.out = attended;
-    each.head_stride = call->width, each.column_stride = 3 * width, each.lane_stride = 3 * width * call->columns;
-    const auto advanced = [](const void* cache, long bytes) { return const_cast<char*>(static_cast<const char*>(cache)) + bytes; };
+    const auto layer = [&](const Layer* chosen, const float* from, Output to) { return linear(*chosen, from, to, rows, threads); };
+    const auto advanced = [](const void* cache, long distance) {
+        return const_cast<char*>(static_cast<const char*>(cache)) + distance;
+    };
     int status = 0;
-    for (long block = 0; block < count && !status; block++) {
-        const Layer* const* layers = blocks[block].layers;
-        each.recorded = recorded[block];
+    for (long i = 0; i < count && !status; i++) {
+        const Block& block = blocks[i];
+        const long apart = block.key ? width * rows : width, stride = block.key ? width : 3 * width;
+        Attention own = *call;
+        own.q = memory, own.k = memory + apart, own.v = memory + 2 * apart, own.out = attended;
+        own.head_stride = call->width, own.column_stride = stride, own.lane_stride = stride * call->columns;
+        own.recorded = recorded[i];
         if (call->prefix_keys) {
-            each.prefix_keys = advanced(call->prefix_keys, block * prefix_bytes);
-            each.prefix_values = advanced(call->prefix_values, block * prefix_bytes);
+            own.prefix_keys = advanced(call->prefix_keys, i * bytes->prefix);
+            own.prefix_values = advanced(call->prefix_values, i * bytes->prefix);
         }
-        each.keys = advanced(call->keys, block * own_bytes), each.values = advanced(call->values, block * own_bytes);
-        if ((status = linear(*layers[0], x, {memory, false}, rows, threads))) break;
-        if ((status = attend(each, threads))) break;
-        if ((status = linear(*layers[1], attended, {x, true}, rows, threads))) break;
-        if ((status = linear(*layers[2], x, {wide, false}, rows, threads))) break;
-        status = linear(*layers[3], wide, {x, true}, rows, threads);
+        own.keys = advanced(call->keys, i * bytes->own), own.values = advanced(call->values, i * bytes->own);
+        if ((status = layer(block.query, x, {memory, false}))) break;
+        if (block.key && (status = layer(block.key, x, {memory + apart, false}))) break;
+        if (block.key && (status = layer(block.value, x, {memory + 2 * apart, false}))) break;
+        if ((status = attend(own, threads))) break;
+        if ((status = layer(block.projection, attended, {x, true}))) break;
+        if (heard) {
+            Attention other = *heard;
+            other.q = memory, other.out = attended;
+            other.head_stride = call->width, other.column_stride = width, other.lane_stride = width * call->columns;
+            other.prefix_keys = advanced(heard->prefix_keys, i * bytes->memory);
+            other.prefix_values = advanced(heard->prefix_values, i * bytes->memory);
+            if ((status = layer(block.memory_query, x, {memory, false}))) break;
+            if ((status = attend(other, threads))) break;
+            if ((status = layer(block.memory_projection, attended, {x, true}))) break;
+        }
+        if ((status = layer(block.expansion, x, {wide, false}))) break;
+        status = layer(block.contraction, wide, {x, true});
     }
     return status;
 }

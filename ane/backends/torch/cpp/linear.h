@@ -9,6 +9,8 @@ namespace {
 constexpr long CHUNK = 512;                 // rows whose products follow each other: they stay in the core's cache
 constexpr long FEWEST_WEIGHTS = 1 << 16;    // that several threads multiply with: a wait for another costs microseconds
 
+enum Gelu : long { NONE = 0, BY_TANH = 1, EXACT = 2 };
+
 // The arguments of a linear layer; kernels.py declares the same fields.
 struct Layer {
     long kind, inputs, padded_inputs, outputs, taps, amx, gelu;       // taps: of a convolution over frames; else 1
@@ -107,7 +109,7 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
     } else {
         y = _mm512_add_ps(y, sum);
     }
-    if (layer.gelu) y = gelu(y);
+    if (layer.gelu) y = layer.gelu == EXACT ? exact_gelu(y) : gelu(y);
     if (output.adds) y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), y);
     _mm512_mask_storeu_ps(out, mask, y);
 }

@@ -63,6 +63,19 @@ inline __m512 gelu(__m512 x) {
     return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
 }
 
+// The exact GELU, x Φ(x), to 1e-7 |x|: erfc by formula 7.1.26 of Abramowitz and Stegun. NaN stays NaN.
+inline __m512 exact_gelu(__m512 x) {
+    const __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.70710678f));
+    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.3275911f), one));
+    __m512 y = _mm512_set1_ps(1.061405429f);
+    for (float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f, 0.0f})
+        y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(term));
+    const __m512 e = exponential(_mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), z), z));
+    const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(y, e), _mm512_set1_ps(0.5f));
+    const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+    return _mm512_mul_ps(x, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail));
+}
+
 // The configuration of AMX's tiles (Intel's manual, LDTILECFG).
 struct alignas(64) Tiles {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
