@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.backends.torch.kernel_encoder import KernelEncoderBlock
 from ane.backends.torch.kernel_frames import KernelFrameAttention, KernelFrameConv, KernelResidual, has_frame_kernels
 from ane.backends.torch.kernels import KernelLinear
 from ane.backends.torch.linear import (
@@ -126,6 +127,7 @@ def by_kernels(kind: str) -> LayerMakers:
         {
             "residual_parts": partial(KernelResidual, kind=kind),
             "attention_parts": partial(KernelFrameAttention, kind=kind),
+            "encoder_parts": partial(KernelEncoderBlock, kind=kind),
         },
     )
 

@@ -120,6 +120,7 @@ def library() -> ctypes.CDLL | None:
     found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, *[ctypes.c_void_p] * 5, ctypes.c_int)
     found.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
     found.ane_frame_attention.argtypes = found.ane_frame_layer.argtypes
+    found.ane_encoder_block.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int)
     found.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
     return found
 
@@ -241,8 +242,8 @@ def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None
 def join_layers(network: nn.Module) -> None:
     """Join norms and GELUs to the kernels between them, where a module's ``joins`` names them.
 
-    An entry of ``joins`` has the names, within the module, of a norm or None, a linear layer, and a GELU or None. Several
-    layers can follow one norm.
+    An entry of ``joins`` has the names, within the module, of a norm or None, a linear layer, and a GELU or None.
+    Several layers can follow one norm.
     """
     for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
         joined = set()
@@ -258,9 +259,9 @@ def join_layers(network: nn.Module) -> None:
 class KernelBlocks:
     """Run all blocks of a decoder as one call.
 
-    The layers of a block, in the order of its ``joins``, must be ``KernelLinear``. A block without a memory has four: for
-    queries, keys and values together, the projection, the expansion, and the contraction. A block with a memory has all
-    that ``BlockArguments`` lists.
+    The layers of a block, in the order of its ``joins``, must be ``KernelLinear``. A block without a memory has four:
+    for queries, keys and values together, the projection, the expansion, and the contraction. A block with a memory has
+    all that ``BlockArguments`` lists.
 
     Attributes:
         layers: The modules, kept because the library reads their weights.

@@ -92,8 +92,15 @@ class WhisperEncoderConfig(Config):
 class WhisperEncoderBlock(nn.Module):
     """Pre-norm transformer block; the residual stream is float32."""
 
+    # what kernels of the CPU compute as one (``ane.backends.torch.kernel_encoder``)
+    encoder_parts = (
+        *("attn_ln", "attn.query", "attn.key", "attn.value", "attn.out"),
+        *("mlp_ln", "mlp.0", "mlp.1", "mlp.2"),
+    )
+
     def __init__(self, width: int, heads: int):
         super().__init__()
+        self.heads = heads
         self.attn = WhisperAttention(width, heads)
         self.attn_ln = nn.LayerNorm(width)
         self.mlp = feed_forward(width)
@@ -109,6 +116,8 @@ class WhisperEncoder(nn.Module):
 
     ``positional_embedding`` holds sinusoids; checkpoints store them, so they are loaded and not computed.
     """
+
+    packs_layers = True  # on the CPU, for bf16 and int8
 
     def __init__(self, config: WhisperEncoderConfig):
         super().__init__()

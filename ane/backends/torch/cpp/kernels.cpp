@@ -21,6 +21,13 @@ struct Block {
     const Layer *expansion, *contraction;
 };
 
+// A block of an encoder: norm, attention among the columns of a row, norm, two layers with GELU. Outputs of `qkv` are q, k
+// and v of a head, then those of the next one.
+struct EncoderBlock {
+    const Layer *qkv, *projection, *expansion, *contraction;
+    long heads;
+};
+
 // Bytes from a block's caches to those of the next block.
 struct CacheBytes {
     long prefix, own, memory;
@@ -50,7 +57,7 @@ unsigned ane_kernels_checksum() { return ANE_CHECKSUM; }
 
 // x (count, inputs) → out (count, outputs).
 int ane_linear(const Layer* layer, const float* x, float* out, long count, int threads) {
-    return linear(*layer, x, {out, false}, count, threads);
+    return linear(*layer, x, {out, false, nullptr}, count, threads);
 }
 
 // Writes k and v into the lanes' caches, then attends.
@@ -83,23 +90,23 @@ int ane_blocks(const Block* blocks, long count, const Attention* call, const Att
             own.prefix_values = advanced(call->prefix_values, i * bytes->prefix);
         }
         own.keys = advanced(call->keys, i * bytes->own), own.values = advanced(call->values, i * bytes->own);
-        if ((status = layer(block.query, x, {memory, false}))) break;
-        if (block.key && (status = layer(block.key, x, {memory + apart, false}))) break;
-        if (block.key && (status = layer(block.value, x, {memory + 2 * apart, false}))) break;
+        if ((status = layer(block.query, x, {memory, false, nullptr}))) break;
+        if (block.key && (status = layer(block.key, x, {memory + apart, false, nullptr}))) break;
+        if (block.key && (status = layer(block.value, x, {memory + 2 * apart, false, nullptr}))) break;
         if ((status = attend(own, threads))) break;
-        if ((status = layer(block.projection, attended, {x, true}))) break;
+        if ((status = layer(block.projection, attended, {x, true, nullptr}))) break;
         if (heard) {
             Attention other = *heard;
             other.q = memory, other.out = attended;
             other.head_stride = call->width, other.column_stride = width, other.lane_stride = width * call->columns;
             other.prefix_keys = advanced(heard->prefix_keys, i * bytes->memory);
             other.prefix_values = advanced(heard->prefix_values, i * bytes->memory);
-            if ((status = layer(block.memory_query, x, {memory, false}))) break;
+            if ((status = layer(block.memory_query, x, {memory, false, nullptr}))) break;
             if ((status = attend(other, threads))) break;
-            if ((status = layer(block.memory_projection, attended, {x, true}))) break;
+            if ((status = layer(block.memory_projection, attended, {x, true, nullptr}))) break;
         }
-        if ((status = layer(block.expansion, x, {wide, false}))) break;
-        status = layer(block.contraction, wide, {x, true});
+        if ((status = layer(block.expansion, x, {wide, false, nullptr}))) break;
+        status = layer(block.contraction, wide, {x, true, nullptr});
     }
     return status;
 }
@@ -124,7 +131,7 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
     float* shifts = floats(2 * channels * times + channels * frames->count());
     if (!shifts) return NO_MEMORY;
     float* hidden = shifts + 2 * channels * times;
-    const int status = linear(*block->time, time, {shifts, false}, times, threads);
+    const int status = linear(*block->time, time, {shifts, false, nullptr}, times, threads);
     if (status) return status;
     Workspace work;
     threads = threads_for(threads, *frames, *block->first);
@@ -166,6 +173,36 @@ int ane_frame_attention(const FrameAttention* block, const Frames* frames, const
         frame_layer(work, *block->projection, attended, nullptr, {out, x, nullptr});
     }
     return 0;
+}
+
+// x (rows, length, channels), in place. The norms and GELU are joined to the layers.
+int ane_encoder_block(const EncoderBlock* block, long rows, long length, float* x, int threads) {
+    const long channels = block->qkv->inputs, count = rows * length, width = channels / block->heads;
+    const long wide = std::max(block->expansion->outputs, 3 * channels), bytes = attention_bytes(length, width);
+    const long all = count * (channels + wide) + 2 * length;
+    char* memory = activations.reserve(all * sizeof(float) + (threads + 1) * (bytes + TILE_BYTES));
+    if (!memory) return NO_MEMORY;
+    float *attended = reinterpret_cast<float*>(memory), *expanded = attended + count * channels;
+    float* biases = expanded + count * wide;
+    uint16_t* qkv = reinterpret_cast<uint16_t*>(expanded);      // read before `expanded` is written
+    std::fill(biases, biases + 2 * length, 0.0f);
+    if (const int status = linear(*block->qkv, x, {nullptr, false, qkv}, count, threads)) return status;
+    const long own_bytes = (bytes + TILE_BYTES) / TILE_BYTES * TILE_BYTES;
+    char* own = memory + (all * sizeof(float) + TILE_BYTES) / TILE_BYTES * TILE_BYTES;
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const TileScope tiles(block->qkv->amx);
+        #pragma omp for schedule(dynamic)
+        for (long task = 0; task < rows * block->heads; task++) {
+            const long first_column = task / block->heads * length, head = task % block->heads;
+            const FrameHead call{qkv + first_column * 3 * channels + head * 3 * width, 3 * channels, length, width, biases,
+                                 attended + first_column * channels + head * width, channels};
+            attend_to_frames(call, block->qkv->amx, own + omp_get_thread_num() * own_bytes);
+        }
+    }
+    if (const int status = linear(*block->projection, attended, {x, true, nullptr}, count, threads)) return status;
+    if (const int status = linear(*block->expansion, x, {expanded, false, nullptr}, count, threads)) return status;
+    return linear(*block->contraction, expanded, {x, true, nullptr}, count, threads);
 }
 
 }  // extern "C"

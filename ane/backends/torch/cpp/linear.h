@@ -85,10 +85,11 @@ void round_row(const Layer& layer, const float* x, Rows rows, long row) {
     }
 }
 
-// Where a layer writes (rows, outputs), and whether it adds to what is there.
+// Where a layer writes (rows, outputs), and whether it adds to what is there; or `rounded`, in bfloat16, if that is not null.
 struct Output {
     float* rows;
     bool adds;
+    uint16_t* rounded;
 };
 
 // INT8: y plus the product of a row of this range, from its sum of integers. `weight_sums`: where `sums` has the column.
@@ -102,7 +103,7 @@ inline __m512 add_integers(const Layer& layer, long weight_sums, long column, fl
 // Sums → outputs of 16 columns of a row.
 inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, Output output) {
     const __mmask16 mask = first(layer.outputs - column);
-    float* out = output.rows + row * layer.outputs + column;
+    const long at = row * layer.outputs + column;
     __m512 y = _mm512_maskz_loadu_ps(mask, layer.bias + column);
     if (layer.kind == INT8) {
         y = add_integers(layer, column, column, rows.low[row], rows.span[row], sum, y);
@@ -110,8 +111,10 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
         y = _mm512_add_ps(y, sum);
     }
     if (layer.gelu) y = layer.gelu == EXACT ? exact_gelu(y) : gelu(y);
-    if (output.adds) y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), y);
-    _mm512_mask_storeu_ps(out, mask, y);
+    if (output.rounded)
+        return _mm256_mask_storeu_epi16(output.rounded + at, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y)));
+    if (output.adds) y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, output.rows + at), y);
+    _mm512_mask_storeu_ps(output.rows + at, mask, y);
 }
 
 // 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, others
