@@ -74,8 +74,8 @@ def convert(
     """Write ``model`` with packages in the target's format as a bundle.
 
     Packages are collected in ``<destination>.converting`` until all are done. After an interruption, the next call
-    reuses the complete ones if the model, the options and the code that builds the graphs are unchanged. The model's
-    other packages stay in the bundle.
+    reuses the complete packages, and the complete functions of a Core ML package, if the model, the options and the
+    code that builds the graphs are unchanged. The model's other packages stay in the bundle.
 
     Args:
         model: The bundle to convert.
@@ -204,12 +204,12 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
         if isinstance(progress, dict) and progress.get("fingerprint") == fingerprint:
             for unfinished in (*work.glob(".*"), *work.glob("packages/.*")):
                 shutil.rmtree(unfinished, ignore_errors=True)
-            known = convertible_networks(target.name)
-            return [
-                package
-                for package in read_section(progress, str(progress_file), known, target.name)
-                if _is_intact(work, package)
-            ]
+            packages = read_section(progress, str(progress_file), convertible_networks(target.name), target.name)
+            intact = [package for package in packages if _is_intact(work, package)]
+            for package in packages:
+                if package not in intact:
+                    shutil.rmtree(work / package.path, ignore_errors=True)
+            return intact
         if not overwrite:
             raise UserError(
                 f"{work} holds an unfinished conversion of another model, of other networks or with other "

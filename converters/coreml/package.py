@@ -28,7 +28,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
-from converters.coreml.merge import merge
+from converters.coreml.merge import merge, merged_functions
 from converters.decoder_graphs import RECENT
 from converters.descriptions import describe, notes
 from converters.functions import (
@@ -126,15 +126,20 @@ def write_package(
     bundle: Path,
     progress: Callable[[str], None] = lambda function: None,
     functions: Collection[str] | None = None,
+    resume: bool = False,
 ) -> PackageRecord:
-    """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically; ``functions``: only these.
+    """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically.
 
     Each function is built, compressed and saved alone, then added to the package, which stores shared weights once.
-    ``progress`` is called with each function's name. The record has no files and no parity yet; ``finish_package``
-    adds them.
+    The record has no files and no parity yet. ``finish_package`` adds them.
+
+    Args:
+        progress: Called with the name of each function before it is built.
+        functions: Names of the only functions to write. ``None`` means all.
+        resume: Whether to keep the functions that an interrupted call with the same arguments has left.
 
     Raises:
-        UserError: the folder cannot be written, the disk is full.
+        UserError: The folder cannot be written, or the disk is full.
     """
     stored = options.stored(network)
     path = f"packages/{network}-{stored}.mlpackage"
@@ -145,13 +150,17 @@ def write_package(
         for graph in coreml_graphs(network, options.request(reference, model, scale))
         if functions is None or graph.name in functions
     ]
-    with (
-        replacing(bundle / path, directory=True) as package,
-        tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder,
-    ):
+    package, unfinished = bundle / path, (bundle / path).with_suffix(".unfinished")
+    if not resume:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    elif package.exists():  # whole, and not measured
+        package.rename(unfinished)
+    done = merged_functions(unfinished)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:
 
         def saved() -> Iterator[tuple[str, Path]]:
-            for graph in graphs:
+            for graph in graphs[len(done) :]:
                 progress(graph.name)
                 made = graph.build(options.style(network))
                 made = compressed(made, bits) if (bits := CORE_ML[stored].bits) else made
@@ -161,10 +170,11 @@ def write_package(
                 yield graph.name, part
                 shutil.rmtree(part)
 
-        package.rmdir()
         with writing(bundle):
-            merge(saved(), package)
-        _make_readable(package)
+            merge(saved(), unfinished)
+        _make_readable(unfinished)
+    shutil.rmtree(package, ignore_errors=True)
+    unfinished.rename(package)
     records = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
     return PackageRecord(
         network,
@@ -281,7 +291,9 @@ class CoreMLTarget:
         progress: Callable[[str], None],
         licence: str,
     ) -> PackageRecord:
-        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
+        package = write_package(
+            model, network, options, work, lambda function: progress(f"building {function}"), resume=True
+        )
         broken = lint(Package(work / package.path))
         if network in STRICT and broken and broken[0].rule.severity == REFUSED:
             raise UserError(

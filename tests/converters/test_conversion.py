@@ -249,6 +249,40 @@ def test_a_killed_conversion_resumes(source, tmp_path):
     assert not first.exists()
 
 
+def test_a_killed_conversion_keeps_the_functions_of_the_package_that_it_was_writing(source, tmp_path, monkeypatch):
+    """Also where the kill came between two functions, within the write of one, or after the last."""
+    built: list[str] = []
+    wide = replace(SMALL, buckets={"prefill": (16, 32, 64), "step": (128,)})
+
+    def convert_until(functions: int) -> None:
+        built.clear()
+
+        def progress(network: str, activity: str) -> None:
+            if activity.startswith(("building", "measuring")):
+                if len(built) == functions:
+                    raise KeyboardInterrupt
+                built.append(activity.split(",")[0])
+
+        convert(source, tmp_path / "out", [wide], ["autoregressive"], progress=progress)
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_until(2)
+    weights = next((tmp_path / "out.converting").rglob("weight.bin"))
+    weights.write_bytes(weights.read_bytes() + b"begun")  # of the function that was not finished
+    with pytest.raises(KeyboardInterrupt):
+        convert_until(2)
+    assert built[0] == "building prefill_64"
+    convert_until(100)
+    assert all(activity.startswith("measuring") for activity in built)
+    fresh = convert(source, tmp_path / "fresh", [wide], ["autoregressive"]).packages[0]
+    resumed = Bundle(tmp_path / "out").packages[0]
+    assert resumed.functions == fresh.functions
+    [resumed_weights], [fresh_weights] = (
+        [*(tmp_path / name / fresh.path).rglob("weight.bin")] for name in ("out", "fresh")
+    )
+    assert resumed_weights.read_bytes() == fresh_weights.read_bytes()
+
+
 def test_a_conversion_killed_while_it_wrote_its_first_progress_can_be_repeated(tmp_path):
     work = tmp_path / "out.converting"
     staged = StagingFolder(work / "progress.json")
