@@ -215,7 +215,7 @@ TEX = {         # a command of TeX: how it is read; others by their name
 # --- words in capitals -----------------------------------------------------------------------------------------------
 
 # Acronyms of up to three letters that are pronounced as words.
-PRONOUNCED = words("RAM ROM SIM PIN LAN WAN GIF ZIP DOS")
+PRONOUNCED = words("RAM ROM SIM PIN LAN WAN GIF ZIP DOS HMM SHH PSST PFFT TSK BRR GRR MHM")
 # Acronyms that are spelled although they look like words, or spelled even in a headline in capitals.
 SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
@@ -239,7 +239,7 @@ CASE_SENSITIVE = {      # the exact spelling: how it is read
     "PhD": "p h d", "PhDs": "p h d's", "BSc": "b s c", "MSc": "m s c", "JPEG": "jay peg", "JPG": "jay peg",
     "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "n double a c p", "iOS": "i o s", "macOS": "mac o s",
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
-    "aka": "also known as", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
+    "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------

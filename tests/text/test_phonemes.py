@@ -23,8 +23,13 @@ def test_sentences_have_the_phonemes_of_hibari(accent):
     assert not differences(lambda text: phonemes(text, accent == "british"), rows(__file__, "phonemes.tsv", accent))
 
 
-def test_a_letter_is_no_article_and_a_stutter_or_an_interjection_is_its_sound():
-    assert not differences(phonemes, rows(__file__, "phonemes.tsv", "letters and sounds"))
+@pytest.mark.parametrize("section", ["letters and sounds", "words with marks on their letters"])
+def test_letters_stutters_interjections_and_borrowed_words_are_their_sounds(section):
+    assert not differences(phonemes, rows(__file__, "phonemes.tsv", section))
+
+
+def test_a_borrowed_word_is_british_in_britain():
+    assert phonemes("the clichés of José", british=True) == "ðə kliʃˈAz ɒv hQzˈA"
 
 
 @pytest.mark.parametrize("text", ["", " ", "…", "-", "'", "❤"])

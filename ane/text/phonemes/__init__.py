@@ -15,6 +15,7 @@ import numpy as np
 
 from ane.text.english import normalise_cased
 from ane.text.phonemes.dictionary import (
+    BRITISH,
     CONSONANTS,
     END,
     PRIMARY,
@@ -22,6 +23,7 @@ from ane.text.phonemes.dictionary import (
     WEAKER,
     Dictionary,
     Following,
+    marked_words,
     stressed,
     table,
 )
@@ -39,7 +41,6 @@ MARKS = PAUSES | frozenset("()")
 LONG_SOUNDS = frozenset("AIOQWYʤʧ")
 WITHOUT_STRESS = str.maketrans("", "", "ˈˌ")
 NO_STUTTER = frozenset({"d-day", "b-ball", "b-boy", "c-clamp", "s-shape", "s-shaped", "t-test", "t-tests", "v-victory"})
-BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sounds → British ones
 
 
 @dataclass
@@ -66,7 +67,7 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
     Args:
         british: as in Britain. The network for words that no dictionary has speaks American; its vowels are replaced.
     """
-    dictionary = Dictionary(british)
+    dictionary = Dictionary(british, marked_words(text))
     pieces = [
         (piece, index == len(word) - 1)
         for word in map(PIECE.findall, normalise_cased(text).split())
@@ -116,7 +117,8 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
             parts[right].phonemes = ""
         else:  # a part is unknown: all of the word is read by its letters
             letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
-            parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, letters.split())), True
+            written = re.sub("[A-Za-z]+", lambda word: dictionary.marked.get(word[0].lower(), word[0]), letters)
+            parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, written.split())), True
             if dictionary.british:
                 parts[0].phonemes = parts[0].phonemes.translate(BRITISH)
             for part in parts[1:]:

@@ -8,12 +8,14 @@ not parsed.
 
 import gzip
 import re
+import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ane.text.lexicon import SPELLED
+from ane.text.unicode_to_ascii import ascii_character
 
 DATA = Path(__file__).parent / "data"
 BLOCK = 1024  # bytes that a search of a table reads, and one line more
@@ -45,6 +47,35 @@ def table(name: str) -> SortedTable:
     return SortedTable(DATA / f"{name}.tsv.gz")
 
 
+@cache
+def borrowed_words() -> dict[str, str]:
+    """Read the phonemes of words with marks on their letters. A word without them is in it if it has no other entry."""
+    lines = (DATA / "borrowed_words.tsv").read_text(encoding="utf-8").splitlines()
+    written = dict(line.split("\t") for line in lines)
+    return {without_marks(word): phonemes for word, phonemes in written.items()} | written
+
+
+def without_marks(word: str) -> str:
+    """Write a word in the letters that the normaliser leaves of it: García → "Garcia"."""
+    return "".join(map(ascii_character, word))
+
+
+def marked_words(text: str) -> dict[str, str]:
+    """Give each word of a text that has marks on its letters by its form without them, in lower case.
+
+    A word that the text also has without them is left out: in "resume your résumé" they cannot be told apart later.
+    """
+    if text.isascii():
+        return {}
+    text = unicodedata.normalize("NFC", text.replace("’", "'")).lower()
+    words = {part for word in LATIN_WORD.findall(text) for part in (word, *re.split("['-]", word))}
+    return {plain: word for word in words if not word.isascii() and (plain := without_marks(word)) not in words}
+
+
+LATIN_WORD = re.compile("[a-z\u00df-\u024f\u1e00-\u1eff]+(?:['-][a-z\u00df-\u024f\u1e00-\u1eff]+)*")
+# A word in capitals that no dictionary has is spelled, unless it can be spoken: IKEA, but not UNLV.
+SPEAKABLE = re.compile(r"(?=.*[AEIOU])(?!.*[^AEIOUY]{3})[A-Z]{4,}")
+BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sounds → British ones
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
 CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
@@ -85,8 +116,9 @@ END = Following()
 class Dictionary:
     """The dictionaries of American or British English, and the rules for words that are made from theirs."""
 
-    def __init__(self, british: bool = False):
-        self.british, self.region = british, "_gb" if british else ""
+    def __init__(self, british: bool = False, marked: dict[str, str] | None = None):
+        """Take the words of a text that have marks on their letters, as ``marked_words`` gives them."""
+        self.british, self.region, self.marked = british, "_gb" if british else "", marked or {}
         self.weak = "ɪ" if british else "ᵻ"  # the vowel of -es and -ed
 
     def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
@@ -167,7 +199,7 @@ class Dictionary:
             return False
         return (
             len(word) == 1
-            or word[1:] == word[1:].upper()
+            or (word[1:] == word[1:].upper() and not SPEAKABLE.fullmatch(word))
             or (word == word.upper() and self.gold(word.lower()) is not None)
         )
 
@@ -205,7 +237,18 @@ class Dictionary:
         return self.gold(word) is not None or self.silver(word) is not None
 
     def gold(self, word: str) -> str | None:
-        return self.with_either_capital(f"gold{self.region}", word)
+        if self.marked and (marked := self.borrowed(self.marked.get(word.lower(), ""))):
+            return marked
+        found = self.with_either_capital(f"gold{self.region}", word)
+        return found or (self.borrowed(word.lower()) if self.silver(word) is None else None)
+
+    def borrowed(self, word: str) -> str | None:
+        """Find the phonemes of a borrowed word or of its plural, in lower case: "résumé", "résumés"."""
+        entries, stem = borrowed_words(), word[:-1] if word.endswith("s") else ""
+        found = entries.get(word) or (
+            stem and not stem.isascii() and (stem := entries.get(stem, "")) and self.with_s(stem)
+        )
+        return found.translate(BRITISH) if found and self.british else found or None
 
     def silver(self, word: str) -> str | None:
         return self.with_either_capital(f"silver{self.region}", word)
@@ -237,7 +280,11 @@ class Dictionary:
             f"{word[:-3]}y" if longer and word.endswith("ies") else "",
         )
         stem = self.stem_phonemes(stems, tag, stress, following)
-        return stem and stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
+        return stem and self.with_s(stem)
+
+    def with_s(self, stem: str) -> str:
+        """Add the -s of a plural to the phonemes of a word."""
+        return stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
 
     def past(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """A word with -d or -ed."""
