@@ -1,4 +1,4 @@
-"""The HTTP application: its routes for speech, models and voices, and what watches over the server."""
+"""Create the HTTP application, with the routes for speech, models, voices and the state of the server."""
 
 import asyncio
 import base64
@@ -36,14 +36,16 @@ from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
 from ane.system.version import version
 
-BLOCK = 1 << 16  # bytes of a finished file that are sent at a time
+BLOCK = 1 << 16  # bytes of a finished file that are sent at once
 
 
 def make_app(service: Service, connections: Connections | None = None) -> FastAPI:
-    """The application. Its ``state.guard`` refuses new requests when ``stopping`` is set.
+    """Create the application. When its ``state.guard.stopping`` is set, it rejects new requests.
 
     Args:
-        connections: of the server, if it counts them; when they are crowded, new requests are refused.
+        service: The service that answers.
+        connections: Connections of the server. When they are crowded, new requests are rejected. ``None`` means that
+            nobody counts them.
     """
     settings = service.settings
     app = FastAPI(
@@ -80,15 +82,15 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
 
 
 def without_422(app: FastAPI) -> None:
-    """FastAPI's schema says that invalid requests get 422; here they get 400, as from OpenAI."""
+    """Remove status 422 from FastAPI's schema. Invalid requests get 400 here, as from OpenAI."""
     make_schema = app.openapi
 
     def schema() -> dict[str, Any]:
-        made = make_schema()
-        for methods in made["paths"].values():
+        content = make_schema()
+        for methods in content["paths"].values():
             for operation in methods.values():
                 operation["responses"].pop("422", None)
-        return made
+        return content
 
     app.openapi = schema  # type: ignore[method-assign]
 
@@ -98,21 +100,21 @@ def status_routes(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Health:
-        """Whether the process answers."""
+        """Check that the process answers."""
         return Health(status="ok", version=version())
 
     @router.get("/ready")
     async def ready(request: Request) -> Health:
-        """Whether it takes requests: 503 while models are loaded at the start, while it stops, or when it is broken."""
+        """Check whether the server takes requests. The status is 503 while it loads models, stops, or is broken."""
         if not service.engine.alive:
-            raise RefusedError("the thread of the models has ended: start the server again", 503)
+            raise RefusedError("the thread that watches the requests has ended: start the server again", 503)
         if request.app.state.guard.stopping or not service.ready:
-            raise RefusedError("the server is about to stop" if service.ready else "models are being loaded", 503)
+            raise RefusedError("the server is stopping" if service.ready else "the server is still loading models", 503)
         return Health(status="ready", version=version())
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counts and times, as Prometheus reads them."""
+        """Return counts and times in the format of Prometheus."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -124,7 +126,7 @@ def speech_routes(service: Service) -> APIRouter:
 
     def model_card(name: str) -> ModelCard:
         if name not in catalogue.models:
-            return ModelCard(id=name)  # it transcribes
+            return ModelCard(id=name)  # a model that transcribes
         known = catalogue.models[name]
         return ModelCard(
             id=name,
@@ -136,29 +138,29 @@ def speech_routes(service: Service) -> APIRouter:
 
     @router.get("/models")
     async def models() -> ModelList:
-        """The models of this server."""
+        """List the models of this server."""
         named = [*catalogue.models, *([service.settings.transcriber] if service.settings.transcriber else [])]
         return ModelList(data=[model_card(name) for name in named])
 
     @router.get("/models/{model}")
     async def model(model: str) -> ModelCard:
-        """One of the models, or what one of OpenAI's names means here."""
+        """Return one model. A name of OpenAI returns the model that it means here."""
         transcribes = service.settings.transcriber and model in (service.settings.transcriber, *OPENAI_TRANSCRIBERS)
         return model_card(catalogue.transcriber(model) if transcribes else catalogue.model(model))
 
     @router.get("/audio/models")
     async def audio_models() -> AudioModelList:
-        """The models that speak."""
+        """List the models that speak."""
         return AudioModelList(models=[AudioModel(id=name, name=name) for name in catalogue.models])
 
     @router.get("/audio/voices")
     async def voices() -> VoiceList:
-        """The voices, each with the models that have it."""
+        """List the voices, with the models that have them."""
         by_name: dict[str, list[str]] = {}
         for name in catalogue.models:
             for voice in catalogue.voices(name):
                 by_name.setdefault(voice, []).append(name)
-        cards = [VoiceCard(id=name, name=name, models=having) for name, having in by_name.items()]
+        cards = [VoiceCard(id=name, name=name, models=its_models) for name, its_models in by_name.items()]
         return VoiceList(data=cards, voices=cards)
 
     @router.post(
@@ -172,14 +174,14 @@ def speech_routes(service: Service) -> APIRouter:
         },
     )
     async def speech(body: SpeechBody, request: Request) -> Response:
-        """Speak a text; the sound is sent while it is made."""
+        """Speak a text. The server sends the sound while it is made."""
         wanted = catalogue.request(body, body.input)
         service.check_text(body.input, wanted.lexicon)
         if body.instructions and not service.settings.ignore_instructions:
-            raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")
+            raise RefusedError("no model here follows instructions: leave instructions out", 400, "instructions")
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
-            raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
+            raise RefusedError("word_times has no effect without stream_format sse: leave it out", 400, "word_times")
         if body.stream is False and as_events:
             raise RefusedError("stream false has no effect with stream_format sse: leave it out", 400, "stream")
         response = service.speak(wanted)
@@ -200,21 +202,22 @@ def speech_routes(service: Service) -> APIRouter:
 
 
 async def first_piece(response: SpeechResponse, request: Request) -> SoundPiece:
-    """The first sound, so that what is wrong with a request is reported with its status.
+    """Wait for the first sound, so that an error in the request can still set the status.
 
     Raises:
-        UserError: of the request. RefusedError: the client has gone (499), or nothing of the text can be spoken.
+        UserError: The request is wrong.
+        RefusedError: The client has gone (499), or nothing in the text can be spoken.
     """
     try:
         return await while_connected(anext(response), request)
     except StopAsyncIteration:
-        raise RefusedError("nothing of the text can be spoken", 400, "input") from None
+        raise RefusedError("nothing in the text can be spoken", 400, "input") from None
 
 
 async def encoded(
     response: SpeechResponse, first: SoundPiece, form: str
 ) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
-    """The response's sound in a response format as it arrives, each piece with its words."""
+    """Encode the sound as it arrives. Yield the bytes of each piece, with the words whose times are new."""
     encoder = make_encoder(form, first.rate)
     try:
         yield await asyncio.to_thread(encoder.feed, first.audio), first.words
@@ -223,7 +226,7 @@ async def encoded(
         yield await asyncio.to_thread(encoder.finish), ()
     finally:
         response.close()
-        asyncio.get_running_loop().run_in_executor(None, encoder.close)  # it may wait for a thread in ``feed``
+        asyncio.get_running_loop().run_in_executor(None, encoder.close)  # ``close`` may wait for a thread in ``feed``
 
 
 async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
@@ -234,7 +237,7 @@ async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> 
 
 
 async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str) -> Response:
-    """The response's sound as a file that states its length, when all of it is there."""
+    """Wait for all of the sound, and answer with a file whose header has its length."""
     encoder = FileEncoder(form, first.rate)
     try:
         await asyncio.to_thread(encoder.feed, first.audio)
@@ -257,7 +260,10 @@ async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str)
 
 
 async def send_events(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[str]:
-    """Server-sent events as OpenAI sends them: sound in base64, and the usage; and the times of words if asked for."""
+    """Yield server-sent events as OpenAI sends them: sound in base64, then the usage.
+
+    With ``word_times``, also yield events with the times of words.
+    """
     try:
         async with aclosing(encoded(response, first, form)) as pieces:
             async for data, words in pieces:

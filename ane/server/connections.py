@@ -1,5 +1,7 @@
-"""Connections with limits: of time, because uvicorn waits for ever for headers and for a client that does not read, and
-of number, because a server without free descriptors can neither answer nor log.
+"""Limit the time and the number of connections.
+
+Time, because uvicorn waits forever for headers and for a client that does not read. Number, because a server without
+free descriptors can neither answer nor log.
 """
 
 import asyncio
@@ -14,19 +16,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 RESERVE = 128  # descriptors for everything but open connections: files, logs, connections about to be closed
-MOST_UNCOUNTED = 1000  # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
-MOST_SMALL, SMALL = 1000, 256  # parts of a chunked body below so many bytes; a client that sends more means harm
-SLICE = 4096  # bytes of a WebSocket that are parsed at a time
+MOST_UNCOUNTED = 1000  # WebSocket frames that no text limit counts: empty frames, continuations, pings and pongs
+MOST_SMALL, SMALL = 1000, 256  # most parts of a chunked body that may be smaller than so many bytes
+SLICE = 4096  # bytes of a WebSocket that are parsed at once
 QUEUE = 1024  # connections that wait in the system to be accepted
-BACKLOG = 16  # connections that asyncio accepts before any of them is looked at
+BACKLOG = 16  # connections that asyncio accepts before it looks at one of them
 MAX_HEADERS = 32 << 10
-PLACE = "ane.place"  # the key under which a WebSocket's scope has the function that keeps its connection
-CUT = "ane.cut"  # the key under which a request's scope has the function that ends its connection
+PLACE = "ane.place"  # key in a WebSocket's scope: the function that keeps its connection
+CUT = "ane.cut"  # key in a request's scope: the function that ends its connection
 LOGGER = logging.getLogger("ane.server")
 
 
 def affordable_connections(wanted: int) -> int:
-    """How many connections the limit of descriptors allows, which is raised as far as it may be."""
+    """Raise the limit of descriptors as far as possible, and return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted + RESERVE:
         raised = wanted + RESERVE if hard == resource.RLIM_INFINITY else max(soft, min(hard, wanted + RESERVE))
@@ -42,24 +44,24 @@ def affordable_connections(wanted: int) -> int:
 class Connections:
     """The open connections of all protocols, by their transports.
 
-    When there is no room for another, the one that has waited longest for its client to ask for something is closed.
+    If there is no room for a new connection, the one that has waited longest for its client's request is closed.
 
     Attributes:
-        most: that are open at a time.
+        most: Most connections that are open at once.
     """
 
     def __init__(self, most: int):
         self.most = most
         self._open: set[Any] = set()
-        self._waiting: dict[Any, Callable[[], None]] = {}  # in the order in which they began to wait
+        self._waiting: dict[Any, Callable[[], None]] = {}  # connection → how to close it, the longest wait first
 
     @property
     def crowded(self) -> bool:
-        """Whether so many are being answered that the rest is kept for what watches over the server."""
+        """Whether so many requests are being answered that the rest is reserved for programs that watch the server."""
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:
-        """A new connection, which waits for its client; it is closed if all others are being answered."""
+        """Add a new connection, which waits for its client. Close it if all others are being answered."""
         if len(self._open) >= self.most:
             if not self._waiting:
                 close()
@@ -71,11 +73,11 @@ class Connections:
         self._waiting[key] = close
 
     def answers(self, key: Any) -> None:
-        """Its client has asked for something."""
+        """Note that the client of a connection has asked for something."""
         self._waiting.pop(key, None)
 
     def waits(self, key: Any, close: Callable[[], None]) -> None:
-        """Its client has its answer."""
+        """Note that the client of a connection has its answer."""
         if key in self._open:
             self._waiting[key] = close
 
@@ -88,11 +90,11 @@ class Connections:
 
 
 class SmallPartsError(Exception):
-    """A chunked body has too many small parts, each of which takes the time of a large one."""
+    """A chunked body has too many small parts. Each takes as much time as a large one."""
 
 
 class LimitedParser(h11.Connection):
-    """h11's parser. Raises SmallPartsError."""
+    """h11's parser. Raises SmallPartsError for a body in too many small parts."""
 
     _small = 0
 
@@ -106,8 +108,10 @@ class LimitedParser(h11.Connection):
 
 
 def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
-    """uvicorn's protocol for connections that are closed when, for ``seconds``, a client sends no complete headers, or
-    reads nothing, and when it sends its body in many small parts.
+    """Create uvicorn's protocol for HTTP, with limits.
+
+    It closes a connection if, for ``seconds``, its client does not complete the headers or reads nothing, and if the
+    client sends its body in many small parts.
     """
 
     class LimitedProtocol(H11Protocol):
@@ -141,7 +145,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
                     self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:
-            self._stop_timer()  # it waits for its client still, until there is text (``PLACE``)
+            self._stop_timer()  # the connection still waits for its client, until there is text (``PLACE``)
             super().handle_websocket_upgrade(event)
 
         def on_response_complete(self) -> None:
@@ -177,9 +181,10 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 
 
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
-    """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing, and without an
-    error in the log when the answer is a refusal. It closes a connection of many frames that no limit counts, and
-    ``scope["state"][PLACE]`` is called when the client's text is there.
+    """Create uvicorn's protocol for WebSockets, with limits.
+
+    It answers no pings of a client that reads nothing, logs no error for a rejected request, and closes a connection
+    with many frames that no limit counts. Call ``scope["state"][PLACE]`` when the client's text is there.
     """
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):
@@ -221,17 +226,17 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
             super().connection_lost(exc)
 
         def shutdown(self) -> None:
-            if not connections.are_answering(self.transport):  # speech has the time of the drain
+            if not connections.are_answering(self.transport):  # speech may end during the drain
                 super().shutdown()
 
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.http.response.body":
-                self.handshake_complete = True  # else uvicorn logs that there was no answer
+                self.handshake_complete = True  # otherwise uvicorn logs that there was no answer
 
         def handle_ping(self) -> None:
             self._count_frame()
-            answer = b"".join(self.conn.data_to_send())  # RFC 6455 5.5.3: the latest ping alone may be answered
+            answer = b"".join(self.conn.data_to_send())  # RFC 6455 5.5.3: it is enough to answer the latest ping
             if self.writable.is_set():
                 self.transport.write(answer)
 

@@ -1,4 +1,7 @@
-"""Sound as bytes of a format, while it arrives or finished. PyAV (extra ``server``) encodes compressed formats."""
+"""Encode sound in a response format, while it arrives or when it is finished.
+
+PyAV (extra ``server``) encodes the compressed formats.
+"""
 
 import tempfile
 import threading
@@ -15,19 +18,19 @@ from ane.audio.writer import endless_wav_header, pcm16
 from ane.system import sound_formats
 from ane.system.sound_formats import FileFormat, MediaFormat
 
-PCM_RATE = 24000  # of ``pcm``, which states no rate: that of OpenAI's
+PCM_RATE = 24000  # Hz of ``pcm``, which has no header to say its rate. It is OpenAI's rate
 
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """A response format: its media type, and how FFmpeg writes it; None: plain samples."""
+    """A response format: its media type, and how FFmpeg writes it. ``None`` means plain samples."""
 
     media_type: str
     media: MediaFormat | None = None
 
 
 def sent_media(row: FileFormat) -> MediaFormat | None:
-    """How FFmpeg writes a format with a muxer that cannot seek back."""
+    """Return how FFmpeg writes a format with a muxer that cannot seek back."""
     return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 
@@ -39,7 +42,7 @@ FORMATS = {
 
 
 class SampleEncoder:
-    """16-bit little-endian samples: a WAV whose header does not state the length, or without one at ``PCM_RATE``."""
+    """Encodes 16-bit little-endian samples: WAV whose header leaves the length open, or samples at ``PCM_RATE``."""
 
     def __init__(self, rate: int, with_header: bool):
         self._header = endless_wav_header(rate) if with_header else b""
@@ -57,13 +60,13 @@ class SampleEncoder:
         return self.feed(np.zeros(0, np.float32), last=True)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing, because there is nothing to free."""
 
 
 class CompressingEncoder:
-    """Encodes sound with FFmpeg. It is the file to which PyAV writes, without ``seek``.
+    """Encodes sound with FFmpeg. It is itself the file to which PyAV writes, without ``seek``.
 
-    ``close`` frees the encoder's threads, also while another thread is in ``feed``.
+    ``close`` frees the encoder's threads, even while another thread is in ``feed``.
     """
 
     def __init__(self, media: MediaFormat, rate: int):
@@ -100,22 +103,23 @@ class CompressingEncoder:
 
 
 def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
-    """An encoder to one of ``FORMATS`` for pieces of sound (n,) float32 within ±1 at ``rate`` Hz. The bytes of a text
-    depend on its pieces alone.
+    """Create an encoder for one of ``FORMATS``. It takes pieces of sound, (n,) float32 within ±1 at ``rate`` Hz.
+
+    The encoded bytes depend only on the pieces.
     """
     media = FORMATS[name].media
     return CompressingEncoder(media, rate) if media else SampleEncoder(rate, name == "wav")
 
 
 class FileEncoder:
-    """A finished file of a format, on disk, whose header states its length where the format has one.
+    """Writes a finished file on disk. Its header has the length of the sound if the format has a header.
 
     Attributes:
-        file: The file, which disappears when it is closed. Read it from its beginning after ``finish``.
+        file: The file, which disappears when it is closed. After ``finish``, read it from the beginning.
     """
 
     def __init__(self, name: str, rate: int):
-        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by whoever sends it)
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the sender closes it)
         self._samples = make_encoder(name, rate) if name == "pcm" else None
         self._writer: Any = None
         if name == "wav":

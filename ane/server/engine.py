@@ -1,8 +1,8 @@
-"""The engine: a thread for each job, of which a few compute at a time, the most urgent first (``ane.speech.turns``).
+"""Run each job on its thread, and let only a few compute at once, the most urgent first (``ane.speech.turns``).
 
-A job gives its turn up where it has a piece of sound, waits for text or for a step of a decoder that it shares with
-others, or has handed over more than its client has taken. A job whose client has gone or whose time is over ends there,
-and within its computations after every step.
+A job gives up its turn when it has a piece of sound, when it waits for text or for a decoder step that it shares with
+other jobs, and when its client has not taken enough sound. If its client has gone or its time is over, a job ends at
+these places, and within its computations after every step.
 """
 
 import logging
@@ -25,14 +25,15 @@ PERIOD = 5.0  # seconds between looks at unused models
 
 
 class Engine:
-    """Runs jobs. Any thread may call its methods; ``submit`` is for those of an event loop.
+    """Runs jobs. Any thread may call its methods, but only the thread of an event loop may call ``submit``.
 
     Args:
-        calls: jobs that compute at a time.
-        cpu_threads: of all of them together (None: torch's own choice).
+        limits: Limits of the server.
+        calls: Number of jobs that compute at once.
+        cpu_threads: Number of CPU threads that they divide among them. ``None`` leaves it to torch.
 
     Attributes:
-        ending: whether the jobs were ended, because the server stops.
+        ending: Whether the jobs were ended because the server stops.
     """
 
     def __init__(self, limits: Limits, calls: int = 1, cpu_threads: int | None = None):
@@ -42,8 +43,8 @@ class Engine:
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(limits.requests, "job")
-        self._running: set[Future[None]] = set()  # jobs on their threads, also those that were ended meanwhile
-        self._seconds = 1.0  # that a job takes, a moving average
+        self._running: set[Future[None]] = set()  # jobs on their threads, including jobs that were ended
+        self._seconds = 1.0  # moving average of the seconds that a job takes
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_jobs, name="engine", daemon=True)
 
@@ -54,7 +55,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs can run, or some still do."""
+        """Whether jobs can run, or some still run."""
         return self._watch.is_alive() or bool(self._running)
 
     def start(self, periodic: Callable[[], None] = lambda: None) -> None:
@@ -63,11 +64,15 @@ class Engine:
         self._watch.start()
 
     def submit(self, work: Work, seconds: float | None = None, speaks: bool = True) -> Job:
-        """Begin a job for the client whose event loop calls this; ``seconds``: that it may take; ``speaks``: whether
-        somebody waits for its sound.
+        """Begin a job for a client, in the client's event loop.
+
+        Args:
+            work: The work.
+            seconds: Most seconds that the job may take. ``None`` means the limit of the server.
+            speaks: Whether somebody waits for its sound.
 
         Raises:
-            BusyError: there are as many as there may be.
+            BusyError: There are as many jobs as the limit allows.
         """
         with self._lock:
             if len(self._jobs) >= self.limits.requests:
@@ -86,8 +91,13 @@ class Engine:
             job.stop(StoppingError())
 
     def stop(self, seconds: float | None = None) -> bool:
-        """End all jobs and their threads. Return whether they have ended; wait for it for ``seconds`` (None: until
-        then).
+        """End all jobs and their threads.
+
+        Args:
+            seconds: Most seconds to wait for them. ``None`` waits until they have ended.
+
+        Returns:
+            Whether they have ended.
         """
         self.end_jobs()
         self._stopping.set()
@@ -98,7 +108,7 @@ class Engine:
         return not self.alive
 
     def _watch_jobs(self) -> None:
-        """End the jobs whose time is over."""
+        """End jobs whose time is over, until the engine stops."""
         look = 0.0
         while True:
             now = time.monotonic()
@@ -120,10 +130,14 @@ class Engine:
 
 
 def calls_at_a_time(wanted: int | None, cpu_threads: int) -> int:
-    """How many jobs compute at a time on the CPU; None: two, where there are threads for them.
+    """Return how many jobs compute at once on the CPU.
+
+    Args:
+        wanted: The number that the user asked for. ``None`` means two if there are threads for them.
+        cpu_threads: Number of CPU threads.
 
     Raises:
-        UserError: more than there are CPU threads.
+        UserError: The number is greater than the number of CPU threads.
     """
     if wanted is not None and wanted > cpu_threads:
         raise UserError(f"calls must be at most the number of CPU threads, {cpu_threads}, got {wanted}", "calls")

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API reports them: {"error": {"message", "type", "param", "code"}}."""
+"""Report errors in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
 from typing import Any
@@ -23,7 +23,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """What a request gets that fails."""
+    """The body of an answer to a request that failed."""
 
     error: ErrorDetail
 
@@ -34,19 +34,19 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         (400, "the request is not valid"),
         (401, "no valid token"),
         (403, "not allowed, or not from this page"),
-        (404, "no such model or page"),
+        (404, "there is no such model or page"),
         (408, "the body did not arrive in time"),
         (413, "the body is too large"),
-        (429, "too many requests; the header Retry-After says when to try again"),
+        (429, "too many requests. The header Retry-After says when to try again"),
         (500, "a fault of the server"),
-        (503, "the server is about to stop"),
+        (503, "the server is stopping"),
         (504, "the request took too long"),
     )
 }
 
 
 class RefusedError(UserError):
-    """A request that is refused, with the status and the parameter at fault."""
+    """A request is rejected. The error has the status, and the parameter that is wrong."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
         super().__init__(message)
@@ -54,7 +54,7 @@ class RefusedError(UserError):
 
 
 class BusyError(RefusedError):
-    """No more requests are taken now; ``retry_after``: seconds after which there is probably room."""
+    """The server takes no more requests now. There is probably room after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: float):
         super().__init__("too many requests: try again later", 429, code="server_busy")
@@ -62,7 +62,7 @@ class BusyError(RefusedError):
 
 
 class DeadlineError(RefusedError):
-    """A job took longer than a request may."""
+    """A job took longer than a request may take."""
 
     def __init__(self, seconds: float):
         super().__init__(f"the request took more than {seconds:g} s", 504, code="timeout")
@@ -88,7 +88,7 @@ def outcome_of(error: BaseException) -> str:
 
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
-    """The status and the body for an error; what is the server's own fault is logged, and not shown to the client."""
+    """Return the status and the body for an error. A fault of the server is logged, and the client does not see it."""
     param = code = None
     message = str(error)
     if isinstance(error, RefusedError):
@@ -107,7 +107,7 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
             param, message = None, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
     else:
         LOGGER.error("a request failed", exc_info=error)
-        status, message = 500, "the server failed on this request; its log says why"
+        status, message = 500, "the server failed on this request: its log says why"
     kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 

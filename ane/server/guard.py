@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: who may use the server, and how large a request may be."""
+"""Check every request before a route sees it: who may use the server, and how large a request may be."""
 
 import asyncio
 import hmac
@@ -19,9 +19,9 @@ from ane.server.errors import BusyError, RefusedError, StoppingError, error_resp
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
-# without a token: for what watches over the server, and the page, which asks for the token
+# no token needed: paths for programs that watch the server, and pages, which ask for the token
 OPEN_PATHS = ("/health", "/ready", "/", "/docs")
-# what requests ask for, by their paths
+# kind of request, by path
 KINDS = {
     "/v1/audio/speech": "speech",
     "/v1/audio/stream": "stream",
@@ -31,10 +31,10 @@ KINDS = {
 }
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."  # browsers cannot set headers of a WebSocket
-GONE = 499  # status of a request whose client has left, which nobody reads
-SLOWEST = 32 << 10  # bytes a second of a body, on average, beyond its first seconds
+GONE = 499  # status of a request whose client has left. Nobody reads it
+SLOWEST = 32 << 10  # least bytes per second of a body, on average, after its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
-HEADERS = "latin-1"  # how Starlette decodes headers: what was sent in bytes is got back with it
+HEADERS = "latin-1"  # Starlette decodes headers with it, so encoding with it gives the bytes that were sent
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,10 +42,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that refuses requests: without the token, from web pages of others, too large, while stopping.
+    """ASGI middleware that rejects requests without the token, from other web pages, too large, or while stopping.
 
     Attributes:
-        stopping: whether new requests are refused because the server drains.
+        stopping: Whether new requests are rejected because the server drains.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Guard:
     ):
         self.app, self.settings, self._crowded, self._count_refusal = app, settings, crowded, count_refusal
         self.stopping = False
-        self._files = self._file_bytes = 0  # requests with files that are held now, and what they may take
+        self._files = self._file_bytes = 0  # number of requests with files now, and the bytes that they may take
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -85,10 +85,10 @@ class Guard:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Let the application answer. uvicorn would log two more kinds of answer as faults.
+        """Let the application answer, and handle two cases that uvicorn would log as faults.
 
-        If an error ends an answer in its middle, the connection is cut, so that its client notices. If a request has
-        no answer when the drain is over, it is refused.
+        If an error ends an answer in the middle, cut the connection, so that the client notices. If a request has no
+        answer when the drain is over, reject it.
         """
         begun = False
 
@@ -104,14 +104,14 @@ class Guard:
             cut = scope.get("state", {}).get(CUT)
             if begun and cut and (ends or isinstance(error.__cause__, UserError)):
                 cut()
-                await asyncio.sleep(0)  # uvicorn knows then that the connection is closed
+                await asyncio.sleep(0)  # so that uvicorn learns that the connection is closed
             elif ends and scope["type"] == "http" and not begun:
                 await error_response(StoppingError())(scope, receive, send)
             else:
                 raise
 
     def _counting(self, scope: Message, send: Send) -> Send:
-        """Return ``send`` with a count of answers that are errors. Programs that watch over the server are left out."""
+        """Wrap ``send`` to count answers that are errors, except to programs that watch the server."""
 
         async def counting(message: Message) -> None:
             status = message.get("status", 0) if message["type"].endswith("response.start") else 0
@@ -123,7 +123,7 @@ class Guard:
 
     @contextmanager
     def _room_for_files(self, scope: Message) -> Iterator[None]:
-        """Before the body of a request with files is read. Raises BusyError when those that are held take too much."""
+        """Reserve room for the files of a request within the block. Raises BusyError if others hold too much."""
         if not has_files(scope):
             yield
             return
@@ -143,11 +143,11 @@ class Guard:
         name = split_url(f"//{host}").hostname or "localhost"
         is_local = client is not None and is_loopback(client[0])
         if self.settings.hosts and name not in self.settings.hosts and not (is_local and is_loopback(name)):
-            raise RefusedError(f"the server is not called {host}", 403)
+            raise RefusedError(f"this server may not be called {host}: use one of its --hosts names", 403)
         if not self.settings.hosts and is_loopback(self.settings.host) and not is_loopback(name):
             raise RefusedError(
-                f"the server listens on this machine alone, and is not called {host}; behind a proxy, "
-                f"`ane serve --hosts {name}` allows this name",
+                f"this server listens only on its own machine, and may not be called {host}: behind a proxy, start it "
+                f"with `ane serve --hosts {name}`",
                 403,
             )
         if not self.settings.token:
@@ -157,17 +157,21 @@ class Guard:
                 if not is_loopback(address)
             ]
             if strangers:
-                raise RefusedError("without a token the server answers its own machine alone", 403)
+                raise RefusedError(
+                    "this server has no token, so it answers only programs on its own machine: give it a token to let "
+                    "others in",
+                    403,
+                )
         origin = headers.get("origin")
         if origin is not None and not self._is_own_page(origin, host):
             raise RefusedError(
-                "web pages of other origins may not use this server; `ane serve --cors "
-                f"{origin}` allows those of this one",
+                f"web pages from {origin} may not use this server: start it with `ane serve --cors {origin}` to allow "
+                "them",
                 403,
             )
         if scope["path"] in OPEN_PATHS:
             return
-        if self.settings.token and not hmac.compare_digest(given_token(headers), self.settings.token.encode()):
+        if self.settings.token and not hmac.compare_digest(sent_token(headers), self.settings.token.encode()):
             raise RefusedError(
                 "the token is missing or wrong: send it as Authorization: Bearer TOKEN", 401, code="invalid_api_key"
             )
@@ -180,21 +184,20 @@ class Guard:
             raise too_large(self._most_bytes(scope))
 
     def _is_own_page(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin is the server's own, also if a proxy replaced its name in ``host``, or one that
-        the settings allow.
-        """
-        own = split_url(origin)
-        return origin in self.settings.origins or own.netloc == host or own.hostname in self.settings.hosts
+        """Return whether the origin is the server's own page, even behind a proxy, or one that the settings allow."""
+        page = split_url(origin)
+        return origin in self.settings.origins or page.netloc == host or page.hostname in self.settings.hosts
 
     def _most_bytes(self, scope: Message) -> int:
         return self.settings.limits.upload if has_files(scope) else self.settings.limits.body
 
 
 class LimitedBody:
-    """``receive`` of a request whose body has a limit.
+    """Replaces ``receive`` for a request, and limits the size of its body and the time that it takes.
 
-    Each part must come within ``seconds``, all within ``in_all``, and whoever sends less than ``SLOWEST`` has no longer
-    than ``seconds`` and what the bytes that came are worth at that rate: a trickle does not hold a place.
+    Each part must arrive within ``seconds``, and all of the body within ``in_all`` seconds. A client that sends less
+    than ``SLOWEST`` bytes per second gets ``seconds``, plus the time that its bytes would take at this rate. So a
+    trickle cannot hold a place.
     """
 
     def __init__(self, receive: Receive, most: int, seconds: float, in_all: float):
@@ -202,7 +205,7 @@ class LimitedBody:
         self._complete, self._began, self._in_all = False, time.monotonic(), in_all
 
     async def __call__(self) -> Message:
-        if self._complete:  # what follows is that the client goes, whenever it likes
+        if self._complete:  # the next message says that the client has gone, which may take any time
             return await self._receive()
         earned = min(self._in_all, self._seconds + (self._most - self._left) / SLOWEST)
         left = self._began + earned - time.monotonic()
@@ -216,12 +219,12 @@ class LimitedBody:
         self._left -= len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._left < 0:
-            raise HTTPException(413, str(too_large(self._most)))  # any other, FastAPI would turn into 400
+            raise HTTPException(413, str(too_large(self._most)))  # FastAPI would turn other errors into 400
         return message
 
 
 def has_files(scope: Message) -> bool:
-    """Whether a request may be as large as files are; any other multipart body is as limited as JSON."""
+    """Return whether a request may be as large as files. Other multipart bodies have the limit of JSON."""
     content = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     return scope["type"] == "http" and scope["path"] in FILE_PATHS and content == "multipart/form-data"
 
@@ -231,7 +234,7 @@ def too_large(most: int) -> RefusedError:
 
 
 def without_base(scope: Message, base: str) -> Message:
-    """The scope of a request without the path under which a proxy serves the server, if it passed that on."""
+    """Remove the base path, under which a proxy serves the server, from a request's scope if the proxy passed it on."""
     if not base or not scope["path"].startswith(f"{base}/"):
         return scope
     raw = scope.get("raw_path") or b""
@@ -239,14 +242,14 @@ def without_base(scope: Message, base: str) -> Message:
 
 
 def forwarded_for(headers: Headers) -> list[str]:
-    """Addresses for which proxies pass a request on, as X-Forwarded-For and Forwarded (RFC 7239) state them.
+    """List the addresses for which proxies forwarded a request, from X-Forwarded-For and Forwarded (RFC 7239).
 
-    Whoever asks can write these headers, so they only ever take a right away.
+    A client can write these headers itself, so they can only take a right away.
     """
     listed = [
         value for key in ("x-forwarded-for", "x-real-ip") for line in headers.getlist(key) for value in line.split(",")
     ]
-    listed += [found for line in headers.getlist("forwarded") for found in FORWARDED.findall(line)]
+    listed += [value for line in headers.getlist("forwarded") for value in FORWARDED.findall(line)]
     addresses = [value.strip().strip('"') for value in listed]
     return [
         split_url(f"//{address}").hostname or address if address.startswith("[") or address.count(":") == 1 else address
@@ -256,14 +259,15 @@ def forwarded_for(headers: Headers) -> list[str]:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a Host or Origin. Raises RefusedError when it is malformed."""
+    """Split a Host or Origin into its parts. Raises RefusedError if it is malformed."""
     try:
         return urlsplit(url)
     except ValueError:
         raise RefusedError("the header Host or Origin is malformed") from None
 
 
-def given_token(headers: Headers) -> bytes:
+def sent_token(headers: Headers) -> bytes:
+    """Return the token that a client sent, or b"" if it sent none."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return token.strip().encode(HEADERS)
@@ -279,7 +283,7 @@ def given_token(headers: Headers) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is a name or address of the machine itself only."""
+    """Return whether a name or address can only mean the machine itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""A job: one client's work on a thread of the engine, and the items (sound, text) that it hands over to the client."""
+"""Run one client's work on a thread, and hand its items (sound, text) over to the client's event loop."""
 
 import asyncio
 import threading
@@ -11,21 +11,21 @@ from typing import Any
 from ane.server.errors import ClientGoneError
 from ane.speech.turns import Turns
 
-READING = 0.02  # seconds of reading texts, after which others get a turn
-URGENT = 0.3  # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
+READING = 0.02  # seconds of reading text, after which other jobs get a turn
+URGENT = 0.3  # a listener with fewer seconds of sound left goes before requests that wait to begin
 
 Work = Callable[["Job"], Any]
 
 
 class Job:
-    """One client's work: the function ``work(job)``, which holds a turn but where it waits.
+    """One client's work: the function ``work(job)``, which holds a turn except while it waits.
 
-    The engine calls ``run`` and ``stop``; the work, on its thread, what is under "within the work"; the client, in its
-    event loop, what is under "of the client". Each of the two counters of seconds is written by one of them only.
+    The engine, the work and the client each call the methods under their heading below: the work on its thread, the
+    client in its event loop. Only one of them writes each of the two counters of seconds.
 
     Attributes:
-        text_at: when its model was loaded and it came to the text; None: it has not.
-        ended: whether the client will get no more items.
+        text_at: Time at which the model was loaded and the work came to the text. ``None`` before that.
+        ended: Whether the client will get no more items.
     """
 
     def __init__(
@@ -45,19 +45,21 @@ class Job:
         self._put_seconds = self._taken_seconds = 0.0
         self._changed, self._ending = threading.Condition(), threading.Lock()
         self._error: BaseException | None = None
-        self._read = 0.0  # when it last let others run although there was text
+        self._read = 0.0  # when the job last let others run although it had text
         self.began = self.last_run = time.monotonic()
         self.first_item: float | None = None
         self.text_at: float | None = None
         self.deadline = self.began + seconds
         self.ended = self.gone = False
 
-    # Of the engine
+    # For the engine
 
     @property
     def priority(self) -> tuple[int, float]:
-        """Key for sorting: who has only to end, listeners who would soon hear a gap, then speech that has not begun by
-        age, then the others: work that makes no sound takes turns, and so does reading.
+        """Sort key. The smallest goes first.
+
+        Jobs go in this order: 1. jobs that only have to end. 2. listeners who would soon hear a gap. 3. speech that has
+        not begun, the oldest first. 4. all other jobs. Work without sound takes turns, and so does reading text.
         """
         if self.gone:
             return -1, 0.0
@@ -69,19 +71,19 @@ class Job:
         return (0 if runs_out < time.monotonic() + URGENT else 2), runs_out
 
     def run(self) -> None:
-        """Do the work on this thread. What has been stopped before does not begin."""
+        """Do the work on this thread, unless it was stopped before it begins."""
         try:
             with self._turns.turn(lambda: self.priority):
                 self.last_run = time.monotonic()
                 self.check()
                 self._work(self)
-        except BaseException as error:  # of any kind: the thread must go on for the others
+        except BaseException as error:  # every kind of error, because the thread must go on for other jobs
             self._error = self._error or error
-        self._work = None  # it refers to the job: without it its sound is freed at once
+        self._work = None  # the work refers to the job, and would delay the release of its sound
         self._end()
 
     def stop(self, error: BaseException) -> None:
-        """End the work with an error: where it waits, and while it computes, when it next reports its progress."""
+        """End the work with an error, where it waits or when it next reports progress."""
         self._error = self._error or error
         self.gone = True
         with self._changed:
@@ -92,27 +94,27 @@ class Job:
         with self._ending:
             if self.ended:
                 return
-            self._on_end(self)  # before the client knows: its next request has a place
+            self._on_end(self)  # before the client knows, so that its next request finds a place
             self.ended = True
         self._notify()
 
-    # Within the work
+    # For the work
 
     def put(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand an item over; ``seconds`` of sound in it."""
+        """Hand over an item that has ``seconds`` of sound."""
         self.first_item = self.first_item or time.monotonic()
         self._put_seconds += seconds
         self._items.append((item, seconds))
         self._notify()
 
     def send(self, item: Any, seconds: float = 0.0) -> None:
-        """``put``. When as much waits for the client as may, wait until the client has taken half of it."""
+        """Hand over an item. If as much sound waits as may, wait until the client has taken half of it."""
         self.put(item, seconds)
         ready = self._has_room()
         self.wait(lambda: ready or self._is_half_empty())
 
     def wait(self, ready: Callable[[], bool] = lambda: True) -> None:
-        """Let others compute until ``ready``. Raises what the work was stopped with."""
+        """Let other jobs compute until ``ready`` returns True. Raises the error that stopped the work."""
         if ready():
             self.last_run = time.monotonic()
             self._turns.offer(lambda: self.priority)
@@ -123,17 +125,20 @@ class Job:
         self.check()
 
     def resting(self) -> AbstractContextManager[None]:
-        """Let others compute within the block."""
+        """Let other jobs compute within the block."""
         self.last_run = time.monotonic()
         return self._turns.rest(lambda: self.priority)
 
     def check(self, *progress: Any) -> None:
-        """A progress callback. Raises what the work was stopped with."""
+        """Raise the error that stopped the work. This is also a progress callback."""
         if self.gone:
             raise self._error or ClientGoneError("the client has gone")
 
     def texts(self) -> Iterator[str]:
-        """The texts that the client sends. Others get a turn while there is none, and every ``READING`` seconds."""
+        """Yield the texts that the client sends.
+
+        Other jobs get a turn while there is no text, and every ``READING`` seconds.
+        """
         while True:
             if not self._texts:
                 self.wait(lambda: bool(self._texts))
@@ -156,25 +161,26 @@ class Job:
         except RuntimeError:  # the event loop has ended, and its clients with it
             self.gone = True
 
-    # Of the client
+    # For the client
 
     def send_text(self, text: str | None) -> None:
-        """Send a piece of text; None: there is no more."""
+        """Send a piece of text. ``None`` means that there is no more."""
         self._texts.append(text)
         with self._changed:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """The client wants no more: the work ends before its next step."""
+        """End the work before its next step, because the client wants no more."""
         self._items.clear()
         if not self.ended:
             self.stop(ClientGoneError("the client has gone"))
 
     async def items(self) -> AsyncIterator[Any]:
-        """The items, each as soon as it is there.
+        """Yield the items, each as soon as it is there.
 
         Raises:
-            UserError, Exception: the work's own.
+            UserError: An error of the work.
+            Exception: A fault of the work.
         """
         while True:
             self._arrived.clear()
@@ -182,14 +188,14 @@ class Job:
                 item, seconds = self._items.popleft()
                 before = self._is_half_empty()
                 self._taken_seconds += seconds
-                if self._is_half_empty() and not before:  # seldom: a thread wakes for it
+                if self._is_half_empty() and not before:  # only now, because it wakes a thread
                     with self._changed:
                         self._changed.notify_all()
                 yield item
             if self.ended and not self._items:
                 if isinstance(self._error, Exception):
                     raise self._error
-                if self._error is not None:  # one such as SystemExit would end the client's event loop
+                if self._error is not None:  # an error such as SystemExit would end the client's event loop
                     raise RuntimeError(f"the work raised {type(self._error).__name__}") from self._error
                 return
             if not self._items:

@@ -1,4 +1,4 @@
-"""Starting a server, and stopping it: on SIGTERM it refuses new requests and ends when those that run have ended."""
+"""Start a server, and stop it on SIGTERM: reject new requests, and end when the running requests have ended."""
 
 import asyncio
 import contextlib
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
-REPEATS = 20  # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
-INTERVAL = 60.0
-ENGINE_SECONDS = 1.0  # that the engine has to end at least, after its last request
-SWITCH_SECONDS = 0.0005  # after which a thread that runs Python lets another one run; a step needs that many times
+REPEATS = 20  # records of one kind that are logged in each ``INTERVAL``. Further ones are only counted
+INTERVAL = 60.0  # seconds
+ENGINE_SECONDS = 1.0  # least time for the engine to end after its last request
+SWITCH_SECONDS = 0.0005  # after this time, a thread that runs Python lets another one run. A step waits for it often
 TELLING = 1.0  # seconds after the drain, in which the server tells clients that their requests end
-GRACE = 3.0  # seconds after the drain, when the process ends whatever still runs
+GRACE = 3.0  # seconds after the drain, at which the process ends even if a call still runs
 
 
 class JsonHandler(logging.Handler):
-    """Writes records as lines of JSON to standard error; of many warnings and errors of a kind the first only."""
+    """Writes log records to standard error as lines of JSON. Of many warnings or errors of one kind, only the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class JsonHandler(logging.Handler):
         self._write(content)
 
     def _few(self, record: logging.LogRecord) -> bool:
-        """Whether there are few records of this kind now; those left out before are reported when an interval ends."""
+        """Return whether records of this kind are few now. After an interval, log how many were left out."""
         if record.created > self._since + INTERVAL:
             for (_, _, message), count in self._seen.items():
                 if count > REPEATS:
@@ -84,7 +84,7 @@ class JsonHandler(logging.Handler):
 
 @contextlib.contextmanager
 def json_log() -> Iterator[None]:
-    """Within the block, records of the server, of backends and of uvicorn are lines of JSON."""
+    """Log the records of the server, backends and uvicorn as lines of JSON within the block."""
     handler = JsonHandler()
     loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "ane.speech", "uvicorn.error", "asyncio"))]
     for logger in loggers:
@@ -101,9 +101,9 @@ def json_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def short_switches() -> Iterator[None]:
-    """Within the block, a thread that runs Python lets others run after ``SWITCH_SECONDS``.
+    """Let a thread that runs Python give way to others after ``SWITCH_SECONDS`` within the block.
 
-    A decoder step takes Python's lock many times. Each time it waits for a thread that reads text, by default 5 ms.
+    A decoder step takes Python's lock many times. Each time, it would wait up to 5 ms for a thread that reads text.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -114,7 +114,7 @@ def short_switches() -> Iterator[None]:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn without its own handling of signals."""
+    """uvicorn's server, without its handling of signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -122,12 +122,16 @@ class QuietServer(uvicorn.Server):
 
 
 def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. ``on_start`` is called with the address when the port is open.
+    """Serve until SIGTERM or SIGINT.
 
-    Nothing can interrupt a network call. If one still runs ``GRACE`` seconds after the drain, the process ends with it.
+    Nothing can interrupt a network call. If one still runs ``GRACE`` seconds after the drain, the process ends anyway.
+
+    Args:
+        settings: Settings of the server.
+        on_start: Function that is called with the address when the port is open.
 
     Raises:
-        UserError: a model is missing, or a port cannot be opened.
+        UserError: A model is missing, or a port cannot be opened.
     """
     share_heaps()
     end = threading.Timer(settings.limits.drain + GRACE, end_process)
@@ -138,22 +142,22 @@ def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> Non
 
 
 def end_process() -> None:
-    LOGGER.warning("the process ends although a call still runs: the time of --drain is over")
+    LOGGER.warning("the process ends while a network call still runs, because the time of --drain is over")
     os._exit(0)
 
 
 async def serve(
     settings: ServerSettings, on_start: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
 ) -> bool:
-    """Serve until SIGTERM or SIGINT, at which ``on_stop`` is called; return whether all work has ended."""
-    opened = open_port(settings.host, settings.port)  # first: if it fails, no thread was started
+    """Serve until SIGTERM or SIGINT, and call ``on_stop`` at the signal. Return whether all work has ended."""
+    opened = open_port(settings.host, settings.port)  # first, so that no thread runs if this fails
     service = Service(settings)
     limits = settings.limits
     connections = Connections(affordable_connections(limits.connections))
     if connections.most < limits.connections:
         LOGGER.warning(
-            f"{connections.most} connections at a time, not {limits.connections}: the limit of descriptors "
-            "(ulimit -n) allows no more"
+            f"only {connections.most} of {limits.connections} connections are possible at once, because of the limit "
+            "of descriptors: raise it with ulimit -n"
         )
     app = make_app(service, connections)
     server = QuietServer(
@@ -187,7 +191,7 @@ async def serve(
             wyoming.stop()
 
     def drain() -> float:
-        """The seconds that are left of the drain."""
+        """Return the seconds that are left of the drain."""
         return limits.drain - (0.0 if stopped is None else time.monotonic() - stopped)
 
     async def end_wyoming() -> None:
@@ -195,13 +199,13 @@ async def serve(
 
     def end_engine() -> None:
         if not service.engine.stop(max(ENGINE_SECONDS, drain())):
-            LOGGER.warning("a call still runs after the time of --drain")
+            LOGGER.warning("a network call still runs after the time of --drain")
 
     wyoming: WyomingServer | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    app.middleware_stack = app.build_middleware_stack()  # it makes the guard, which ``stop`` needs
+    app.middleware_stack = app.build_middleware_stack()  # creates the guard, which ``stop`` needs
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(end_engine)
         if settings.wyoming_port is not None:
@@ -211,7 +215,7 @@ async def serve(
             host = settings.wyoming_host or settings.host
             await wyoming.start(host, settings.wyoming_port)
             if not is_loopback(host):
-                LOGGER.warning(f"whoever reaches {host} may speak: Wyoming has no token")
+                LOGGER.warning(f"anybody who reaches {host} can use Wyoming, because this protocol has no token")
             stack.push_async_callback(end_wyoming)
             LOGGER.info("listening", extra={"fields": {"wyoming_port": wyoming.port}})
         address = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}"
@@ -220,7 +224,7 @@ async def serve(
         serving = asyncio.ensure_future(server.serve([opened]))
         while not (server.started or serving.done()):
             await asyncio.sleep(0.01)
-        opened.listen(QUEUE)  # the system may hold more than are accepted at a time
+        opened.listen(QUEUE)  # more connections may wait in the system than are accepted at once
         await asyncio.wait([loading, serving], return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and loading.exception() is not None:
             server.should_exit = True
@@ -232,7 +236,7 @@ async def serve(
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises UserError when it cannot."""
+    """Open a socket that listens on a port. Raises UserError if that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,5 +1,6 @@
-"""The server's pages: / speaks, /docs is the OpenAPI schema for people, with forms to try it. Nothing runs in them but
-their own script, and nothing comes from another host.
+"""Serve the page that speaks (/) and the page that explains the API, with forms to try it (/docs).
+
+The pages run only their own script, and load nothing from another host.
 """
 
 import base64
@@ -21,11 +22,11 @@ CODE = re.compile(r"`+([^`]+)`+")
 
 def page_routes() -> APIRouter:
     router = APIRouter()
-    made: dict[str, HTMLResponse] = {}
+    pages: dict[str, HTMLResponse] = {}
 
     def answer(name: str, make: Callable[[], str]) -> HTMLResponse:
-        if name not in made:
-            made[name] = HTMLResponse(
+        if name not in pages:
+            pages[name] = HTMLResponse(
                 page := make(),
                 headers={
                     "Content-Security-Policy": content_policy(page),
@@ -34,7 +35,7 @@ def page_routes() -> APIRouter:
                     "X-Content-Type-Options": "nosniff",
                 },
             )
-        return made[name]
+        return pages[name]
 
     @router.get("/", include_in_schema=False)
     async def show_page() -> HTMLResponse:
@@ -52,9 +53,7 @@ def read_page(name: str) -> str:
 
 
 def content_policy(page: str) -> str:
-    """Return a Content-Security-Policy that allows a page its own inline script and style, requests to its own server,
-    and sound that it received.
-    """
+    """Return a Content-Security-Policy that allows a page its inline script and style, its server and its sound."""
     allowed = {
         kind: f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for kind, text in INLINE.findall(page)
@@ -67,7 +66,7 @@ def content_policy(page: str) -> str:
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """Return a page in the style of the first one, with a section for each operation of an OpenAPI schema."""
+    """Make the page of the API, with a section for each operation of an OpenAPI schema, in the first page's style."""
     page, [icon] = read_page("page.html"), ICON.findall(read_page("page.html"))
     operations = [
         operation(method, path, content, schema)
@@ -86,7 +85,7 @@ def docs_page(schema: dict[str, Any]) -> str:
 
 
 def operation(method: str, path: str, content: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Return the section of an operation: its description, its parameters, and a form to try it."""
+    """Make the section of an operation: its description, its parameters, and a form to try it."""
     kind, body = next(iter(content.get("requestBody", {}).get("content", {}).items()), ("", {"schema": {}}))
     named = resolved(body["schema"], schema)
     fields, required = named.get("properties", {}), named.get("required", [])
@@ -132,17 +131,17 @@ def input_field(id_: str, name: str, place: str, kind: str = "text") -> str:
 
 
 def resolved(body: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema, of ``components`` if it is a reference to one."""
+    """Return a schema, or the component that it refers to."""
     return schema["components"]["schemas"][body["$ref"].rpartition("/")[2]] if "$ref" in body else body
 
 
 def prose(text: str) -> str:
-    """Return a description as HTML, with code for what stands in backticks."""
+    """Turn a description into HTML. Text in backticks becomes code."""
     return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def type_text(field: dict[str, Any]) -> str:
-    """Return a field's type in words."""
+    """Describe a field's type in words."""
     if "enum" in field:
         return " | ".join(map(str, field["enum"]))
     if "anyOf" in field:

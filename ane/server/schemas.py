@@ -1,4 +1,4 @@
-"""The bodies of requests and responses, as the OpenAPI schema describes them, and the messages of the WebSocket."""
+"""Define the bodies of requests and responses, as the OpenAPI schema describes them, and the WebSocket's messages."""
 
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -11,19 +11,19 @@ MAX_SEED = 2**63 - 1
 
 
 def lowered(value: Any) -> Any:
-    """A word in lower case: programs write WAV, EN-us."""
+    """Write a word in lower case, because programs write WAV or EN-us."""
     return value.lower() if isinstance(value, str) else value
 
 
 SoundFormat = Annotated[Literal[SENT], BeforeValidator(lowered)]  # type: ignore[valid-type]
 # English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
 EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
-FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"
+FORMAT_HELP = "format of the sound. pcm is 16 bits, little-endian, one channel, at 24 kHz"
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class StrictModel(BaseModel):
-    """A body in which an unknown parameter is an error: it would have no effect."""
+    """A body in which an unknown parameter is an error, because it would have no effect."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,37 +33,37 @@ class VoiceId(StrictModel):
 
 
 class CastFields(StrictModel):
-    """Who speaks with which voice: the fields of ``ane.text.cast.Cast`` that a client sets."""
+    """The voices of speakers: the fields of ``ane.text.cast.Cast`` that a client can set."""
 
-    narrator: str = Field("", max_length=200)
-    quotations: str = Field("", max_length=200, description="of quotations whose speaker is not known")
-    speakers: dict[Word, Word] = Field({}, max_length=200, description="names, and their voices")
-    aliases: dict[Word, Word] = Field({}, max_length=200, description="names in the text, and whom they mean")
-    lines: dict[Word, Word] = Field({}, max_length=1000, description="beginnings of quotations, and their speakers")
+    narrator: str = Field("", max_length=200, description="voice of the text outside quotations")
+    quotations: str = Field("", max_length=200, description="voice of quotations whose speaker is not known")
+    speakers: dict[Word, Word] = Field({}, max_length=200, description="voice of each speaker, by name")
+    aliases: dict[Word, Word] = Field({}, max_length=200, description="speaker that each other name in the text means")
+    lines: dict[Word, Word] = Field({}, max_length=1000, description="speaker of each quotation, by its beginning")
 
 
 def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
-    """Return those fields of a ``SpeechRequest`` that have the same value in JSON, with further limits for clients."""
-    made, hints = dict[str, Any](), get_type_hints(SpeechRequest)
+    """Copy fields of ``SpeechRequest`` whose values are the same in JSON, with further limits for clients."""
+    fields, hints = dict[str, Any](), get_type_hints(SpeechRequest)
     for name, further in limits.items():
         declared = SpeechRequest.__pydantic_fields__[name]  # type: ignore[attr-defined]
         optional = declared.default is None
         kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]  # type: ignore[valid-type]
-        made[name] = (
+        fields[name] = (
             kind | None if optional else kind,
             Field(declared.default, description=declared.json_schema_extra["api"]),
         )
-    return made
+    return fields
 
 
 class OpenAIFields(StrictModel):
     model: str = Field(
         max_length=200,
         examples=["tts-1"],
-        description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts",
+        description="name of a model in /v1/models, or OpenAI's tts-1, tts-1-hd or gpt-4o-mini-tts",
     )
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
-        None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps"
+        None, description="name of a voice in /v1/audio/voices, or a name of OpenAI that the server maps"
     )
     response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
 
@@ -77,26 +77,28 @@ SHARED = fields_of_request(
 
 
 class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):
-    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
-    ``unreadable``, ``word_times`` and ``cast``.
+    """The fields of a request for speech, without its text.
+
+    ``seed``, ``preset``, ``lexicon``, ``unreadable``, ``word_times`` and ``cast`` are ours. The others are OpenAI's.
     """
 
-    lang_code: EnglishCode | None = Field(None, description="English, which every model here speaks")
+    lang_code: EnglishCode | None = Field(None, description="language of the text, which is always English here")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
-        None, description="words and their respellings"
+        None, description="respelling of each word"
     )
     unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
         "nearest",
-        description="words in scripts other than Latin: read the nearest English letters, spell, skip or refuse them",
+        description="treatment of words in scripts other than Latin: read the nearest English letters, spell or skip "
+        "them, or reject the text",
     )
     cast: CastFields | None = Field(
-        None, description="voices of quotations and speakers; [voice:NAME] in the text changes the voice"
+        None, description="voices of quotations and speakers. [voice:NAME] in the text changes the voice"
     )
 
     @field_validator("speed", mode="before")
     @classmethod
     def default_speed(cls, speed: Any) -> Any:
-        """Take null as 1, as some clients of OpenAI send it."""
+        """Take null as 1, because some clients of OpenAI send null."""
         return 1.0 if speed is None else speed
 
     @property
@@ -109,20 +111,27 @@ class SpeechBody(SpeechFields):
     """The body of a request for speech."""
 
     input: str = Field(
-        min_length=1, examples=["Hello there."], description="the text; it may have pauses, [pause:1.5s], or be SSML"
+        min_length=1,
+        examples=["Hello there."],
+        description="text to speak. It may contain pauses, such as [pause:1.5s], or be SSML",
     )
     instructions: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="refused, or ignored where the server is set so: no model follows any"
+        None, description="an error, because no model here follows instructions. A server can be set to ignore them"
     )
     stream_format: Literal["audio", "sse"] = Field(
-        "audio", description="the sound alone, or events with it in base64, also of words and errors"
+        "audio", description="audio for the sound alone, or sse for events with sound in base64, words and errors"
     )
-    stream: bool | None = Field(None, description="false: the finished sound, whose file states its length")
+    stream: bool | None = Field(None, description="false waits for the finished sound, whose file has its length")
 
 
 class ModelCard(BaseModel):
-    """A model. ``presets``: none where presets have no effect; the first is its default. ``random``: whether a seed has
-    an effect. ``characters``: of a text, at most. ``voice``: the name of the voice that speaks when none is named.
+    """A model.
+
+    Attributes:
+        presets: Names of the presets, the default first. The list is empty if presets have no effect.
+        random: Whether a seed has an effect.
+        characters: Most characters of a text.
+        voice: Name of the voice that speaks if a request names none.
     """
 
     id: str
@@ -148,7 +157,7 @@ class VoiceCard(BaseModel):
 
 
 class VoiceList(BaseModel):
-    """``voices``: the same again, under the name by which Open WebUI looks for it."""
+    """All voices. ``voices`` repeats ``data`` under the name that Open WebUI looks for."""
 
     object: Literal["list"] = "list"
     data: list[VoiceCard]
@@ -161,7 +170,7 @@ class AudioModel(BaseModel):
 
 
 class AudioModelList(BaseModel):
-    """Models that speak, as Open WebUI lists them."""
+    """The models that speak, in the form that Open WebUI reads."""
 
     models: list[AudioModel]
 
@@ -171,7 +180,7 @@ class NewVoice(BaseModel):
     name: str
     object: Literal["audio.voice"] = "audio.voice"
     created_at: int
-    notes: list[str] = Field([], description="warnings, such as that the model has only the voices it was trained on")
+    notes: list[str] = Field([], description="warnings, for example that the model has only its trained voices")
 
 
 class Health(BaseModel):
@@ -180,14 +189,14 @@ class Health(BaseModel):
 
 
 class StreamStart(SpeechFields):
-    """The first message of a WebSocket."""
+    """The first message of a client on the WebSocket."""
 
     type: Literal["start"]
     response_format: SoundFormat = Field("pcm", description=FORMAT_HELP)
 
 
 class StreamText(StrictModel):
-    """A piece of text of a WebSocket; "end" says that there is no more."""
+    """A message with a piece of text on the WebSocket, or the message "end" after the last piece."""
 
     type: Literal["text", "end"]
     text: str = ""

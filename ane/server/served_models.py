@@ -1,4 +1,4 @@
-"""The models of a server: opened when they are first needed, released when others need their memory or nobody does."""
+"""Load a server's models when they are first needed, and release them when unused or when others need their memory."""
 
 import gc
 import logging
@@ -26,8 +26,8 @@ from ane.system.errors import UserError
 from ane.voices import RANDOM, voice_names
 
 LOGGER = logging.getLogger("ane.server")
-REST_SECONDS = 5.0  # without a request, after which freed memory is returned: it takes a tenth of a second
-DEFAULT_VOICE = "default"  # the only one of a model without voices, and a name for each model's own
+REST_SECONDS = 5.0  # without a request, freed memory is returned after this time, which takes a tenth of a second
+DEFAULT_VOICE = "default"  # means each model's default voice, and is the only name if a model has no named voices
 
 
 @dataclass
@@ -35,9 +35,13 @@ class ServedModel:
     """A loaded model.
 
     Attributes:
-        speaker: the family's synthesizer, or what transcribes.
-        size: bytes of its bundle on disk. users: jobs that use it now.
-        lanes: those that its streams share, if they need any.
+        name: Name of its bundle.
+        speaker: The model's ``Speaker``, or its ``Transcriber``.
+        size: Bytes of its bundle on disk.
+        lanes: Lanes that its streams share, if they need some.
+        users: Number of jobs that use it now.
+        used: Time of its last use.
+        voices: Loaded voices by name.
     """
 
     name: str
@@ -55,7 +59,7 @@ class ServedModel:
 
     @contextmanager
     def alone(self, job: Job) -> Iterator[None]:
-        """Use within the block what only one job may use at a time: the decoder of a window."""
+        """Use the decoder for one window of a recording within the block. Only one job may do so at once."""
         with job.resting():
             self._lock.acquire()
         try:
@@ -65,7 +69,7 @@ class ServedModel:
             self._lock.release()
 
     def voice(self, name: str) -> Any:
-        """What ``speak`` takes for a voice that ``voice_names`` lists; the latents are read once."""
+        """Return the loaded voice for a name that ``voice_names`` lists. Its latents are read only once."""
         if name == RANDOM:
             return name
         if name not in self.voices:
@@ -74,7 +78,7 @@ class ServedModel:
 
 
 class ServedModels:
-    """The models that a server has loaded, by name. Several threads may use them."""
+    """The models that a server has loaded. Several threads may use them."""
 
     def __init__(self, settings: ServerSettings, turns: Turns | None = None):
         self.settings, self._turns = settings, turns
@@ -88,10 +92,10 @@ class ServedModels:
 
     @contextmanager
     def using(self, name: str) -> Iterator[ServedModel]:
-        """A model, loaded now if it is not; it is not released within the block."""
+        """Load a model if it is not loaded, and keep it within the block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
-            if served.lanes is not None and served.lanes.ended is not None:  # what they hold is unknown
+            if served.lanes is not None and served.lanes.ended is not None:  # their contents are unknown
                 served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)
             served.users += 1
         try:
@@ -102,7 +106,7 @@ class ServedModels:
                 served.used = time.monotonic()
 
     def release_unused(self) -> None:
-        """Release the models that nobody has used for ``idle_release`` seconds; return memory when nobody uses any."""
+        """Release models that nobody has used for ``idle_release`` seconds, and return memory if no model is in use."""
         with self._lock:
             names: list[str] = []
             if self.settings.idle_release is not None:
@@ -144,8 +148,9 @@ class ServedModels:
         return served
 
     def _backend(self, model: Model) -> Any:
-        """The backend of a model. Several threads may use it: of one that is not torch on the CPU, a thread of its own
-        makes all calls.
+        """Load the backend for a model. Several threads may use it.
+
+        If a backend is tied to one thread, that thread makes all calls (``Owned``).
         """
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
         backend = thread.submit(
@@ -157,12 +162,12 @@ class ServedModels:
         if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
             thread.shutdown(wait=False)
             if self._turns is not None:
-                self._turns.set_threads()  # loading has chosen MKL's
+                self._turns.set_threads()  # loading has set MKL's number of threads
             return backend
         return Owned(backend, thread)
 
     def _make_room(self, size: int) -> None:
-        """Release the least recently used models until another of this size fits, as far as nobody uses them."""
+        """Release unused models, the least recently used first, until another model of this size fits."""
         limit = self.settings.memory
         idle = sorted((served for served in self._loaded.values() if not served.users), key=lambda served: served.used)
         while limit is not None and idle and sum(served.size for served in self._loaded.values()) + size > limit:
@@ -177,8 +182,10 @@ class ServedModels:
 
 
 def check_models(settings: ServerSettings) -> None:
-    """Raise UserError, before the server starts, for a bundle that is not there or cannot speak, or a mapped voice that
-    no model has, nor may get from a client.
+    """Check the bundles and the mapped voices before the server starts.
+
+    Raises:
+        UserError: A bundle is missing or cannot do its task, or no model has a mapped voice and clients cannot add it.
     """
     voices = {DEFAULT_VOICE}
     for name in settings.models:
@@ -189,11 +196,12 @@ def check_models(settings: ServerSettings) -> None:
     for name, voice in settings.voices.items():
         if voice not in voices and not settings.add_voices:
             raise UserError(
-                f"voices {name}={voice}: no model that is served has the voice {voice!r}; the voices "
-                f"are {', '.join(sorted(voices))}",
+                f"voices {name}={voice}: no model of this server has the voice {voice!r}: the voices are "
+                f"{', '.join(sorted(voices))}",
                 "voices",
             )
     if settings.transcriber and open_model(bundle=settings.transcriber).family.settings is not None:
         raise UserError(
-            f"transcriber must be a model that transcribes, and {settings.transcriber} speaks", "transcriber"
+            f"transcriber must be a model that transcribes, but {settings.transcriber} speaks: name it among models",
+            "transcriber",
         )

@@ -1,4 +1,4 @@
-"""The settings of a server."""
+"""Define the settings of a server, and the limits on its clients."""
 
 import re
 from collections.abc import Mapping
@@ -31,62 +31,78 @@ OPENAI_VOICES = (
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
-TRANSCRIPTIONS, NEW_VOICES = 2, 1  # that are worked on at a time
+TRANSCRIPTIONS, NEW_VOICES = 2, 1  # numbers of them that are in work at once
 
 
 def limit(default: float, help: str, metavar: str = "N") -> Any:
-    """A field of ``Limits``, which is also an option of `ane serve`; ``metavar`` MB: of a number of bytes."""
+    """Declare a field of ``Limits``, which is also an option of `ane serve`.
+
+    Args:
+        default: Default value.
+        help: Help text.
+        metavar: Placeholder in the help. "MB" means that the field is a number of bytes, which users give in megabytes.
+    """
     return Field(default, gt=0, description=help, json_schema_extra={"metavar": metavar})
 
 
 @validated
 class Limits(TextLimits):
-    """What one client may ask for, in any protocol, and all of them together. Requests beyond a number of them get
-    status 429.
+    """Limits on one client, in any protocol, and on all clients together. Too many requests get status 429.
 
     Attributes:
-        decoder_seconds, decoder_memory: of the process that decodes a recording, and its memory in bytes.
+        decoder_seconds: Most seconds that the process which decodes a recording may take.
+        decoder_memory: Most bytes of memory that this process may take.
     """
 
-    silence: float = limit(600.0, "pauses of a text together", "S")
-    characters: int = limit(4096, "characters of a text, or of a piece of one that arrives in pieces")
-    stream_characters: int = limit(100_000, "characters of a text that arrives in pieces")
+    silence: float = limit(600.0, "total length of the pauses in a text", "S")
+    characters: int = limit(4096, "characters in a text, or in one piece of a text that arrives in pieces")
+    stream_characters: int = limit(100_000, "characters in a text that arrives in pieces")
     body: int = limit(1 << 20, "size of a request", "MB")
     upload: int = limit(25 << 20, "size of a request with files", "MB")
-    files: int = limit(256 << 20, "size of all requests with files at a time, which are held on disk", "MB")
+    files: int = limit(256 << 20, "size of all files on disk that requests sent", "MB")
     clip_seconds: float = limit(1800.0, "length of a recording to transcribe", "S")
     uploads: int = limit(8, "files that wait to be worked on")
-    requests: int = limit(256, "requests at a time")
+    requests: int = limit(256, "requests at once")
     connections: int = limit(1024, "open connections")
-    sound_ahead: float = limit(10.0, "sound that waits for a client that reads slowly, before its request pauses", "S")
-    seconds: float = limit(600.0, "time of a request", "S")
+    sound_ahead: float = limit(10.0, "sound that may wait for a slow client before its request pauses", "S")
+    seconds: float = limit(600.0, "time for a request", "S")
     idle: float = limit(
-        30.0, "time in which a client must send its headers, the next bytes of its body, or take what is sent", "S"
+        30.0, "time for a client to send its headers, send the next bytes of its body, or take the next sound", "S"
     )
-    drain: float = limit(30.0, "time that requests have to end after SIGTERM", "S")
+    drain: float = limit(30.0, "time for requests to end after SIGTERM", "S")
     decoder_seconds: PositiveFloat = 60.0
     decoder_memory: PositiveInt = 2 << 30
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a server is started.
+    """The settings with which a server is started.
 
     Attributes:
-        models: names of the bundles that it speaks with; the first is what OpenAI's model names mean.
-        transcriber: name of the Whisper bundle of transcriptions, if any.
-        backend, precision, threads: of ``ane.backends.load_backend``.
-        calls: network calls that run at a time, which share the ``threads`` (``calls_at_a_time``).
-        lanes: candidates sampled at a time, over all requests.
-        preload: names of models that are loaded at the start. memory: bytes that loaded bundles may have on disk
-            together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
-        voices: voice names of clients → voices. ignore_instructions: whether ``instructions`` are ignored, not refused.
-        wyoming_host: "": that of ``host``.
-        token: what clients must send as a bearer token; "": nothing, and only clients of the same machine are answered.
-        base_path: Path under which a proxy serves the server, such as /tts; "": none. The proxy may pass it on or not.
-        hosts: names by which clients may call the server, in lower case; (): any, or those of the machine itself if
-            ``host`` is one of them. origins: of web pages that may use the server.
-        add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
+        models: Names of the bundles that it speaks with. OpenAI's model names mean the first one.
+        transcriber: Name of the Whisper bundle for transcriptions, or "".
+        host: Address to listen on.
+        port: Port to listen on.
+        wyoming_port: Port for the Wyoming protocol. ``None`` means that the server does not speak it.
+        wyoming_host: Address to listen on for the Wyoming protocol. "" means ``host``.
+        backend: Backend, as for ``ane.backends.load_backend``.
+        precision: Precision, as for ``ane.backends.load_backend``.
+        threads: Number of CPU threads, as for ``ane.backends.load_backend``.
+        calls: Number of network calls that run at once and divide the ``threads`` (``calls_at_a_time``).
+        lanes: Number of candidates that are sampled at once, over all requests.
+        preload: Names of models to load at the start.
+        memory: Most bytes on disk that the loaded bundles may have together. ``None`` means no limit.
+        idle_release: Seconds after which an unused model is released. ``None`` means never.
+        voices: Voice for each name that clients use.
+        ignore_instructions: Whether to ignore ``instructions``. Otherwise they are an error.
+        token: Bearer token that clients must send. "" means that the server answers only clients on its machine.
+        hosts: Names by which clients may call the server, in lower case. () means any name, or only the machine's own
+            names if ``host`` is one of them.
+        base_path: Path under which a proxy serves the server, such as /tts, or "". The proxy may pass it on or not.
+        origins: Origins of web pages that may use the server.
+        add_voices: Whether clients may add voices.
+        log_texts: Whether the log contains the texts that are spoken.
+        limits: Limits on clients.
     """
 
     models: tuple[str, ...] = (DEFAULT_BUNDLE,)
@@ -118,9 +134,9 @@ class ServerSettings:
             raise UserError("models must name at least one bundle", "models")
         if self.base_path and not BASE_PATH.fullmatch(self.base_path):
             raise UserError(
-                f"base_path must be a path such as /tts, without a slash at its end, got {self.base_path!r}",
+                f"base_path must be a path such as /tts, without a slash at the end, got {self.base_path!r}",
                 "base_path",
             )
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
-            raise UserError(f"preload must name models that are served, got {', '.join(unknown)}", "preload")
+            raise UserError(f"preload must name models of this server, got {', '.join(unknown)}", "preload")

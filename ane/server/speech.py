@@ -1,4 +1,4 @@
-"""Speech as a job: what a client asks for, checked, and the work that speaks it."""
+"""Check a client's request for speech, and make the work that speaks it."""
 
 import time
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from ane.voices import voice_names
 
 @validated
 class ServedRequest(SpeechRequest):
-    """A request whose names are known to be of this server; a text of "" arrives later."""
+    """A request whose model and voice are known to exist on this server. If the text is "", it arrives later."""
 
     model: str = ""
 
 
 @dataclass(frozen=True)
 class SoundPiece:
-    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz, the words whose times are newly known, and warnings."""
+    """A piece of sound, (n,) float32 within ±1 at ``rate`` Hz, words whose times are new, and warnings so far."""
 
     audio: np.ndarray
     rate: int
@@ -45,15 +45,21 @@ class SoundPiece:
 
 @dataclass(frozen=True)
 class SpokenFacts:
-    """What is known at the end: seconds of sound, units that the model made, and warnings."""
+    """Facts about finished speech.
+
+    Attributes:
+        seconds: Length of the sound.
+        units: Number of codes, frames or tokens that the model made.
+        notes: Warnings.
+    """
 
     seconds: float
-    made: int
+    units: int
     notes: Sequence[str]
 
 
 class Catalogue:
-    """The models that clients may name, and their voices. Bundles are opened here, their weights not read."""
+    """The models that clients may name, and their voices. It opens the bundles, but reads no weights."""
 
     def __init__(self, settings: ServerSettings):
         self.settings = settings
@@ -61,7 +67,7 @@ class Catalogue:
         self._voices: dict[str, list[str]] = {}
 
     def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
-        """What a client asks for. Raises UserError for a name of nothing here, or a faulty lexicon."""
+        """Turn a client's fields into a request. Raises UserError for an unknown name or a faulty lexicon."""
         name = self.model(fields.model)
         return ServedRequest(
             text,
@@ -73,14 +79,14 @@ class Catalogue:
         )
 
     def model(self, name: str) -> str:
-        """The model that a client's name means. Raises RefusedError for a name of none."""
+        """Return the model that a client's name means. Raises RefusedError if it means none."""
         if name not in self.models:
             name = FORMER_NAMES.get(name, name)
         if name in OPENAI_MODELS and name not in self.models:
             return self.settings.models[0]
         if name not in self.models:
             raise RefusedError(
-                f"no model is named {name!r} here; the models are {', '.join(self.models)}",
+                f"no model is named {name!r} here: the models are {', '.join(self.models)}",
                 404,
                 "model",
                 "model_not_found",
@@ -88,13 +94,13 @@ class Catalogue:
         return name
 
     def transcriber(self, name: str) -> str:
-        """As ``model``, for transcriptions."""
+        """Return the model that transcribes. Raises RefusedError if there is none, or the name means another model."""
         known = self.settings.transcriber
         if not known:
             raise RefusedError("this server has no model that transcribes", 404, "model", "model_not_found")
         if name not in (known, *OPENAI_TRANSCRIBERS):
             raise RefusedError(
-                f"no model that transcribes is named {name!r} here; it is {known}", 404, "model", "model_not_found"
+                f"no model that transcribes is named {name!r} here: use {known}", 404, "model", "model_not_found"
             )
         return known
 
@@ -104,14 +110,14 @@ class Catalogue:
         return self._voices[model]
 
     def presets(self, model: str) -> list[str]:
-        """Presets of a model, the default first; none if it has none."""
+        """List the presets of a model, the default first."""
         if not self.models[model].presets:
             return []
         default = default_preset(self.models[model].settings)
         return [default, *(name for name in PRESETS if name != default)]
 
     def cast(self, model: str, fields: CastFields | None) -> Cast | None:
-        """A client's cast. Raises RefusedError for a voice that is not there, or a model of one voice."""
+        """Check a client's cast. Raises RefusedError for an unknown voice, or if the model has only one voice."""
         if fields is None:
             return None
         if not self.models[model].takes_voices:
@@ -122,55 +128,56 @@ class Catalogue:
         return cast
 
     def check_new_name(self, name: str) -> None:
-        """Raise RefusedError for a new voice's name that means something here already: all clients would hear it."""
+        """Raise RefusedError if a new voice's name already has a meaning, because all clients would hear it."""
         reserved = {
             DEFAULT_VOICE,
             *OPENAI_VOICES,
             *self.settings.voices,
             *(model.default_voice for model in self.models.values() if model.default_voice),
         }
-        if name.casefold() in {each.casefold() for each in reserved}:
+        if name.casefold() in {taken.casefold() for taken in reserved}:
             raise RefusedError(
-                f"the name {name} is reserved: other clients would hear the new voice under it; choose another",
+                f"the name {name} is reserved, because other clients would hear the new voice: choose another name",
                 400,
                 "name",
             )
 
     def forget_voices(self) -> None:
-        """Look for voices again: one was added."""
+        """Forget the list of voices, so that a voice which was added is found."""
         self._voices.clear()
 
     def voice(self, model: str, name: str | None) -> str:
-        """The voice that a client's name means. Raises RefusedError for a name of none; a path never is one."""
+        """Return the voice that a client's name means. A path never means one. Raises RefusedError if there is none."""
         name = DEFAULT_VOICE if name is None else name
         known, meant = self.voices(model), self.settings.voices.get(name, name)
         if meant in known or meant == DEFAULT_VOICE:
             return meant
-        # examples of OpenAI's API use its first name
+        # examples of OpenAI's API use its first voice
         if name == OPENAI_VOICES[0] or self.models[model].is_only_voice(meant):
             return DEFAULT_VOICE
         why = (
-            f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
+            f"no voice is set for OpenAI's name {name!r} (`ane serve --map-voice {name}=VOICE` sets one)"
             if meant in OPENAI_VOICES
             else f"{model} has no voice {meant!r}" + (f", which {name!r} means here" if meant != name else "")
         )
         names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *known[:20]]))
-        raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
+        raise RefusedError(f"{why}: the voices are {names}", 400, "voice", "voice_not_found")
 
 
 def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
-    """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
+    """Make a lexicon from the client's respellings. Raises UserError if two entries are for the same word."""
     return Lexicon(body.lexicon or {}, body.unreadable) if body.lexicon or body.unreadable != "nearest" else None
 
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
-    """The event that states when words are heard."""
+    """Return the event that says when words are heard."""
     return {"type": "speech.audio.words", "words": [word.as_dict() for word in words]}
 
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
-    """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
-    ``SoundPiece``s, then ``SpokenFacts``.
+    """Make the work that speaks a request. It puts ``SoundPiece`` items, then one ``SpokenFacts``.
+
+    If the request's text is "", the work speaks the texts that the client sends, while they arrive.
     """
 
     def work(job: Job) -> None:
@@ -184,12 +191,12 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
                 usage=TextUsage(models.settings.limits),
                 named_voice=lambda name: served.voice(catalogue.voice(served.name, name)),
             )
-            wanted = in_its_voice(served, request)
+            prepared = with_loaded_voice(served, request)
             if request.text:
                 job.text_at = time.monotonic()
-                stream = served.speaker.stream_of(wanted, context)
+                stream = served.speaker.stream_of(prepared, context)
             else:
-                stream = served.speaker.feed_of(job.texts(), wanted, context)
+                stream = served.speaker.feed_of(job.texts(), prepared, context)
             send_sound(job, stream)
 
     return work
@@ -197,11 +204,11 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
 
 def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
     """Send the sound of a stream, then its facts."""
-    stated = 0
+    sent_words = 0
 
     def new_words() -> list[SpokenWord]:
-        nonlocal stated
-        before, stated = stated, len(stream.words)
+        nonlocal sent_words
+        before, sent_words = sent_words, len(stream.words)
         return list(stream.words[before:])
 
     with closing(stream):
@@ -209,12 +216,12 @@ def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
             job.send(SoundPiece(audio, stream.sample_rate, new_words(), stream.notes), len(audio) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
-        made = sum(stream.facts.get(name, 0) for name in COUNTED)
-        job.put(SpokenFacts(stream.seconds, made, stream.notes))
+        units = sum(stream.facts.get(name, 0) for name in COUNTED)
+        job.put(SpokenFacts(stream.seconds, units, stream.notes))
 
 
-def in_its_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
-    """The request with its voice as the model takes it. Raises UserError for what the model cannot do."""
+def with_loaded_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
+    """Load the request's voice for the model. Raises UserError if the model cannot do what is asked."""
     if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
     if request.seed is not None and not served.model.uses_seed:

@@ -1,4 +1,4 @@
-"""What the routes of all protocols share: the engine, its models, the settings, the metrics, and speaking with them."""
+"""Speak for the routes of all protocols: hold the engine, the models, the settings and the metrics that they share."""
 
 import logging
 import math
@@ -21,42 +21,39 @@ from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
 GONE = "client gone"
-MAX_HEADER = 2000  # characters of warnings in a header, which may quote a text
+MAX_HEADER = 2000  # characters of warnings in a header. A warning may quote a text
 BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # seconds to the first sound
 
 
 class Metrics:
-    """Counts and times of a server, as Prometheus reads them. All are changed in the event loop."""
+    """Counts and times of a server, for Prometheus. Only the event loop changes them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "ane_requests",
-            "Requests, by what was asked for and how they ended",
-            ["kind", "outcome"],
-            registry=self.registry,
+            "ane_requests", "Requests, by kind and outcome", ["kind", "outcome"], registry=self.registry
         )
         self.refused = Counter(
             "ane_refused_requests",
-            "Requests that were answered with an error, by its status",
+            "Requests that were answered with an error, by status",
             ["kind", "status"],
             registry=self.registry,
         )
-        self.active = Gauge("ane_active_requests", "Requests that wait or are being spoken", registry=self.registry)
+        self.active = Gauge("ane_active_requests", "Requests that wait or are in work", registry=self.registry)
         self.models = Gauge("ane_loaded_models", "Models in memory", registry=self.registry)
         self.first_sound = Histogram(
             "ane_first_sound_seconds",
-            "From a request to its first sound",
+            "Seconds from a request to its first sound",
             ["model"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self.sound = Counter("ane_sound_seconds", "Seconds of sound", ["model"], registry=self.registry)
-        self.characters = Counter("ane_characters", "Characters of the texts", ["model"], registry=self.registry)
+        self.characters = Counter("ane_characters", "Characters in the texts", ["model"], registry=self.registry)
 
 
 class Service:
-    """A server's parts. Its methods are for the event loop."""
+    """The engine, models, settings and metrics of a server. Call its methods in the event loop."""
 
     def __init__(self, settings: ServerSettings):
         self.settings, self.catalogue, self.metrics = settings, Catalogue(settings), Metrics()
@@ -69,19 +66,19 @@ class Service:
         self.metrics.models.set_function(lambda: len(self.models.loaded))
 
     async def preload(self) -> None:
-        """Load the models that the settings name. Raises UserError when one cannot be loaded."""
+        """Load the models that the settings name. Raises UserError if a model cannot be loaded."""
 
         def work(job: Job) -> None:
             for name in self.settings.preload:
                 with self.models.using(name):
                     job.put(name)
 
-        async for _ in self.engine.submit(work, seconds=math.inf).items():  # no client waits for it
+        async for _ in self.engine.submit(work, seconds=math.inf).items():  # no client waits for this work
             pass
         self.ready = True
 
     def check_text(self, text: str, lexicon: Lexicon | None = None) -> int:
-        """The characters of a text as the lexicon spells it. Raises RefusedError when they are too many, or no text."""
+        """Count the characters of a text after the lexicon. Raises RefusedError if it is too long or not valid text."""
         most, length = self.settings.limits.characters, len(text)
         if lexicon is not None and length <= most:
             length = len(lexicon(text))
@@ -94,7 +91,7 @@ class Service:
         return length
 
     def check_stream(self, characters: int) -> None:
-        """Raise RefusedError when a text that arrives in pieces has become too long."""
+        """Raise RefusedError if a text that arrives in pieces has become too long."""
         most = self.settings.limits.stream_characters
         if characters > most:
             raise RefusedError(
@@ -102,7 +99,7 @@ class Service:
             )
 
     def speak(self, request: ServedRequest, kind: str = "speech") -> "SpeechResponse":
-        """Begin to speak. Raises BusyError."""
+        """Begin to speak. Raises BusyError if there are too many requests."""
         return SpeechResponse(self, request, kind, self._submit(kind, speak(self.models, request, self.catalogue)))
 
     def _submit(self, kind: str, work: Work, speaks: bool = True) -> Job:
@@ -113,16 +110,16 @@ class Service:
             raise
 
     def is_full(self) -> bool:
-        """Whether further requests are refused."""
+        """Return whether the server rejects further requests."""
         return self.engine.count >= self.settings.limits.requests
 
     def count_refusal(self, kind: str, status: int, **fields: Any) -> None:
-        """Count a request that is answered with an error, and write a line to the log, which repeats few of them."""
+        """Count a request that is answered with an error, and log it. The log drops repeated lines of a kind."""
         self.metrics.refused.labels(kind, str(status)).inc()
         LOGGER.warning("request refused", extra={"fields": {"kind": kind, "status": status, **fields}})
 
     async def run(self, kind: str, work: Work) -> Any:
-        """``items`` of work; return the last one."""
+        """Run work other than speech, and return the last item that it puts. Raises the same errors as ``items``."""
         result = None
         async with aclosing(self.items(kind, work)) as items:
             async for item in items:
@@ -145,10 +142,13 @@ class Service:
 
 
 class SpeechResponse:
-    """Speech that a client receives: an asynchronous iterator of ``SoundPiece``. Close it in any case.
+    """The speech for one client: an asynchronous iterator over ``SoundPiece``. Always close it.
 
     Attributes:
-        facts: at the end, else None. notes: warnings that are known.
+        request: The request.
+        id: Number of the request in the log and in the answer's headers.
+        facts: Facts about the speech. ``None`` until it ends.
+        notes: Warnings that are known so far.
     """
 
     def __init__(self, service: Service, request: ServedRequest, kind: str, job: Job):
@@ -170,8 +170,10 @@ class SpeechResponse:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of an answer. Server-Timing: milliseconds from the request to its text, and from there to the first
-        sound. X-Notes: warnings, when its sound begins.
+        """Headers of the answer.
+
+        Server-Timing has the milliseconds from the request to its text, and from the text to the first sound. X-Notes
+        has the warnings that are known when the sound begins.
         """
         wait = max(0.0, (self._job.text_at or 0.0) - self._began)
         timing = (
@@ -207,14 +209,14 @@ class SpeechResponse:
             raise
 
     def close(self) -> None:
-        """The client has all, or wants no more: ends the job, counts it and writes a line to the log."""
+        """End the job, count it and log it, because the client has all of the sound or wants no more."""
         if self._closed:
             return
         self._closed = True
         if self._outcome == GONE and self._service.engine.ending:
-            self._outcome = "stopped"  # its client took the sound too slowly
+            self._outcome = "stopped"  # the client took the sound too slowly
         self._job.leave()
-        del self._pieces  # it refers to the response: without it the sound is freed at once
+        del self._pieces  # the iterator refers to the response, and would delay the release of the sound
         metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {
@@ -236,11 +238,14 @@ class SpeechResponse:
         LOGGER.info("request", extra={"fields": fields})
 
     def ending(self, characters: int) -> dict[str, Any]:
-        """For the client: characters of the text, and codes, frames or tokens that the model made; warnings."""
-        made = self.facts.made if self.facts else 0
-        usage = {"input_tokens": characters, "output_tokens": made, "total_tokens": characters + made}
+        """Return the usage for the client, and the warnings if there are some.
+
+        Input tokens are the characters of the text. Output tokens are the codes, frames or tokens that the model made.
+        """
+        output = self.facts.units if self.facts else 0
+        usage = {"input_tokens": characters, "output_tokens": output, "total_tokens": characters + output}
         return {"usage": usage, "notes": list(self.notes)} if self.notes else {"usage": usage}
 
     def error(self, error: BaseException) -> dict[str, Any]:
-        """An event that tells a client of an error in the middle of the sound."""
+        """Return the event that reports an error in the middle of the sound."""
         return {"type": "error", **error_content(error)[1]}

@@ -1,4 +1,4 @@
-"""Routes for transcriptions and translations of recordings, at once or as events while they are made."""
+"""Transcribe and translate recordings: the routes, which answer with the whole text or with events as it is made."""
 
 import asyncio
 import json
@@ -22,17 +22,25 @@ from ane.server.uploads import Recording, check_form, decode_upload
 from ane.server.waiting import while_connected
 
 SSE = "text/event-stream"
-ModelName = Annotated[str, Form(max_length=200, description="a name of /v1/models, or OpenAI's whisper-1")]
-Prompt = Annotated[str, Form(max_length=2000, description="text that comes before, in its spelling and style")]
+ModelName = Annotated[str, Form(max_length=200, description="name of a model in /v1/models, or OpenAI's whisper-1")]
+Prompt = Annotated[
+    str, Form(max_length=2000, description="text before the recording, whose spelling and style the model follows")
+]
 TranscriptForm = Literal["json", "text", "srt", "verbose_json", "vtt"]
-TextFormat = Annotated[TranscriptForm, Form(description="of the text")]
+TextFormat = Annotated[TranscriptForm, Form(description="format of the text")]
 Temperature = Annotated[
-    float, Form(ge=0, le=1, allow_inf_nan=False, description="0: the most probable words, and more where that fails")
+    float,
+    Form(
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="temperature of sampling. 0 takes the most probable words, and a higher one if that fails",
+    ),
 ]
 
 
 def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | None:
-    """Write a window down. Returns the exception with the transcript after the last one."""
+    """Transcribe one window. After the last window, return the exception that has the transcript."""
     try:
         next(windows)
     except StopIteration as end:
@@ -42,13 +50,13 @@ def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | No
 
 def transcription_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    # from decoding to the end: others wait, as files, not as decoded sound; the guard limits their number
+    # held from decoding to the end. Other recordings wait as files, not as decoded sound. The guard limits their number
     transcribing = asyncio.Semaphore(TRANSCRIPTIONS)
 
     async def transcripts(
         file: UploadFile, name: str, options: TranscriptionOptions
     ) -> AsyncGenerator[TranscriptSegment | Transcript, None]:
-        """Yield the segments as they are written down, then the transcript."""
+        """Yield the segments as they are transcribed, then the transcript."""
         limits = service.settings.limits
         async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
@@ -74,7 +82,7 @@ def transcription_routes(service: Service) -> APIRouter:
         options: TranscriptionOptions,
         stream: bool = False,
     ) -> Response:
-        """A temperature of 0 means those of Whisper, as OpenAI's API does."""
+        """Transcribe a recording, and answer in a format. A temperature of 0 means Whisper's own, as at OpenAI."""
         name = service.catalogue.transcriber(model)
         if temperature:
             options = replace(options, temperatures=(temperature,))
@@ -84,7 +92,7 @@ def transcription_routes(service: Service) -> APIRouter:
             )
         items = transcripts(file, name, options)
         if stream:
-            # what is wrong with the request is told with its status
+            # wait for the first item, so that an error in the request can still set the status
             first = await while_connected(anext(items), request)
             return StreamingResponse(send_events(first, items), media_type=SSE, headers={"Cache-Control": "no-store"})
         return transcript_response(await while_connected(last_item(items), request), options.task, form)
@@ -95,18 +103,18 @@ def transcription_routes(service: Service) -> APIRouter:
         file: Recording,
         model: ModelName,
         language: Annotated[
-            str, Form(max_length=40, description="as en, English or en-US; none: it is recognised")
+            str, Form(max_length=40, description="language, such as en, English or en-US (default: recognise it)")
         ] = "",
         prompt: Prompt = "",
         response_format: TextFormat = "json",
         temperature: Temperature = 0.0,
         granularities: Annotated[
             list[Literal["word", "segment"]],
-            Form(alias="timestamp_granularities[]", description="word: state when each word is heard"),
+            Form(alias="timestamp_granularities[]", description="word adds the times of each word"),
         ] = [],  # noqa: B006 (FastAPI copies it)
-        stream: Annotated[bool, Form(description="events with the text while it is written down")] = False,
+        stream: Annotated[bool, Form(description="whether to send events with the text while it is made")] = False,
     ) -> Response:
-        """Write down what is said in a recording."""
+        """Transcribe a recording."""
         await check_form(
             request,
             "file",
@@ -137,7 +145,7 @@ def transcription_routes(service: Service) -> APIRouter:
         response_format: TextFormat = "json",
         temperature: Temperature = 0.0,
     ) -> Response:
-        """Translate what is said in a recording to English."""
+        """Translate a recording to English."""
         await check_form(request, "file", "model", "prompt", "response_format", "temperature")
         return await respond(
             request, file, model, response_format, temperature, TranscriptionOptions(None, "translate", prompt=prompt)
@@ -149,15 +157,15 @@ def transcription_routes(service: Service) -> APIRouter:
 async def last_item(items: AsyncGenerator[Any, None]) -> Any:
     item = None
     async with aclosing(items):
-        async for each in items:
-            item = each
+        async for next_item in items:
+            item = next_item
     return item
 
 
 async def send_events(
     first: TranscriptSegment | Transcript, items: AsyncGenerator[TranscriptSegment | Transcript, None]
 ) -> AsyncIterator[str]:
-    """Server-sent events as OpenAI sends them: the text of each segment, then all of it."""
+    """Yield server-sent events as OpenAI sends them: the text of each segment, then the whole text."""
     async with aclosing(items):
         try:
             begun, item = False, first
@@ -185,8 +193,8 @@ def transcript_response(transcript: Transcript, task: str, form: TranscriptForm)
 
 
 def verbose(transcript: Transcript, task: str) -> dict[str, Any]:
-    """The rest of OpenAI's verbose_json."""
-    found: dict[str, Any] = {
+    """Return the fields of OpenAI's verbose_json, except the text."""
+    fields: dict[str, Any] = {
         "task": task,
         "language": LANGUAGES.get(transcript.language, transcript.language),
         "duration": transcript.duration,
@@ -208,7 +216,7 @@ def verbose(transcript: Transcript, task: str) -> dict[str, Any]:
     }
     words = [word for segment in transcript.segments for word in segment.words or ()]
     return (
-        {**found, "words": [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in words]}
+        {**fields, "words": [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in words]}
         if words
-        else found
+        else fields
     )

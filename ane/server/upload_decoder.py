@@ -1,9 +1,9 @@
-"""The process that decodes an uploaded sound file, so that a malicious one harms nothing else.
+"""Decode an uploaded sound file in a separate process, so that a malicious file harms nothing else.
 
     python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE
 
-writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. Sound of
-a higher rate is resampled to MAX_RATE.
+The process writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. It resamples
+sound with a higher rate to MAX_RATE.
 """
 
 import json
@@ -22,22 +22,22 @@ UNREADABLE = "the file is not sound in a known format, or is damaged"
 def main(arguments: list[str]) -> int:
     file, seconds, max_rate = Path(arguments[0]), *map(float, arguments[1:])
     try:
-        audio, found = read_upload(file, seconds)
-        if found > max_rate:
-            audio, found = resample(audio, found, round(max_rate)), round(max_rate)
+        audio, rate = read_upload(file, seconds)
+        if rate > max_rate:
+            audio, rate = resample(audio, rate, round(max_rate)), round(max_rate)
         if not np.isfinite(audio).all():
-            raise UserError("the file holds NaN or infinite samples")
+            raise UserError("the file has NaN or infinite samples")
     except UserError as error:
         return answer({"error": str(error).replace(f"{file}: ", "")})
     except MemoryError:
         return answer({"error": "the file needs too much memory to be decoded"})
-    answer({"rate": found})
+    answer({"rate": rate})
     sys.stdout.buffer.write(np.ascontiguousarray(audio, np.float32).tobytes())
     return 0
 
 
 def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:
-    """Audio (S,) float32 of an upload and its rate. Raises UserError, whose message names no program."""
+    """Return an upload's audio (S,) float32 and its rate. Raises UserError with a message that names no program."""
     try:
         return read_recording(file, seconds)
     except UserError as refused:

@@ -1,4 +1,4 @@
-"""Files that clients send: their limits, and the route that makes a voice of a clip."""
+"""Decode files that clients send, within limits, and add a voice from a clip."""
 
 import asyncio
 import json
@@ -25,15 +25,15 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
-CLIP_SECONDS = 600.0  # of a clip of a voice, which uses 6 s of it
-CLIP_RATE = 44100  # Hz at most; the encoders take 24 kHz or less
-MIN_CONSENT = 20  # characters of a statement of consent
+CLIP_SECONDS = 600.0  # longest clip for a voice, which uses 6 s of it
+CLIP_RATE = 44100  # Hz at most. The encoders take 24 kHz or less
+MIN_CONSENT = 20  # least characters in a statement of consent
 Recording = Annotated[UploadFile, File(description="a recording in any format that FFmpeg reads")]
 
 
 def voice_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    adding = asyncio.Semaphore(NEW_VOICES)  # from decoding to the end
+    adding = asyncio.Semaphore(NEW_VOICES)  # held from decoding to the end
     limits = service.settings.limits
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
@@ -44,17 +44,17 @@ def voice_routes(service: Service) -> APIRouter:
     @router.post("/voices", status_code=201)
     async def add_voice(
         request: Request,
-        name: Annotated[str, Form(max_length=100, description="of the new voice")],
+        name: Annotated[str, Form(max_length=100, description="name of the new voice")],
         audio_sample: Recording,
         consent: Annotated[str, Form(max_length=10_000, description="a sentence which says that the speaker agrees")],
-        model: Annotated[str, Form(max_length=200, description="whose voice it is; none: the server's first")] = "",
+        model: Annotated[str, Form(max_length=200, description="model for the voice (default: the first one)")] = "",
     ) -> NewVoice:
-        """Make a voice of a clip. ``consent`` states that the speaker agrees, in words."""
+        """Make a voice from a clip. ``consent`` must say, in a sentence, that the speaker agrees."""
         await check_form(request, "name", "audio_sample", "consent", "model")
         if not service.settings.add_voices:
-            raise RefusedError("this server takes no voices: it was started without --add-voices", 403)
+            raise RefusedError("this server takes no new voices: start it with --add-voices to allow them", 403)
         if len(consent.strip()) < MIN_CONSENT:
-            raise RefusedError("consent must state, in a sentence, that the speaker agrees to this use", 400, "consent")
+            raise RefusedError("consent must say, in a sentence, that the speaker agrees to this use", 400, "consent")
         check_voice_name(name)
         service.catalogue.check_new_name(name)
         wanted = service.catalogue.model(model) if model else service.settings.models[0]
@@ -66,14 +66,14 @@ def voice_routes(service: Service) -> APIRouter:
 
 
 async def check_form(request: Request, *known: str) -> None:
-    """Raise RefusedError for a field of a form that is none of ``known``: it would have no effect."""
+    """Raise RefusedError if a form has a field that is not in ``known``, because it would have no effect."""
     unknown = [name for name in await request.form() if name not in known]
     if unknown:
         raise RefusedError(f"{unknown[0]} is unknown: leave it out", 400, unknown[0], "unknown_parameter")
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Work that encodes a clip and stores the voice, and puts warnings about it. It does not replace one."""
+    """Make the work that encodes a clip, stores the voice and puts warnings about it. It replaces no other voice."""
 
     def work(job: Job) -> None:
         with service.models.using(model) as served:
@@ -93,7 +93,8 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:  # no voice without it
+            # written first, so that no voice exists without its consent
+            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:
                 file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)
@@ -103,10 +104,19 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
 
 
 async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
-    """Audio (S,) float32 of an upload and its rate, at most ``rate`` Hz, decoded in a process (``upload_decoder``).
+    """Decode an upload in a separate process (``upload_decoder``).
+
+    Args:
+        file: The uploaded file.
+        limits: Limits of the server.
+        seconds: Most seconds of sound.
+        rate: Highest sample rate to return, in Hz.
+
+    Returns:
+        The audio, (S,) float32, and its rate.
 
     Raises:
-        RefusedError: what it holds is not sound, is too long, or takes too much time or memory.
+        RefusedError: The file is not sound, is too long, or takes too much time or memory to decode.
     """
     with tempfile.NamedTemporaryFile() as stored:
         while data := await file.read(1 << 20):
@@ -131,7 +141,7 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
                 f"the file takes more than {limits.decoder_seconds:g} s to decode", 400, "file"
             ) from None
         finally:
-            process.kill()  # has no effect when it has ended
+            process.kill()  # does nothing if the process has ended
             await reading
     line, _, samples = output.partition(b"\n")
     answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}

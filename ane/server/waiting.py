@@ -1,7 +1,7 @@
-"""The one way in which the server waits for clients and for its own tasks: always with a limit.
+"""Wait for clients and for the server's tasks, always with a time limit.
 
-Limits of time are ``asyncio.timeout``. ``asyncio.wait_for`` loses a cancellation in Python 3.11 when the call that it
-waits for has just ended, and then waits for the next one for ever.
+The limits use ``asyncio.timeout``. In Python 3.11, ``asyncio.wait_for`` loses a cancellation if the call that it waits
+for has just ended, and then waits forever for the next one.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from starlette.requests import Request
 from ane.server.errors import RefusedError
 
 LOGGER = logging.getLogger("ane.server")
-END_SECONDS = 1.0  # that a cancelled task has to end, before it is cancelled again
-ATTEMPTS = 5  # of cancelling a task
+END_SECONDS = 1.0  # time for a cancelled task to end, before it is cancelled again
+ATTEMPTS = 5  # times that a task is cancelled
 
 Result = TypeVar("Result")
 
 
 async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
-    """Return the result of ``work``, unless ``watched`` raises an error before. Both are ended when this returns.
+    """Return the result of ``work``, unless ``watched`` raises an error first. Both have ended when this returns.
 
     Raises:
-        Exception: of either.
+        Exception: An error of ``work`` or of ``watched``.
     """
     task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
     try:
@@ -38,7 +38,7 @@ async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> R
 
 
 async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks and wait until they have ended. A task that keeps ignoring it is left, and the log says so."""
+    """Cancel tasks and wait until they have ended. If a task keeps ignoring this, log it and leave it."""
     pending = {task for task in tasks if not task.done()}
     for _ in range(ATTEMPTS):
         for task in pending:
@@ -46,21 +46,25 @@ async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
         if pending:
             _, pending = await asyncio.wait(pending, timeout=END_SECONDS)
     if pending:
-        LOGGER.warning(f"{len(pending)} tasks do not end although they were cancelled: {next(iter(pending))!r}")
+        LOGGER.warning(f"{len(pending)} tasks were cancelled and do not end: {next(iter(pending))!r}")
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # looked at: asyncio logs the others
+            task.exception()  # asyncio logs exceptions that nobody looks at
 
 
 async def next_text(
     read: Callable[[], Awaitable[Result]], seconds: float, idle: float, is_full: Callable[[], bool]
 ) -> Result:
-    """Return the next text that a client writes, for which it has ``seconds``.
+    """Return the next text that a client writes.
 
-    If ``is_full``, other clients need its place: it then has ``idle`` seconds.
+    Args:
+        read: Function that reads the text.
+        seconds: Most seconds to wait.
+        idle: Most seconds to wait if other clients need the place.
+        is_full: Function that returns whether other clients need the place.
 
     Raises:
-        TimeoutError: no text came.
+        TimeoutError: No text came.
     """
     until = time.monotonic() + seconds
     while True:
@@ -73,10 +77,11 @@ async def next_text(
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """Return the result of ``work``, which is cancelled when the client leaves. The request's body must have been read.
+    """Return the result of ``work``, and cancel it if the client leaves. The request's body must have been read.
 
     Raises:
-        RefusedError: the client has gone (499). Exception: the work's own.
+        RefusedError: The client has gone (499).
+        Exception: An error of the work.
     """
 
     async def until_disconnected() -> None:

@@ -1,9 +1,8 @@
-"""The WebSocket /v1/audio/stream: text in as it is written, sound out as it is made.
+"""Speak over the WebSocket /v1/audio/stream: take text as it is written, and send sound as it is made.
 
-The client sends {"type": "start", "model": …}, then {"type": "text", "text": …} as often as it likes, then
-{"type": "end"}. The server sends sound in binary messages, with ``word_times`` the events of `POST /v1/audio/speech`
-before the sound that they are in, and at the end {"type": "done", "usage": …}, or an error in
-OpenAI's shape. Nothing else is sent.
+The client sends {"type": "start", "model": …}, then any number of {"type": "text", "text": …}, then {"type": "end"}.
+The server sends sound in binary messages, and at the end {"type": "done", "usage": …} or an error in OpenAI's form.
+With ``word_times``, it also sends the word events of `POST /v1/audio/speech`, each before its sound.
 """
 
 import asyncio
@@ -22,9 +21,9 @@ from ane.server.speech import ServedRequest, words_event
 from ane.server.speech_service import Service, SpeechResponse
 from ane.server.waiting import next_text, while_watching
 
-REFUSED = 1008  # of a WebSocket that is closed because of what its client sent
-FAILED = 1011  # because of a fault of the server
-MAX_REASON = 123  # bytes of a reason for closing
+REFUSED = 1008  # code for closing a WebSocket because its client sent something wrong
+FAILED = 1011  # code for closing a WebSocket because of a fault of the server
+MAX_REASON = 123  # most bytes in a reason for closing
 OPENAI_PROTOCOL = "realtime"  # the name under which the token's protocol is offered
 
 Message = TypeVar("Message", StreamStart, StreamText)
@@ -42,7 +41,7 @@ def websocket_routes(service: Service) -> APIRouter:
             limits = service.settings.limits
             start = await receive(socket, StreamStart, limits.idle)
             request = service.catalogue.request(start)
-            # before there is text, a client takes no place
+            # a client takes no place before there is text
             text, length = await first_text(socket, service, request)
             if take_place := socket.scope.get("state", {}).get(PLACE):
                 take_place()
@@ -63,8 +62,10 @@ def websocket_routes(service: Service) -> APIRouter:
 
 
 async def first_text(socket: WebSocket, service: Service, request: ServedRequest) -> tuple[str, int]:
-    """Return the client's text as soon as there is some, and the characters that it counts as. Raises RefusedError when
-    it ends without any.
+    """Wait for the client's first text. Return it and the number of characters that it counts as.
+
+    Raises:
+        RefusedError: The client sent no text, or too much.
     """
     text, length, limits = "", 0, service.settings.limits
     while not text.strip():
@@ -80,8 +81,18 @@ async def first_text(socket: WebSocket, service: Service, request: ServedRequest
 async def converse(
     socket: WebSocket, service: Service, response: SpeechResponse, form: str, text: str, received: int
 ) -> None:
-    """Pass texts on while sound is sent, ``text`` first, which counts as ``received`` characters. Raises the error of
-    whichever fails first.
+    """Take texts from the client and send it sound at the same time.
+
+    Args:
+        socket: The client's socket.
+        service: The service.
+        response: The speech for the client.
+        form: Response format.
+        text: The client's first text.
+        received: Number of characters that the first text counts as.
+
+    Raises:
+        Exception: The first error of taking texts or sending sound.
     """
     response.send_text(text)
 
@@ -90,7 +101,7 @@ async def converse(
         return receive(socket, StreamText, limits.seconds, limits.idle, service.is_full)
 
     async def read_texts() -> None:
-        """Ends with an error when the client sends what it must not, or leaves."""
+        """Pass texts on. Raises an error when the client sends something that is not allowed, or leaves."""
         nonlocal received
         while (message := await next_message()).type == "text":
             received += service.check_text(message.text, response.request.lexicon) or 1
@@ -121,7 +132,7 @@ async def converse(
 
 
 async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: Service) -> None:
-    """Send bytes, unless there are none, or an object as JSON."""
+    """Send bytes, or an object as JSON. Send nothing if there are no bytes."""
     if data:
         try:
             async with asyncio.timeout(service.settings.limits.idle):
@@ -137,12 +148,15 @@ async def receive(
     idle: float = math.inf,
     is_full: Callable[[], bool] = lambda: False,
 ) -> Message:
-    """The next message, as ``next_text``. Raises RefusedError, or ValidationError for one that is not of this kind, or
-    none in time.
+    """Wait for the next message, as ``next_text`` does.
+
+    Raises:
+        RefusedError: No message came in time, or it is not text.
+        ValidationError: The message is not of this kind.
     """
     try:
         text = await next_text(socket.receive_text, seconds, idle, is_full)
-        await asyncio.sleep(0)  # however many have come, others run between two of them
+        await asyncio.sleep(0)  # so that other tasks run between two messages, however many have come
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None
@@ -151,7 +165,7 @@ async def receive(
 
 
 async def refuse(socket: WebSocket, error: Exception, seconds: float) -> None:
-    """Tell the client of an error within ``seconds``, and close with its reason; the server's own faults are logged."""
+    """Send an error to the client within ``seconds``, and close with its reason. Faults of the server are logged."""
     status, content = error_content(error)
     reason = content["error"]["message"].encode()[:MAX_REASON].decode(errors="ignore")
     try:

@@ -1,4 +1,4 @@
-"""The Wyoming protocol, by which Home Assistant speaks: describe, synthesize, and text that arrives in chunks."""
+"""Speak the Wyoming protocol of Home Assistant: describe, synthesize, and text that arrives in chunks."""
 
 import asyncio
 import json
@@ -26,20 +26,25 @@ from ane.system.version import version
 
 LOGGER = logging.getLogger("ane.server")
 ATTRIBUTION = Attribution(name="tortoise-ane", url="")
-CHUNK = 4096  # samples of an event, at most
+CHUNK = 4096  # most samples in one event
 
 
 class LimitedReader:
-    """A stream reader for ``async_read_event`` that waits for the parts of an event for some time only.
+    """A stream reader for ``async_read_event`` that waits only a limited time for each part of an event.
 
     Args:
-        is_full: Whether other clients need the place of this one, which then has ``seconds`` between two events.
+        reader: The connection's reader.
+        most: Most bytes in a part.
+        seconds: Most seconds to wait for a part of an event.
+        is_full: Function that returns whether other clients need this one's place. If so, the client has ``seconds``
+            between two events.
 
     Attributes:
-        patience: seconds that a client may be silent between two events.
+        patience: Most seconds between two events.
 
     Raises:
-        ValueError: a part is longer than ``most`` bytes. TimeoutError: a part did not come.
+        ValueError: A part is longer than ``most`` bytes.
+        TimeoutError: A part did not come.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class LimitedReader:
         self.patience = seconds
 
     async def readline(self) -> bytes:
-        await asyncio.sleep(0)  # however many events have come, others run between two of them
+        await asyncio.sleep(0)  # so that other tasks run between two events, however many have come
         begun = await next_text(lambda: self._reader.read(1), self.patience, self._seconds, self._is_full)
         async with asyncio.timeout(self._seconds):
             line = begun and begun + await self._reader.readline()  # 64 KiB at most
@@ -65,7 +70,7 @@ class LimitedReader:
 
 
 class WyomingServer:
-    """Serves Wyoming on a port of its own."""
+    """A server for the Wyoming protocol, on a separate port."""
 
     def __init__(self, service: Service, connections: Connections):
         self.service, self._connections = service, connections
@@ -73,21 +78,21 @@ class WyomingServer:
         self._clients: dict[asyncio.Task, WyomingClient] = {}
 
     async def start(self, host: str, port: int) -> None:
-        """Raises UserError when the port cannot be opened."""
+        """Open the port. Raises UserError if that is impossible."""
         try:
             self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
         except OSError as error:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
-                same.listen(QUEUE)  # asyncio made its queue as short as what it accepts at a time
+                same.listen(QUEUE)  # asyncio made the queue only as long as the number it accepts at once
 
     @property
     def port(self) -> int:
         return self._server.sockets[0].getsockname()[1] if self._server else 0
 
     def stop(self) -> None:
-        """Take no more clients, and end the connections of those that are not being answered."""
+        """Take no more clients, and end connections that are not being answered."""
         if self._server is not None:
             self._server.close()
         for task, client in self._clients.items():
@@ -96,7 +101,7 @@ class WyomingServer:
                 task.cancel()
 
     async def close(self, seconds: float) -> None:
-        """``stop``; what is being answered has ``seconds`` to end."""
+        """Stop, and give the current answers ``seconds`` to end."""
         self.stop()
         if self._clients:
             await asyncio.wait(self._clients, timeout=seconds)
@@ -124,11 +129,13 @@ class WyomingServer:
 
 
 class WyomingClient:
-    """One connection. Events are answered in their order, up to one that is answered with an error: otherwise Home
-    Assistant would wait for its sound.
+    """One connection. It answers events in order.
+
+    It ends after an error, because otherwise Home Assistant would wait for sound.
 
     Attributes:
-        answering: whether an event is being answered. stopping: whether no further one will be.
+        answering: Whether an event is being answered.
+        stopping: Whether no further event will be answered.
     """
 
     def __init__(self, service: Service, reader: LimitedReader, writer: asyncio.StreamWriter):
@@ -138,7 +145,7 @@ class WyomingClient:
         self._waits: Callable[[], None] = lambda: None
 
     async def serve(self, answers: Callable[[], None], waits: Callable[[], None]) -> None:
-        """``answers`` and ``waits`` are called before and after each answer."""
+        """Answer events until the client leaves. Call ``answers`` before each answer and ``waits`` after it."""
         self._answers, self._waits = answers, waits
         while not self.stopping and (event := await self.read()) is not None:
             self._begin_answer()
@@ -162,7 +169,7 @@ class WyomingClient:
         self._waits()
 
     async def read(self) -> Event | None:
-        """The next event; None: the client has gone, or sent what is none."""
+        """Return the next event, or ``None`` if the client has gone or sent something that is not an event."""
         try:
             return await async_read_event(self.reader)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -192,7 +199,7 @@ class WyomingClient:
             await self.speak_arriving(self.request(voice, ""))
 
     def request(self, voice: SynthesizeVoice | None, text: str) -> ServedRequest:
-        """Voices are named MODEL/VOICE here, or VOICE of the first model."""
+        """Make a request. Voices are named MODEL/VOICE, or VOICE for the first model."""
         catalogue, name = self.service.catalogue, voice.name if voice is not None and voice.name else None
         model = self.service.settings.models[0]
         if name and "/" in str(name):
@@ -235,13 +242,14 @@ class WyomingClient:
             response.close()
 
     async def speak_arriving(self, request: ServedRequest) -> None:
-        """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
-        servers without chunks.
+        """Speak chunks of text until synthesize-stop.
+
+        Ignore a ``synthesize`` among them. It repeats the text for servers that do not know chunks.
         """
         limits = self.service.settings.limits
-        self.reader.patience = limits.seconds  # the text is being written
+        self.reader.patience = limits.seconds  # because the text is still being written
         self._end_answer()
-        text = await self.first_chunks()  # before there is text, a client takes no place
+        text = await self.first_chunks()  # a client takes no place before there is text
         self._begin_answer()
         response = self.service.speak(request, "wyoming")
         try:
@@ -253,7 +261,7 @@ class WyomingClient:
             response.close()
 
     async def first_chunks(self) -> str:
-        """Return the client's text as soon as there is some. Raises RefusedError when it ends without any."""
+        """Wait for the client's first text, and return it. Raises RefusedError if it sends none."""
         text = ""
         while not text.strip():
             event = await self.read()
@@ -266,7 +274,7 @@ class WyomingClient:
         return text
 
     def chunk(self, event: Event, length: int) -> str:
-        """Return the text of a chunk after ``length`` characters. Raises RefusedError."""
+        """Return the text of a chunk that comes after ``length`` characters. Raises RefusedError if it is too long."""
         with well_formed():
             text = checked_string(SynthesizeChunk.from_event(event).text)
         self.service.check_text(text)
@@ -296,15 +304,15 @@ class WyomingClient:
 
 @contextmanager
 def well_formed() -> Iterator[None]:
-    """Turns what wyoming raises for the fields of an event into an error for the client."""
+    """Turn errors of the wyoming library about an event's fields into an error for the client."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RefusedError("an event lacks what its type needs") from error
+        raise RefusedError("an event lacks fields that its type needs") from error
 
 
 def checked_string(text: object) -> str:
-    """The text of an event, which wyoming does not check."""
+    """Check that an event's text is a string, because wyoming does not check it."""
     if not isinstance(text, str):
         raise RefusedError(f"text must be a string, got {type(text).__name__}", 400, "input")
     return text
