@@ -1,13 +1,14 @@
-"""The contract between models and backends. A stage is a named network call on NumPy arrays of declared shapes.
+"""Define the contract between models and backends.
 
-A model declares its stages (``ModelStages``); a backend runs them for any model. Three kinds of call:
+A model declares its network calls as stages (``ModelStages``). A backend runs them on NumPy arrays, for any model.
+There are three kinds of call:
 
-* ``Backend.run``: a stateless stage;
-* ``Backend.decoder``: an autoregressive network, whose kv-cache the backend keeps;
-* ``Backend.denoiser``: a diffusion network bound to utterances, so that their conditioning is computed once.
+* ``Backend.run`` runs a stateless stage.
+* ``Backend.decoder`` opens an autoregressive network, whose kv-cache the backend keeps.
+* ``Backend.denoiser`` binds a diffusion network to utterances, so that their conditioning is computed once.
 
-Arrays are not padded here. A backend with fixed shapes pads them to a bucket, one of the lengths that a package has
-functions for, and crops the result.
+Callers do not pad arrays. A backend with fixed shapes pads them to a bucket, which is one of the lengths that the
+package has functions for, and crops the result.
 """
 
 from abc import ABC, abstractmethod
@@ -22,12 +23,12 @@ from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
 from ane.system.errors import UserError
 
-MASKED = -1e4  # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
+MASKED = -1e4  # is added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape (numbers, or names of dimensions) and dtype of one input or output."""
+    """Shape and dtype of one input or output. A dimension of the shape is a number, or a name if its size varies."""
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
@@ -35,11 +36,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class FunctionSet:
-    """Fixed-shape functions of one network's package, as a stage with a ``packaged`` call uses them.
+    """The fixed-shape functions of one network's package, for the ``packaged`` call of a stage.
 
     Attributes:
-        functions: kind → the functions of that kind, one per bucket; none when the package was converted without it.
-        table: key → the parameter with this key in the state dict, float32, for computations in NumPy.
+        functions: Returns the functions of a kind, one per bucket, or an empty sequence if the package was converted
+            without that kind.
+        table: Returns the parameter with a key of the state dict, float32, for computations in NumPy.
     """
 
     functions: Callable[[str], Sequence[Any]]
@@ -51,12 +53,13 @@ class Stage:
     """A stateless network call.
 
     Attributes:
-        network: name of the network to call.
-        inputs: by name. output: its single output.
-        method: method of the PyTorch network to call, with the inputs in their order.
-        packaged: How it runs on a package's fixed-shape functions, (functions, stage's name, inputs) → output: a
-            declaration of ``ane.backends.fixed_shapes`` (``Rows``, ``Exact``), or a small function of the host where
-            these do not fit. ``None`` means that the network is never in a package.
+        network: Name of the network to call.
+        inputs: Shape and dtype of each input, by name.
+        output: Shape and dtype of the single output.
+        method: Method of the PyTorch network to call. It takes the inputs in the order of ``inputs``.
+        packaged: Function (functions, stage name, inputs) → output that runs the stage on the fixed-shape functions of
+            a package. It is a ``Rows`` or ``Exact`` of ``ane.backends.fixed_shapes``, or a small function if neither
+            fits. ``None`` means that packages never contain the network.
     """
 
     network: str
@@ -70,14 +73,16 @@ class Stage:
 class DecoderStage:
     """The autoregressive network of a model.
 
-    The PyTorch network is called as ``network(columns, attend)``, where ``attend`` holds a function (q, k, v) → output
-    for each layer, and ``network.logits(hidden)``; its config has a ``decoder_shape``. With cross-attention it is
-    called as ``network(columns, attend, cross_attend)``, where ``cross_attend`` holds a function q → output for each
-    layer, and ``network.memory(states)`` returns keys and values for each layer.
+    Backends call the PyTorch network as ``network(columns, attend)``, where ``attend`` holds a function (q, k, v) →
+    output for each layer, and as ``network.logits(hidden)``. The network's config has a ``decoder_shape``.
+
+    A network with cross-attention is called as ``network(columns, attend, cross_attend)``, where ``cross_attend`` holds
+    a function q → output for each layer. Its ``network.memory(states)`` returns keys and values for each layer.
 
     Attributes:
-        tables: embedding tables that are looked up in NumPy: name → key in the state dict.
-        tied: names of the tables that the network computes with too.
+        network: Name of the network.
+        tables: Keys in the state dict of the embedding tables that the host looks up with NumPy, by table name.
+        tied: Names of the tables that the network also computes with.
     """
 
     network: str
@@ -89,16 +94,18 @@ class DecoderStage:
 class DenoiserStage:
     """The diffusion network of a model.
 
-    The PyTorch network has ``bind``: latents (1, N, D) and number of frames of each utterance, a voice latent (1, C) →
-    a function of noisy mels (1, 100, L), the timestep and ``guided``, which returns what ``Denoiser`` does for each.
-    An ONNX package has the graphs ``condition`` and ``denoise``.
+    The PyTorch network has a method ``bind``. It takes latents (1, N, D) and a number of frames for each utterance, and
+    a voice latent (1, C). It returns a function that takes noisy mels (1, 100, L), the timestep and ``guided``, and
+    returns outputs as ``Denoiser`` does. An ONNX package has the graphs ``condition`` and ``denoise``.
 
     Attributes:
-        conditioning: (run, table, latents, voice latent, frames) → the graph's input ``code`` (upstream's code_emb) for
-            every step, (2, C, L) float32: the conditional row, then the unconditional one. ``run(graph, inputs)``
-            runs a graph, ``table(key)`` reads a parameter.
-        out_channels: the network's config → channels of its output.
-        packaged: (functions, latents, conditioning, frames) → ``Denoiser`` of one utterance on fixed-shape functions.
+        network: Name of the network.
+        conditioning: Function (run, table, latents, voice latent, frames) → (2, C, L) float32, the conditional row,
+            then the unconditional one. Each step passes it to the graph as the input ``code`` (``code_emb`` upstream).
+            ``run(graph, inputs)`` runs a graph, and ``table(key)`` reads a parameter.
+        out_channels: Function that takes the network's config and returns the number of output channels.
+        packaged: Function (functions, latents, conditioning, frames) → ``Denoiser`` that runs one utterance on
+            fixed-shape functions.
     """
 
     network: str
@@ -109,36 +116,40 @@ class DenoiserStage:
 
 @dataclass(frozen=True)
 class ModelStages:
-    """Everything that a model asks of a backend."""
+    """The network calls that a model needs from a backend."""
 
     calls: Mapping[str, Stage]
     decoder: DecoderStage | None = None
     denoiser: DenoiserStage | None = None
 
     def decodes(self, network: str) -> bool:
-        """Whether this is the autoregressive network."""
+        """Return whether this is the autoregressive network."""
         return self.decoder is not None and network == self.decoder.network
 
 
 class Backend(ABC):
-    """Runs the stages of one model. What an engine cannot do, or the model lacks, raises NotImplementedError.
+    """A backend runs the stages of one model.
+
+    A method raises NotImplementedError if the engine cannot do it, or if the model has no such network.
 
     Attributes:
-        max_batched_frames: frames of all utterances together that one call of a denoiser should have at most; 0: one
-            utterance per call.
-        keep: whether ``release`` leaves networks in memory.
-        returns_attention: whether ``align`` and ``prefix_attention`` work.
-        keeps_threads: whether all networks keep their number of threads on a machine with other work, so that sound has
-            the same bytes.
-        any_thread: Whether several threads may call it at a time.
-        calls_at_once: Calls that one text may make at a time, on as many threads, for the same bits.
-        blocks_python: Whether a call of a network keeps other threads of this process from running Python, as
+        name: Name of the backend in reports.
+        max_batched_frames: Largest number of frames, summed over all utterances, for one call of a denoiser. 0 means
+            one utterance per call.
+        fixed_thread_count: Whether every network uses the same number of threads even when other programs keep the
+            machine busy, so that the sound has the same bytes.
+        any_thread: Whether several threads may call the backend at once.
+        calls_at_once: Number of calls that one text may make at once, each on its own thread, without changing a bit of
+            the results.
+        blocks_python: Whether a network call stops the other threads of this process from running Python, as
             coremltools does during a prediction.
+        returns_attention: Whether ``align`` and ``prefix_attention`` work.
+        keep: Whether ``release`` leaves networks in memory.
     """
 
     name: str
     max_batched_frames = 0
-    keeps_threads = False
+    fixed_thread_count = False
     any_thread = False
     calls_at_once = 1
     blocks_python = False
@@ -149,62 +160,81 @@ class Backend(ABC):
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stateless stage that the model declares."""
 
-    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
-        """``run`` with each of these inputs, in order, several at once where that is faster."""
+    def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        """Call ``run`` for all of these inputs, and yield the outputs in order.
+
+        A backend may run several calls at once if that is faster.
+        """
         for inputs in calls:
             yield self.run(stage, **inputs)
 
     def longest(self, stage: str, length: str) -> int | None:
-        """The most that a length of a stage's inputs may be in one call; None: no limit.
+        """Return the largest allowed length of a stage's inputs in one call, or ``None`` if there is no limit.
 
-        ``length`` is its name in a bucket, such as "frames".
+        Args:
+            stage: Name of the stage.
+            length: Name of the length in a bucket, such as "frames".
         """
         return None
 
     def embeddings(self) -> dict[str, np.ndarray]:
-        """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""
+        """Return the decoder's look-up tables, float32, by their names in ``DecoderStage.tables``."""
         raise NotImplementedError
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
+        """Create a decoder with an empty cache.
 
-        It stores up to ``prefixes`` prefixes of at most ``max_prefix_length`` positions each. None, allowed with one
-        prefix: of any length, but a prefix longer than all before it may clear the lanes.
+        Args:
+            lanes: Number of lanes.
+            capacity: Number of positions for each lane, after its prefix.
+            prefixes: Number of prefixes that the decoder can store.
+            max_prefix_length: Largest number of positions in a prefix. ``None`` means any length and is allowed with
+                one prefix only. Then a prefix that is longer than all before it may clear the lanes.
         """
         raise NotImplementedError
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        """Bind the diffusion network to utterances: latents (1, N, D) and a number of frames of each, and one voice
-        latent (1, C). Every utterance gets what it would get alone, up to rounding.
+        """Bind the diffusion network to utterances. Each one gets the result it would get alone, up to rounding.
+
+        Args:
+            latents: Latents (1, N, D) of each utterance.
+            conditioning: Voice latent (1, C).
+            frames: Number of mel frames of each utterance.
         """
         raise NotImplementedError
 
     def align(
         self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """One pass of a decoder with cross-attention over columns (T, D) that attend to a memory
-        (``DecoderShape.memory_length``, D), both float32.
+        """Run a decoder with cross-attention once over columns that attend to a memory, such as Whisper's audio.
 
-        Returns logits (T, V) of every column, and for each of ``heads``, (layer, head), the scores q·k / √head_width of
-        its cross-attention before the softmax, (heads, T, memory_length), both float32.
+        Args:
+            columns: Columns (T, D) float32.
+            memory: Memory (``DecoderShape.memory_length``, D) float32.
+            heads: Cross-attention heads to return scores for, as (layer, head) pairs.
+
+        Returns:
+            Logits (T, V) of every column, and scores (heads, T, memory_length), both float32. A score is
+            q·k / √head_width, before the softmax.
         """
         raise NotImplementedError
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        """One pass over columns (T, D) float32, each of which attends to itself and to those before it.
+        """Run the decoder once over columns (T, D) float32, with causal attention.
 
-        Returns for each of ``heads``, (layer, head), the scores q·k / √head_width before the softmax of the columns
-        after the first ``prefix`` for these: (heads, T − prefix, prefix) float32.
+        Returns:
+            Attention scores (heads, T − prefix, prefix) float32 from the columns after the first ``prefix`` to these
+            first ones, for each (layer, head) pair of ``heads``. A score is q·k / √head_width, before the softmax.
         """
         raise NotImplementedError
 
     @abstractmethod
     def load(self, *networks: str) -> None:
-        """Load these networks now, so that their first call is not slowed by loading."""
+        """Load these networks now, so that their first call does not have to."""
 
     @abstractmethod
     def release(self, *networks: str) -> None:
-        """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
+        """Allow freeing the memory of these networks, or of all if none is named. The next call reloads them."""
 
 
 class ForwardingBackend(Backend):
@@ -234,14 +264,14 @@ class ForwardingBackend(Backend):
 
 
 class DeferredBackend(ForwardingBackend):
-    """A backend that ``make`` makes when it is first asked for something: making torch's takes a second."""
+    """A backend that ``make`` creates on first use, because creating the PyTorch backend takes a second."""
 
     def __init__(self, make: Callable[[], Backend]):
         self._make = make
 
     @cached_property
     def fallback(self) -> Backend:  # type: ignore[override]
-        """The backend that was made."""
+        """Return the backend, which the first access creates."""
         return self._make()
 
     @property
@@ -258,11 +288,11 @@ class DeferredBackend(ForwardingBackend):
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:
-    """Compare the inputs of a call with the declared names, ranks, numbered dimensions and dtypes.
+    """Check the inputs of a call against the names, ranks, numbered dimensions and dtypes that the stage declares.
 
     Raises:
-        TypeError: wrong names, rank, size or dtype.
-        UserError: a value is NaN or infinite.
+        TypeError: A name, rank, size or dtype differs.
+        UserError: A value is NaN or infinite.
     """
     if set(inputs) != set(stage.inputs):
         raise TypeError(f"stage {name} takes {sorted(stage.inputs)}, got {sorted(inputs)}")
@@ -277,6 +307,5 @@ def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> N
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UserError(
-                f"stage {name}: its input {key} has NaN or infinite values; the voice, the weights or the "
-                "precision is the cause"
+                f"stage {name}: its input {key} has NaN or infinite values: try another voice, bundle or precision"
             )

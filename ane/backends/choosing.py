@@ -1,4 +1,4 @@
-"""Load a backend by its name, as given to ``--backend``."""
+"""Open a backend by its name, such as the one you pass to ``--backend``."""
 
 import logging
 import os
@@ -44,43 +44,44 @@ NAMES = (
     "onnx:cuda",
     "onnx:tensorrt",
 )
-PACKAGED = ("coreml", "coreai", "mil")  # these run Core ML packages
-MLX_KEEPS_FROM = 12e9  # bytes of memory; decoder and denoiser take 1.2 GB in fp16 at the official size
+PACKAGED = ("coreml", "coreai", "mil")  # backends that run Core ML packages
+MLX_KEEPS_FROM = 12e9  # bytes of memory from which MLX keeps networks; Tortoise's two take 1.2 GB in fp16 at full size
 TENSORRT = tuple(field.name for field in fields(TensorRTOptions))
 LOGGER = logging.getLogger(__name__)
 
 
 def core_ml_runs() -> bool:
-    """Whether this is a Mac whose Core ML supports multifunction packages and states: macOS 15 or later."""
+    """Return whether this is a Mac whose Core ML supports multifunction packages and states (macOS 15 or later)."""
     return sys.platform == "darwin" and macos_at_least(OLDEST_MACOS)
 
 
 def core_ml_is_chosen() -> bool:
-    """Whether "auto" may be Core ML: where it runs, unless it is reported to end processes on any compute units."""
+    """Return whether "auto" may choose Core ML: if it runs here, and is not reported to crash on all compute units."""
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
 
 def has_published_graphs(model: "Bundle") -> bool:
-    """Whether "auto" is ONNX Runtime: for a voice whose bundle has the graphs that its author published, and nothing
-    that was converted for Core ML.
+    """Return whether "auto" means ONNX Runtime for this bundle.
+
+    It does if the bundle has the graphs that the voice's author published, and nothing converted for Core ML.
     """
     return not model.packages and any(PUBLISHED in package.source for package in model.onnx_packages)
 
 
 def mlx_is_chosen(model: "Bundle") -> bool:
-    """Whether "auto" may be MLX: where it is installed on Apple silicon, for a Tortoise that is not embedded."""
+    """Return whether "auto" may choose MLX: if it is installed on Apple silicon and the model is a Tortoise bundle."""
     installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
     return installed and model.family.stages.denoiser is not None and not is_embedded(model.path)
 
 
 def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
-    """Return the kind and the device that ``spec`` means.
+    """Return the kind of backend and the device that ``spec`` names.
 
-    "auto" is ONNX Runtime on the CPU for a model that ``has_published_graphs``, Core ML for a model with packages where
-    ``core_ml_is_chosen``, or else torch.
+    "auto" means ONNX Runtime on the CPU if the model ``has_published_graphs``, or Core ML if the model has packages and
+    ``core_ml_is_chosen``, or torch otherwise.
 
     Raises:
-        UserError: no such backend.
+        UserError: There is no such backend.
     """
     kind, colon, device = spec.partition(":")
     if spec == "auto" and has_published_graphs(model):
@@ -90,25 +91,28 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
     if kind == "torch" and (device or not colon):  # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
-        raise NotFoundError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+        raise NotFoundError(f"no backend is named {spec!r}: choose one of {', '.join(NAMES)}")
     return kind, device
 
 
 @validated
 class EngineOptions(TensorRTOptions):
-    """How an engine runs. ``cache`` and ``compute_units`` are for Core ML packages, the options of ``TensorRTOptions``
-    for onnx:tensorrt.
+    """Options of an engine.
+
+    ``cache`` and ``compute_units`` apply to Core ML packages, and the options of ``TensorRTOptions`` to onnx:tensorrt.
 
     Attributes:
-        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
-            to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
-        threads: CPU threads of the whole process (None: the backend's own choice).
-        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core AI, those of small models, and
-            on Core ML where the memory of this machine is large enough).
-        cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
-        compute_units: where Core ML may run all networks, such as "CPU_AND_NE" (None: what the bundle states).
-        shared: Whether requests of several users share the engine. Then all networks keep their number of threads, so
-            that a request has the same bytes whatever runs at the same time, and a text makes one call at a time.
+        precision: Number format to compute in: "auto", or for torch "fp32", "bf16", "fp16" or (on the CPU) "int8". For
+            packages it is the format of those to use: "fp32", "fp16", "8bit", "6bit" or "4bit" for Core ML, and "fp32",
+            "fp16", "int8" or "int4" for ONNX.
+        threads: Number of CPU threads for the whole process. ``None`` means the backend's own choice.
+        keep: Whether released networks stay loaded. ``None`` means that they stay on CUDA, TensorRT, MPS and Core AI,
+            if the model is small, and on Core ML if this machine has enough memory.
+        cache: Kind of kv-cache of Core ML packages: "io", "state" or "auto".
+        compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the
+            units that the bundle states.
+        shared: Whether requests of several users share the engine. Then every network uses a fixed number of threads,
+            so that concurrent requests do not change a request's bytes, and a text makes one call at once.
     """
 
     precision: str = "auto"
@@ -118,8 +122,8 @@ class EngineOptions(TensorRTOptions):
     compute_units: str | None = None
     shared: bool = False
 
-    def given(self) -> list[str]:
-        """The names of those that have another value than by default; loaded networks and sharing are no demands."""
+    def requested(self) -> list[str]:
+        """List the options that differ from the default. ``keep=True`` and ``shared=True`` do not count."""
         usual = vars(EngineOptions())
         return [
             name
@@ -128,7 +132,7 @@ class EngineOptions(TensorRTOptions):
         ]
 
     def check(self, spec: str, kind: str) -> None:
-        """Raise UserError for more threads than cores, or an option that the backend ignores."""
+        """Raise UserError for more threads than the machine has cores, or for an option that the backend ignores."""
         cores = os.cpu_count() or 1
         if self.threads is not None and self.threads > cores:
             raise UserError(
@@ -139,7 +143,7 @@ class EngineOptions(TensorRTOptions):
             "compute_units": (kind == "coreml", "for Core ML"),
             **dict.fromkeys(TENSORRT, (spec == "onnx:tensorrt", "for onnx:tensorrt")),
         }
-        for name in self.given():
+        for name in self.requested():
             used, purpose = uses.get(name, (True, ""))
             if not used:
                 raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}", name)
@@ -153,24 +157,27 @@ def load_backend(
     keep: bool | None = None,
     **others: Any,
 ) -> "Backend":
-    """A backend for the networks of ``model``.
+    """Open a backend for the networks of a model.
 
-    It logs a line before something slow, and when an NVIDIA GPU or Core ML cannot be used.
+    It logs a line before a slow step, and if it cannot use an NVIDIA GPU or Core ML.
+
+    * "auto": the engines that `ane bench` found fastest for this bundle on this machine, or else ``resolve``'s choice.
+      MLX replaces torch if ``mlx_is_chosen`` and its decoder passes a comparison with torch.
+    * "torch": PyTorch on CUDA, or MPS if there is no CUDA, or the CPU. "torch:cuda:N" chooses a GPU.
+    * "mlx": Tortoise's decoder and denoiser on MLX, the other networks on torch.
+    * "coreml": Core ML. A network that Core ML rejects runs on other compute units, or on torch.
+    * "coreai": Core ML packages on Apple's Core AI, in float32.
+    * "mil": Core ML packages in an interpreter, on any machine. "mil:fp16" rounds to fp16 after every operation.
+    * "onnx": ONNX packages on CUDA if it loads, or else on the CPU. TensorRT runs only as "onnx:tensorrt".
 
     Args:
-        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
-            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT only when it is
-            named; "mlx" runs the decoder and the denoiser of Tortoise
-            on MLX; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
-            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is what
-            `ane bench` found fastest for this bundle on this machine, or else ``resolve``'s choice, or MLX in place
-            of torch where ``mlx_is_chosen`` and its decoder passes a comparison with torch. Networks that Core ML
-            refuses run on other compute units, else on torch.
-        precision, threads, keep, others: the fields of ``EngineOptions``.
+        spec: One of ``NAMES``, or "torch:cuda:N".
+        model: Bundle whose networks run.
+        precision, threads, keep, others: Fields of ``EngineOptions``.
 
     Raises:
-        UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
-            without the packages that the backend needs, an option that the backend ignores.
+        UserError: There is no such backend, this machine lacks the device or precision or has fewer cores than
+            ``threads``, the model lacks the packages that the backend needs, or the backend ignores an option.
     """
     options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
     if "graph" in model.manifest.files:
@@ -183,11 +190,12 @@ def load_backend(
         return load_kind(kind, device, model, options)
     if model.packages and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info(
-            "Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
+            "Core ML is reported to crash programs on macOS %s, so this runs on torch. To use Core ML anyway, "
+            "add --backend coreml",
             macos_version(),
         )
     first: list[Callable[[], Backend]] = []
-    if kind in ("torch", "coreml") and not is_embedded(model.path) and not options.given():
+    if kind in ("torch", "coreml") and not is_embedded(model.path) and not options.requested():
         first.append(partial(load_measured, model, options))
     if kind == "torch" and precision == "auto" and mlx_is_chosen(model):
         first.append(partial(load_proven_mlx, model, options))
@@ -203,8 +211,9 @@ def load_backend(
 
 
 def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> "Backend":
-    """Torch on the device that "auto" means. Where that is MPS, a decoder runs on the CPU: its steps are too short for
-    MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55).
+    """Open torch on the device that "auto" means. If that is MPS, Tortoise's decoder runs on the CPU.
+
+    Decoder steps are too short to be faster on MPS (118 s instead of 19 s on an M2, OpenMOSS/MOSS-TTS-Nano#55).
     """
     backend = load_torch(model, "auto", precision, options)
     if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
@@ -216,45 +225,56 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
 
 
 def load_kind(kind: str, device: str, model: "Bundle", options: EngineOptions, automatic: bool = False) -> "Backend":
-    """The backend of this kind on this device. ``automatic``: whether the user did not name it."""
+    """Open the backend of this kind on this device.
+
+    Args:
+        kind, device: As ``resolve`` returns them.
+        model: Bundle whose networks run.
+        options: Options of the engine.
+        automatic: Whether the user did not name the backend.
+    """
     if kind == "torch":
         return load_torch(model, device, options.precision, options)
     if kind == "mlx":
         return load_mlx(model, options)
-    # of networks that have no packages
+    # runs the networks that have no packages
     fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", options))
     load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=automatic)
     return load(device, model, fallback, options)
 
 
 def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
-    """Return the engines that `ane bench` found fastest for this bundle on this machine, or ``None`` without a
-    measurement.
+    """Open the engines that `ane bench` found fastest for this bundle on this machine.
+
+    Returns:
+        The backend, or ``None`` if there is no measurement.
 
     Raises:
-        UserError: a measured engine does not run any more.
+        UserError: A measured engine no longer runs.
     """
     from ane.backends.measured import PhasedBackend, measured_engines
 
-    if (found := measured_engines(model)) is None:
+    if (measured := measured_engines(model)) is None:
         return None
     loaded = {}
-    for choice in dict.fromkeys((found.decoder, found.others)):
-        own = replace(options, compute_units=choice.compute_units, threads=choice.threads)
+    for choice in dict.fromkeys((measured.decoder, measured.others)):
+        chosen = replace(options, compute_units=choice.compute_units, threads=choice.threads)
         kind, device = resolve(choice.backend, model)
-        own.check(choice.backend, kind)
-        loaded[choice] = load_proven_mlx(model, own) if kind == "mlx" else load_kind(kind, device, model, own, True)
-    LOGGER.info("`ane bench` found %s fastest here on %s (--backend chooses another)", found, found.date[:10])
-    if found.decoder == found.others:
-        return loaded[found.decoder]
-    return PhasedBackend(model.family.stages.decoder.network, loaded[found.decoder], loaded[found.others])
+        chosen.check(choice.backend, kind)
+        loaded[choice] = (
+            load_proven_mlx(model, chosen) if kind == "mlx" else load_kind(kind, device, model, chosen, True)
+        )
+    LOGGER.info("`ane bench` found %s fastest here on %s (--backend chooses another)", measured, measured.date[:10])
+    if measured.decoder == measured.others:
+        return loaded[measured.decoder]
+    return PhasedBackend(model.family.stages.decoder.network, loaded[measured.decoder], loaded[measured.others])
 
 
 def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
-    """Return the backend on MLX.
+    """Open the backend on MLX after comparing its decoder with torch's.
 
     Raises:
-        UserError: As ``load_mlx``, or the decoder's results differ from those of torch.
+        UserError: ``load_mlx`` fails, or the decoder's results differ from torch's.
     """
     mlx = load_mlx(model, options)
     mlx.prove()
@@ -262,13 +282,13 @@ def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
 
 
 def load_torch(model: "Bundle", device: str, precision: str, options: EngineOptions) -> "Backend":
-    from ane.backends.torch.backend import TorchBackend  # a second
+    from ane.backends.torch.backend import TorchBackend  # takes a second to import
 
-    return TorchBackend(model, device, precision, options.threads, options.keep, keeps_threads=options.shared)
+    return TorchBackend(model, device, precision, options.threads, options.keep, fixed_thread_count=options.shared)
 
 
 def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
-    """The backend on MLX. Raises UserError where MLX is not installed or runs none of the model's networks."""
+    """Open the backend on MLX. Raises UserError if MLX is not installed or runs none of the model's networks."""
     try:
         from ane.backends.mlx.backend import MlxBackend
     except ImportError as error:
@@ -289,7 +309,7 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     chosen = choose_onnx_device(device)
     small = has_published_graphs(model)
     usual = small or chosen.memory != "cpu"
-    # the bits of a graph that quantises activations depend on its number of threads: it has one for each call
+    # the results of a graph that quantises activations depend on its number of threads, so each call has one thread
     calls = 1 if options.shared else options.threads or usable_cores()
     onnx = OnnxBackend(
         model,
@@ -308,7 +328,7 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
 def load_packages(
     kind: str, device: str, model: "Bundle", fallback: "Backend", options: EngineOptions, automatic: bool
 ) -> "Backend":
-    """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
+    """Open the backend on a model's Core ML packages. Raises UserError if Core ML or the packages cannot be used."""
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory, select_packages
 
@@ -322,21 +342,25 @@ def load_packages(
         options.cache,
         options.compute_units,
         keep=usual if options.keep is None else options.keep,
-        moves_on=automatic,
+        auto_fallback=automatic,
         prefer_state=kind == "coreml",
     )
 
 
 def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
-    """The engine of a model that is one ONNX graph. Raises UserError for another, or an option without effect on it."""
+    """Open the engine of a model that is one ONNX graph.
+
+    Raises:
+        UserError: ``spec`` names another backend, or an option has no effect on such models.
+    """
     from ane.backends.onnx.graph_file import GraphBackend
 
     if spec not in ("auto", "onnx", "onnx:cpu"):
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
-    for name in options.given():
+    for name in options.requested():
         if name != "threads":
             raise UserError(
-                f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out", name
+                f"{name} has no effect on {model.family.title} models, and {model.name} is one: leave it out", name
             )
     options.check(spec, "onnx")
     return GraphBackend(model, options.threads)
@@ -345,8 +369,10 @@ def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
 def read_graph(
     graph: Path | bytes, path: Path, title: str, extra: str
 ) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
-    """Load a graph to look at it, and return type and sizes of its inputs by name, and its metadata. The arguments and
-    errors are those of ``ane.backends.onnx.graph_file.load_graph_file``.
+    """Load an ONNX graph to inspect it. See ``ane.backends.onnx.graph_file.load_graph_file`` for arguments and errors.
+
+    Returns:
+        Type and sizes of each input, by name, and the metadata.
     """
     from ane.backends.onnx.graph_file import load_graph_file
 

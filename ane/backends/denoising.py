@@ -1,4 +1,4 @@
-"""The contract of diffusion networks: a network bound to utterances, and the arithmetic of a denoising step."""
+"""Define the contract of diffusion networks, and compute the arithmetic of a denoising step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DenoisingStep:
-    """The coefficients of one denoising step, float32, and its timestep among the trained ones; for every sampler.
+    """The coefficients (float32) of one denoising step, and its timestep as a trained index. Every sampler uses them.
 
     prediction = conditional·(output with conditioning) + unconditional·(output without)
     x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
     next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
-    σ          = noise·exp(variance_slope·v), v the second half of the output
+    σ          = noise·exp(variance_slope·v), where v is the second half of the output
     """
 
     timestep: int
@@ -40,9 +40,13 @@ class DenoisingStep:
     def take(
         self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray, noise: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The next x and the x0 of this step, by the formulas above.
+        """Return the next x and the x0 of this step, by the formulas above.
 
-        Takes x (1, 100, L), the previous x0, the network's output (1 or 2, 200, L) and noise.
+        Args:
+            x: Noisy mel (1, 100, L).
+            previous_x0: x0 of the previous step, (1, 100, L).
+            output: Output of the network, (1, 200, L), or (2, 200, L) for a guided step.
+            noise: Samples of N(0, 1), (1, 100, L).
         """
         prediction, variance = np.split(output[:1], 2, axis=1)
         if self.guided:
@@ -55,30 +59,30 @@ class DenoisingStep:
 
 
 class Denoiser(ABC):
-    """A diffusion network bound to utterances, each of its own length; what no step changes is computed once.
+    """A diffusion network bound to utterances, which may differ in length.
 
-    Arrays are float32, one for each utterance: x and x0 (1, 100, L), outputs (1, 200, L), or guided (2, 200, L): with
-    conditioning, then without.
+    It computes once whatever stays the same in all steps. There is one float32 array per utterance: x and x0
+    (1, 100, L), and outputs (1, 200, L). A guided output is (2, 200, L): with conditioning, then without.
     """
 
     @abstractmethod
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        """The network's output for every utterance, all at this timestep of the trained ones."""
+        """Return the network's output for every utterance, all at this timestep (a trained index)."""
 
 
 class SeparateDenoisers(Denoiser):
-    """Utterances that are computed one after the other, each by a denoiser of its own."""
+    """A denoiser of several utterances that computes one after the other, on a separate denoiser for each."""
 
     def __init__(self, denoisers: Sequence[Denoiser]):
         self.denoisers = denoisers
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        return [denoiser([own], timestep, guided)[0] for denoiser, own in zip(self.denoisers, x, strict=True)]
+        return [denoiser([mel], timestep, guided)[0] for denoiser, mel in zip(self.denoisers, x, strict=True)]
 
 
-def each_alone(
+def bind_separately(
     bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray], frames: Sequence[int]
 ) -> Denoiser:
-    """A denoiser of several utterances, made of those that ``bind`` returns for each one's latents and frames."""
+    """Bind every utterance separately, by ``bind(latents, frames)``, and return one denoiser for all of them."""
     bound = [bind(rows, length) for rows, length in zip(latents, frames, strict=True)]
     return bound[0] if len(bound) == 1 else SeparateDenoisers(bound)

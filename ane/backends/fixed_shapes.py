@@ -1,4 +1,4 @@
-"""Arrays of any length on functions of fixed shapes: the smallest bucket, padding, masks, row after row."""
+"""Run arrays of any length on functions of fixed shapes: choose the smallest bucket, pad, mask and crop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,19 @@ import numpy as np
 from ane.backends.base import FunctionSet
 from ane.system.errors import UserError
 
-FixedFunction = Any  # what ``FunctionSet.functions`` returns: called with arrays; ``bucket`` has its lengths by name
+FixedFunction = Any  # an item of ``FunctionSet.functions``: call it with arrays; ``bucket`` has its lengths by name
 
 
 def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: int) -> FixedFunction:
-    """The function with the smallest bucket that all of ``lengths`` fit in; the first length is compared first.
+    """Return the function with the smallest bucket that fits all ``lengths``. The first length is compared first.
+
+    Args:
+        functions: Functions to choose from, at least one.
+        what: Subject of the error message, such as "the text" or "the clip".
+        lengths: Needed lengths, by their names in a bucket.
 
     Raises:
-        UserError: no bucket is large enough; the message says that ``what`` ("the text", "the clip") is too long.
+        UserError: No bucket is large enough.
     """
     fitting = [f for f in functions if all(f.bucket[name] >= length for name, length in lengths.items())]
     if not fitting:
@@ -33,15 +38,16 @@ def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: i
 
 
 def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
-    """``array`` with ``value`` appended on the last axis up to ``length``."""
+    """Append ``value`` on the last axis of an array until it has this length."""
     widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
     return np.pad(array, widths, constant_values=value)
 
 
 def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
-    """The inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) each.
+    """Return the inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) float32 each.
 
-    ``inside`` is 1 there and 0 in the padding; ``mean_weight`` is ``inside`` / ``length``, for means over the sequence.
+    ``inside`` is 1 at these positions and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``, for means over
+    the sequence.
     """
     inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
     return {"inside": inside, "mean_weight": inside / np.float32(length)}
@@ -49,14 +55,16 @@ def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Rows:
-    """``Stage.packaged`` of a stage that takes rows (B, N, C), or ids (B, N), and their mask: row after row in the
-    smallest bucket, the output (B, N, C'), zeros after a row's length. A row that is too long raises UserError.
+    """A ``Stage.packaged`` for stages that take a batch of rows and their mask.
+
+    The rows are (B, N, C), or ids (B, N). Each row runs separately, in the smallest bucket that fits it. The output is
+    (B, N, C'), with zeros after the end of a row. Raises UserError if a row is too long.
 
     Attributes:
-        unit: Name in a bucket for the length of a row.
-        outputs: Outputs of the function that the result has side by side.
-        tables: Keys of the tables in which ids are looked up. The vectors are side by side, too.
-        finish: The host's part: what the stage returns for the result.
+        unit: Name of a row's length in a bucket.
+        outputs: Outputs of the function to concatenate along the channels.
+        tables: Keys of the tables in which ids are looked up. Their vectors are concatenated along the channels.
+        finish: Function of the host that turns the result into the stage's output.
     """
 
     unit: str
@@ -72,23 +80,26 @@ class Rows:
         for row, length in zip(x, row_lengths(inputs["mask"]), strict=True):
             function = smallest_fitting(package.functions(stage), f"the {stage}", **{self.unit: length})
             width = function.bucket[self.unit]
-            found = function(
+            outputs = function(
                 x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
                 inside=sequence_masks(length, width)["inside"],
-            )  # (1, C', 1, N') each
-            y = np.concatenate([found[name] for name in self.outputs], axis=1)[0, :, 0, :length]
+            )  # each (1, C', 1, N')
+            y = np.concatenate([outputs[name] for name in self.outputs], axis=1)[0, :, 0, :length]
             rows.append(pad_last_axis(y, x.shape[1]).T)
         return self.finish(np.stack(rows))
 
 
 @dataclass(frozen=True)
 class Exact:
-    """``Stage.packaged`` of a stage whose rows (C, N) or (C,) fill a function, since padding would change its output.
+    """A ``Stage.packaged`` for stages whose rows must fill a function exactly, because padding would change the output.
+
+    A row is (C, N) or (C,).
 
     Attributes:
-        output: Output of the function: (1, C', 1, N').
-        unit: Name in a bucket for the length; "" means that all rows have the same. per: Columns of the input for each.
-        sequence: Whether the stage returns (B, N', C'), or else (B, C').
+        output: Name of the function's output, (1, C', 1, N').
+        unit: Name of the length in a bucket. "" means that all rows have the same length.
+        per: Columns of the input per unit.
+        sequence: Whether the stage returns (B, N', C'). Otherwise it returns the first column, (B, C').
     """
 
     output: str
@@ -98,20 +109,19 @@ class Exact:
 
     def __call__(self, package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         [(name, x)] = inputs.items()
-        lengths = {
-            self.per * each.bucket[self.unit] if self.unit else x.shape[-1]: each for each in package.functions(stage)
-        }
+        functions = package.functions(stage)
+        lengths = {self.per * f.bucket[self.unit] if self.unit else x.shape[-1]: f for f in functions}
         if x.shape[-1] not in lengths:
             package_name = next(iter(lengths.values())).package.stem
             raise UserError(
                 f"{x.shape[-1]} {name} frames: {package_name} takes exactly "
-                f"{' or '.join(map(str, lengths))} frames; convert the model again"
+                f"{' or '.join(map(str, lengths))} frames: convert the model again"
             )
         function = lengths[x.shape[-1]]
-        found = [function(**{name: row.reshape(1, len(row), 1, -1)})[self.output][0, :, 0].T for row in x]
-        return np.stack(found if self.sequence else [y[0] for y in found])
+        rows = [function(**{name: row.reshape(1, len(row), 1, -1)})[self.output][0, :, 0].T for row in x]
+        return np.stack(rows if self.sequence else [y[0] for y in rows])
 
 
 def row_lengths(mask: np.ndarray) -> list[int]:
-    """How many positions of each row a mask (B, T) of ones, then zeros, holds."""
+    """Return the length of each row of a mask (B, T), which has ones, then zeros."""
     return [int(length) for length in mask.sum(axis=1)]

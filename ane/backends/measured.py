@@ -1,4 +1,4 @@
-"""The engines that `ane bench` found fastest for a bundle on this machine, which "auto" follows."""
+"""Store which engines `ane bench` found fastest for a bundle on this machine, for the backend "auto" to use."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 @validated
 class EngineChoice:
-    """A backend by its name, where Core ML runs (``None``: where the bundle states), and the threads of the CPU."""
+    """A backend and its options.
+
+    Attributes:
+        backend: Name of the backend.
+        compute_units: Compute units of Core ML. ``None`` means the units that the bundle states.
+        threads: Number of CPU threads. ``None`` means the backend's own choice.
+    """
 
     backend: str
     compute_units: str | None = None
@@ -34,13 +40,13 @@ class EngineChoice:
 
 @validated
 class MeasuredEngines:
-    """The fastest engines of a bundle, as `ane bench` wrote them down.
+    """The fastest engines for a bundle, as `ane bench` stored them.
 
     Attributes:
-        machine: Chip and system that were measured. The result applies to these alone.
-        date: When they were measured.
+        machine: Chip and system that were measured. The result applies only to them.
+        date: Date of the measurement.
         decoder: Engine of the decoder.
-        others: Engine of all networks but the decoder.
+        others: Engine of all other networks.
     """
 
     machine: str
@@ -57,7 +63,7 @@ class MeasuredEngines:
 
 
 def this_machine() -> str:
-    """Return chip and system, after whose update another engine may be faster."""
+    """Return the chip and system. After an update of either, another engine may be faster."""
     return f"{processor_name()}, {system_version()}"
 
 
@@ -66,29 +72,29 @@ def measured_file(model: "Bundle") -> Path:
 
 
 def measured_engines(model: "Bundle") -> MeasuredEngines | None:
-    """Return the measurement of a bundle on this machine with this system, or ``None`` if there was no measurement."""
+    """Return the measurement of a bundle on this machine and system, or ``None`` if there is none."""
     with suppress(UserError):
         file = measured_file(model)
         if file.is_file():
-            found = read_record(MeasuredEngines, read_json(file), str(file))
-            return found if found.machine == this_machine() else None
+            measured = read_record(MeasuredEngines, read_json(file), str(file))
+            return measured if measured.machine == this_machine() else None
     return None
 
 
 def remember(model: "Bundle", date: str, decoder: EngineChoice, others: EngineChoice) -> None:
-    """Write down the fastest engines of a bundle. Raises UserError when the cache cannot be written."""
+    """Store the fastest engines of a bundle. Raises UserError if the cache cannot be written."""
     file = measured_file(model)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"machine": this_machine(), "date": date, "decoder": vars(decoder), "others": vars(others)})
 
 
 class PhasedBackend(ForwardingBackend):
-    """The decoder on one engine, and all other networks on another.
+    """A backend that runs the decoder on one engine and all other networks on another.
 
     Args:
         network: Name of the decoder's network.
-        decoding: Backend that runs it.
-        others: Backend that runs all networks but the decoder.
+        decoding: Backend that runs the decoder.
+        others: Backend that runs all other networks.
     """
 
     def __init__(self, network: str, decoding: Backend, others: Backend):
@@ -101,8 +107,8 @@ class PhasedBackend(ForwardingBackend):
     def name(self) -> str:
         return f"{self.decoding.name}; other networks: {self.fallback.name}"
 
-    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
-        return self.fallback.run_each(stage, calls)
+    def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        return self.fallback.run_all(stage, calls)
 
     def longest(self, stage: str, length: str) -> int | None:
         return self.fallback.longest(stage, length)

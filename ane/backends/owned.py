@@ -1,4 +1,4 @@
-"""A backend that one thread alone may use: whoever calls it, its calls run there, one after the other."""
+"""Let any thread use a backend that must run on a single thread."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +12,18 @@ END = object()
 
 
 class Owned:
-    """What one thread owns: a backend, or a decoder or denoiser that it returned. Calls of its methods run there.
+    """Wraps a backend, decoder or denoiser that one thread owns, and runs every method call on that thread.
 
     Args:
-        thread: a pool of one thread, which made the thing.
+        thing: The object to wrap. If a method returns a decoder or denoiser, that is wrapped, too.
+        thread: Pool of the one thread that created ``thing``.
     """
 
     def __init__(self, thing: Any, thread: ThreadPoolExecutor):
         self._thing, self._thread = thing, thread
 
     def end(self) -> None:
-        """End the thread after the calls that wait."""
+        """Stop the thread once the calls that wait for it have run."""
         self._thread.shutdown(wait=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -35,11 +36,11 @@ class Owned:
     def _run(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         result = self._thread.submit(method, *arguments, **named).result()
         if isinstance(result, Iterator):
-            return self._each(result)
+            return self._iterate(result)
         return Owned(result, self._thread) if isinstance(result, (Decoder, Denoiser)) else result
 
-    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The items of an iterator, each made on the thread; it is closed there, too."""
+    def _iterate(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the items of an iterator. The owning thread computes each item, and closes the iterator."""
         try:
             while (item := self._thread.submit(next, items, END).result()) is not END:
                 yield item

@@ -105,9 +105,9 @@ def check_torch() -> list[Finding]:
 
 
 def check_kernels() -> list[Finding]:
-    from ane.backends.torch.kernels import SWITCH, library_problem, made_for_cpu
+    from ane.backends.torch.kernels import SWITCH, library_problem, supports_cpu
 
-    if not made_for_cpu():
+    if not supports_cpu():
         return []
     problem = library_problem()
     if not problem:

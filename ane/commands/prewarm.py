@@ -33,7 +33,7 @@ def prewarm(
     Raises:
         UserError: Core ML refuses every function, or the bundle is damaged.
     """
-    from ane.backends.packaged.fallback import FunctionUnits
+    from ane.backends.packaged.fallback import PlacementPolicy
     from ane.backends.packaged.functions import EngineRefusalError
     from ane.backends.packaged.selection import select_packages
     from ane.bundles.hashes import check_hashes
@@ -51,7 +51,7 @@ def prewarm(
     if dry_run:
         return
     started, refused, ready = time.monotonic(), [], 0
-    units_of = {package.path: FunctionUnits(package, runtime) for package in packages}
+    units_of = {package.path: PlacementPolicy(package, runtime) for package in packages}
     with status_display(console, "loading") as show:
         for done, (package, name) in enumerate(functions):
             left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0

@@ -1,7 +1,7 @@
 """Parity of packages: every function against the float32 networks, both driven by the probe of its row
 (``converters.functions``). Core ML's functions are interpreted, ONNX graphs run on the CPU.
 
-A Core ML package gets the golden probes of its functions (``ane.backends.packaged.probes``). Their inputs are those
+A Core ML package gets the golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are those
 with which the row's probe last called a function, so that they are typical; what they must return is computed by the
 interpreter in float32.
 """
@@ -18,7 +18,7 @@ from ane.backends.mil.package import Package
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.packaged.probes import FunctionProbe, narrowed, samples, widened, write_probes
+from ane.backends.packaged.golden import GoldenCase, narrowed, samples, widened, write_golden_cases
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Bundle
 from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
@@ -60,7 +60,7 @@ def measure_parity(
         OnnxBackend(model, DEVICES["cpu"], reference, unpublished=unpublished) if package.format == "onnx" else None
     )
     records: dict[str, FunctionRecord] = {}
-    probes: dict[str, FunctionProbe] = {}
+    probes: dict[str, GoldenCase] = {}
     for name, function in package.functions.items():
         progress(name)
         expected = run_probe(reference, model, package, name)
@@ -77,7 +77,7 @@ def measure_parity(
         records[name] = replace(function, parity=parity)
         check_threshold(package, name, records[name])
     if probes:
-        write_probes(bundle / package.path, probes)
+        write_golden_cases(bundle / package.path, probes)
     return records
 
 
@@ -88,7 +88,7 @@ def _interpreted(
     expected: Sequence[np.ndarray],
     engines: Mapping[str, MilRuntime],
     reference: Backend,
-) -> tuple[dict[str, float], FunctionProbe | None]:
+) -> tuple[dict[str, float], GoldenCase | None]:
     """The parity of a Core ML function by arithmetic, and its golden probe."""
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
@@ -197,7 +197,7 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 # Golden probes
 
 
-def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> FunctionProbe | None:
+def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
     """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
 
     ``fp16``: whether it computes in fp16. What it returns is that of its own weights, however they were compressed, and
@@ -225,10 +225,10 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> F
             outputs = functions[called].predict(inputs, state)
         return outputs
 
-    probe = FunctionProbe(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
+    probe = GoldenCase(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
     reached = [probe.decibels(last(ARITHMETICS[name])) for name in ((ROUNDING, FLUSHED) if fp16 else ())]
     demanded = min([MOST_OF_A_PROBE, *(dB - MACHINE_SLACK for dB in reached)])
-    return FunctionProbe(rounded, probe.expected, round(max(MACHINE_FLOOR, demanded), 1))
+    return GoldenCase(rounded, probe.expected, round(max(MACHINE_FLOOR, demanded), 1))
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from ane.audio.mel import diffusion_mel
 from ane.backends import load_backend
 from ane.backends.mil import Package
-from ane.backends.packaged.probes import FILE as PROBES
+from ane.backends.packaged.golden import FILE as PROBES
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord

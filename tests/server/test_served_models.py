@@ -195,7 +195,7 @@ class Sharing:
     def __init__(self, engine: Engine, lanes: int = 4):
         model = random_model()
         self.synthesizer = Synthesizer(
-            model, TorchBackend(model, "cpu", "fp32", keep=True, keeps_threads=True)
+            model, TorchBackend(model, "cpu", "fp32", keep=True, fixed_thread_count=True)
         )  # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)
 

@@ -19,7 +19,7 @@ import numpy as np
 from ane.backends.coreml.tools import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
-from ane.backends.mil.values import DTYPES, TensorType, accepted
+from ane.backends.mil.values import DTYPES, TensorType, validate_inputs
 from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
@@ -66,7 +66,7 @@ class CoreAIFunction:
         from coreai.runtime import NDArray
 
         declared = self.program.inputs
-        given = accepted(self.name, declared, inputs)
+        given = validate_inputs(self.name, declared, inputs)
         states = state.arrays if state else {}
         if set(states) != set(self.program.states):
             raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")

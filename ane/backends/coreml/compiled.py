@@ -240,7 +240,7 @@ def file_about(package: Path, machine: MacMachine, what: str) -> Path:
 
 def cannot_compile(package: Path, why: str) -> EngineRefusalError:
     return EngineRefusalError(
-        f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch", everywhere=True
+        f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch", on_all_units=True
     )
 
 

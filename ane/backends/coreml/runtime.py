@@ -45,9 +45,9 @@ from ane.backends.coreml.compiled import (
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, ProgramFunction
-from ane.backends.mil.values import accepted
+from ane.backends.mil.values import validate_inputs
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
-from ane.backends.packaged.probes import OTHER_VALUES, Inputs
+from ane.backends.packaged.golden import OTHER_VALUES, Inputs
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
@@ -96,7 +96,7 @@ class CoreMLFunction:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
             EngineRefusalError: Core ML fails.
         """
-        arrays = accepted(self.name, self.signature.inputs, {**inputs, **caches})
+        arrays = validate_inputs(self.name, self.signature.inputs, {**inputs, **caches})
         for key, array in caches.items():
             if array.dtype != np.float32 or not array.flags.c_contiguous:
                 raise TypeError(f"cache {key} of {self.name} is contiguous and float32, got {array.dtype}")

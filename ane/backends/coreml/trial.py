@@ -2,7 +2,7 @@
 
 coremltools holds the GIL while Core ML works, so that a hanging call cannot be limited in time from the same process;
 and macOS kills a process that lacks memory, or that a first prediction crashes (apple/coremltools#2758). The child
-compiles a package, or loads a function and repeats its golden probe (``ane.backends.packaged.probes``); without one it
+compiles a package, or loads a function and repeats its golden probe (``ane.backends.packaged.golden``); without one it
 predicts once, with zeros, which must be finite. macOS keeps what it specialised for the Neural
 Engine under the path of the compiled model, so that this process then loads it quickly.
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.coreml.tools import CoreMLTools, keep_arrays
-from ane.backends.packaged.probes import OTHER_VALUES, STEPS, FunctionProbe, Inputs, Predict
+from ane.backends.packaged.golden import OTHER_VALUES, STEPS, GoldenCase, Inputs, Predict
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
@@ -128,7 +128,7 @@ def _try_function(
 ) -> float:
     """Load a function and repeat its probe: the median seconds of a call. RuntimeError when it returns other values."""
     loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
-    probe = FunctionProbe.read(Path(package), function, inputs) if probes else None
+    probe = GoldenCase.read(Path(package), function, inputs) if probes else None
     passed: list[Mapping[str, np.ndarray]] = []  # to Core ML, which may read them after a prediction
 
     def predict(called: str) -> Predict:

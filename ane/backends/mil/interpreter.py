@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.mil import ops_elementwise, ops_layers, ops_shape  # noqa: F401  fill KERNELS
+from ane.backends.mil import ops_elementwise, ops_layers, ops_shape  # noqa: F401  fill OPS
 from ane.backends.mil.package import Package, ProgramOp
-from ane.backends.mil.registry import KERNELS, Kernel, Rounding
-from ane.backends.mil.values import DTYPES, Constant, TensorType, accepted
+from ane.backends.mil.registry import OPS, Kernel, Rounding
+from ane.backends.mil.values import DTYPES, Constant, TensorType, validate_inputs
 from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 
@@ -188,7 +188,7 @@ class Interpreter:
                 self.package,
                 blocks=[[self._prepare(inner) for inner in block.ops] for block in op.blocks],
             )
-        kernel = KERNELS.get(op.type)
+        kernel = OPS.get(op.type)
         where = self._where(op)
         if kernel is None:
             raise UserError(f"the interpreter does not support the {where}")
@@ -217,7 +217,7 @@ class Interpreter:
             for name, type in self.function.inputs.items()
             if name not in inputs and name in ranges and ranges[name].default is not None
         }
-        arrays = accepted(self.name, self.function.inputs, {**inputs, **absent})
+        arrays = validate_inputs(self.name, self.function.inputs, {**inputs, **absent})
         for name, array in arrays.items():
             if name in ranges and not ranges[name].allows(array.shape):
                 raise TypeError(f"input {name} of {self.name} takes the shapes {ranges[name]}, got {array.shape}")

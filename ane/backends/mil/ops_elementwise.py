@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
+from ane.backends.mil.registry import OPS, Ints, Rounding, op, rows
 
 BINARY = {
     "add": torch.add,
@@ -72,9 +72,9 @@ REDUCTIONS = {
     "reduce_log_sum_exp": torch.logsumexp,
 }
 
-KERNELS.update(rows(BINARY, lambda function: lambda x, y: function(x, y)))
-KERNELS.update(rows(UNARY, lambda function: lambda x: function(x)))
-KERNELS.update(
+OPS.update(rows(BINARY, lambda function: lambda x, y: function(x, y)))
+OPS.update(rows(UNARY, lambda function: lambda x: function(x)))
+OPS.update(
     rows(
         REDUCTIONS,
         lambda function: (
@@ -82,8 +82,8 @@ KERNELS.update(
         ),
     )
 )
-KERNELS.update(rows({"identity": lambda x: x}, exact=True))
-KERNELS.update(
+OPS.update(rows({"identity": lambda x: x}, exact=True))
+OPS.update(
     rows(
         {
             "inverse": lambda x, epsilon=1e-4: (x + epsilon).reciprocal(),

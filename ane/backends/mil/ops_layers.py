@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ane.backends.mil.ops_elementwise import softmax
-from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
+from ane.backends.mil.registry import OPS, Ints, Rounding, op, rows
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
-KERNELS.update(
+OPS.update(
     rows(
         {
             "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
@@ -25,7 +25,7 @@ KERNELS.update(
         }
     )
 )
-KERNELS.update(
+OPS.update(
     rows(
         {
             "pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.mil.registry import KERNELS, Bools, Ints, Tensors, op, rows
+from ane.backends.mil.registry import OPS, Bools, Ints, Tensors, op, rows
 
-KERNELS.update(
+OPS.update(
     rows(
         {
             "split": lambda x, axis, num_splits=None, split_sizes=None: torch.split(

@@ -1,6 +1,6 @@
 """The table of MIL ops, and the conversion of an op's arguments to those of a Python function.
 
-``KERNELS`` is filled by ``rows`` and the decorator ``op`` when the modules ops_* are imported, and not changed after
+``OPS`` is filled by ``rows`` and the decorator ``op`` when the modules ops_* are imported, and not changed after
 that.
 """
 
@@ -79,7 +79,7 @@ class Kernel:
         return kinds
 
 
-KERNELS: dict[str, Kernel] = {}
+OPS: dict[str, Kernel] = {}
 
 
 def rows(
@@ -95,7 +95,7 @@ def op(function: Callable | None = None, *, exact: bool = False) -> Callable:
     """Register a function as the kernel of the op with its name."""
 
     def register(function: Callable) -> Callable:
-        KERNELS[function.__name__] = Kernel(function, exact)
+        OPS[function.__name__] = Kernel(function, exact)
         return function
 
     return register if function is None else register(function)

@@ -96,7 +96,9 @@ class InputRange:
         )
 
 
-def accepted(function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def validate_inputs(
+    function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     """The inputs of a function, in their declared order. TypeError when names, shapes or kinds of numbers differ."""
     if set(inputs) != set(declared):
         raise TypeError(f"{function} takes {sorted(declared)}, got {sorted(inputs)}")

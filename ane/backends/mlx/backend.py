@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.backends.base import Backend, ForwardingBackend
 from ane.backends.decoding import Decoder
-from ane.backends.denoising import Denoiser, each_alone
+from ane.backends.denoising import Denoiser, bind_separately
 from ane.backends.mlx.decoder import MlxDecoder
 from ane.backends.mlx.diffusion import MlxDenoiser, MlxDiffusion
 from ane.backends.mlx.gpt import MlxGPT
@@ -94,7 +94,7 @@ class MlxBackend(ForwardingBackend):
         if name not in self.layouts:
             return self.fallback.denoiser(latents, conditioning, frames)
         network = self.network(name)
-        return each_alone(lambda rows, length: MlxDenoiser(network, rows, conditioning, length), latents, frames)
+        return bind_separately(lambda rows, length: MlxDenoiser(network, rows, conditioning, length), latents, frames)
 
     def load(self, *networks: str) -> None:
         for name in networks:

@@ -60,7 +60,7 @@ class OnnxBackend(PackagedEngine):
         super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
         self.any_thread, self.calls_at_once = calls is not None, calls or 1
         self.options, self.sessions = options, SessionCache(load or session_loader(device, threads))
-        self.graphs = PackageGraphs(self.folder, self.checked, device, self.sessions, machine, options)
+        self.graphs = PackageGraphs(self.folder, self.verified_package, device, self.sessions, machine, options)
 
     def longest(self, stage: str, length: str) -> int | None:
         asked = getattr(self.options, f"engine_{length}", ()) if (stage, length) in LIMITED else ()

@@ -82,7 +82,7 @@ class GraphBackend(Backend):
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         return self._run(stage, self.graph(self.threads), inputs)
 
-    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+    def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
         workers = min(len(calls), self.threads or usable_cores())
         graph = self.graph(1 if workers > 1 else self.threads)
         return compute_in_order(partial(self._run, stage, graph), calls, workers)

@@ -13,11 +13,11 @@ import numpy as np
 
 from ane.backends.base import Backend, ForwardingBackend, FunctionSet, Stage, check_inputs
 from ane.backends.decoding import Decoder
-from ane.backends.denoising import Denoiser, each_alone
+from ane.backends.denoising import Denoiser, bind_separately
 from ane.backends.packaged.decoder import PackagedDecoder
-from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits
+from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, PlacementPolicy
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
-from ane.backends.packaged.probes import FILE as PROBES
+from ane.backends.packaged.golden import FILE as PROBES
 from ane.backends.packaged.selection import describe_packages, select_packages
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageFolder, PackageRecord
@@ -55,7 +55,7 @@ class PackagedEngine(ForwardingBackend):
         self.model, self.packages, self.fallback, self.keep = model, packages, fallback, keep
         self.stages, self.name = model.family.stages, describe_packages(runtime, packages, model)
         self._tables: dict[str, dict[str, np.ndarray]] = {}
-        self._checked: set[str] = set()
+        self._verified: set[str] = set()
 
     @abstractmethod
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -98,7 +98,7 @@ class PackagedEngine(ForwardingBackend):
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         if self.stages.denoiser.network not in self.packages:
             return self.fallback.denoiser(latents, conditioning, frames)
-        return each_alone(lambda rows, length: self._denoiser(rows, conditioning, length), latents, frames)
+        return bind_separately(lambda rows, length: self._denoiser(rows, conditioning, length), latents, frames)
 
     def load(self, *networks: str) -> None:
         for network in networks:
@@ -120,12 +120,12 @@ class PackagedEngine(ForwardingBackend):
             tables[key] = self.model.tensors(network)[key].float().numpy()
         return tables[key]
 
-    def checked(self, network: str) -> PackageRecord:
+    def verified_package(self, network: str) -> PackageRecord:
         """A network's package. Raises UserError, when it is first asked for, if a file of it is damaged."""
         package = self.packages[network]
-        if package.path not in self._checked:
+        if package.path not in self._verified:
             check_hashes(self.folder, package.files)
-            self._checked.add(package.path)
+            self._verified.add(package.path)
         return package
 
 
@@ -143,8 +143,8 @@ class PackagedBackend(PackagedEngine):
         keep: keep functions of released networks loaded.
         prefer_state: of packages with both, "auto" means state if they have golden probes: then the runtime proves each
             function when it first loads it, and a state that fails, or is slower, gives way to io.
-        moves_on: a function that cannot run where it should is replaced (``FunctionUnits``), or its network runs on
-            ``fallback``, for as long as the backend exists. False: the error is raised.
+        auto_fallback: a function that cannot run where it should is replaced (``PlacementPolicy``), or its network runs
+            on ``fallback``, for as long as the backend exists. False: the error is raised.
         unpublished: Packages of the model to use in place of those in its bundle.
 
     Raises:
@@ -161,7 +161,7 @@ class PackagedBackend(PackagedEngine):
         compute_units: str | None = None,
         only: frozenset[str] | None = None,
         keep: bool = False,
-        moves_on: bool = False,
+        auto_fallback: bool = False,
         prefer_state: bool = False,
         unpublished: PackageFolder | None = None,
     ):
@@ -169,9 +169,9 @@ class PackagedBackend(PackagedEngine):
         super().__init__(model, chosen, runtime.name, fallback, keep, unpublished)
         self.runtime, self.cache, self.only = runtime, cache, only
         self.blocks_python = runtime.name == "coreml"
-        self.moves_on, self.prefer_state = moves_on, prefer_state
+        self.auto_fallback, self.prefer_state = auto_fallback, prefer_state
         self._compute_units = compute_units
-        self._units: dict[str, FunctionUnits] = {}
+        self._units: dict[str, PlacementPolicy] = {}
         self._functions: dict[str, list[PackageFunction]] = {}
 
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -189,13 +189,13 @@ class PackagedBackend(PackagedEngine):
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         bind = partial(super().decoder, lanes, capacity, prefixes, max_prefix_length)
         network = self.stages.decoder.network
-        bound_again = network in self.packages and (self.moves_on or self.prefer_state)
+        bound_again = network in self.packages and (self.auto_fallback or self.prefer_state)
         return FallbackDecoder(bind, partial(self._move_on, network)) if bound_again else bind()
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         bind = partial(super().denoiser, latents, conditioning, frames)
         network = self.stages.denoiser.network
-        moves = network in self.packages and self.moves_on
+        moves = network in self.packages and self.auto_fallback
         return FallbackDenoiser(bind, partial(self._move_on, network)) if moves else bind()
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> PackagedDecoder:
@@ -223,7 +223,7 @@ class PackagedBackend(PackagedEngine):
 
     def _move_on(self, network: str, error: UserError) -> None:
         units = self.units(network) if network in self.packages else None
-        if units is None or not (self.moves_on or units.replaces_state(error)):
+        if units is None or not (self.auto_fallback or units.replaces_state(error)):
             raise error
         instead = units.refuse(error)
         self._unload(network)
@@ -234,15 +234,15 @@ class PackagedBackend(PackagedEngine):
             )
         LOGGER.info("%s. %s instead.", str(error).partition("; ")[0], instead or f"Running {network} on torch")
 
-    def units(self, network: str) -> FunctionUnits:
+    def units(self, network: str) -> PlacementPolicy:
         """Where the functions of a network's package run."""
         if network not in self._units:
-            self._units[network] = FunctionUnits(self.packages[network], self.runtime, self._compute_units)
+            self._units[network] = PlacementPolicy(self.packages[network], self.runtime, self._compute_units)
         return self._units[network]
 
     def _load(self, network: str) -> None:
         """Check the files alone: which functions are needed depends on the text."""
-        self.checked(network)
+        self.verified_package(network)
 
     def _unload(self, network: str) -> None:
         if self._functions.pop(network, None):
@@ -251,7 +251,7 @@ class PackagedBackend(PackagedEngine):
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
         """The functions of a kind, one per bucket; none when the package was converted without that kind."""
         if network not in self._functions:
-            package = self.checked(network)
+            package = self.verified_package(network)
             path = self.folder / package.path
             self._functions[network] = [
                 PackageFunction(

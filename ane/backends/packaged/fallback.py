@@ -23,7 +23,7 @@ Bind = Callable[[], Any]
 MoveOn = Callable[[UserError], None]
 
 
-class FunctionUnits:
+class PlacementPolicy:
     """The compute units of a package's functions.
 
     Args:
@@ -48,7 +48,7 @@ class FunctionUnits:
 
     def refuse(self, error: UserError) -> str:
         """Choose what replaces the function that an engine refused: in words, or "" if nothing of the package does."""
-        name = error.function if isinstance(error, EngineRefusalError) and not error.everywhere else ""
+        name = error.function if isinstance(error, EngineRefusalError) and not error.on_all_units else ""
         if name not in self.by_function:
             return ""
         kind, steps = self.package.functions[name].kind, self.of_kind("step")
@@ -64,7 +64,7 @@ class FunctionUnits:
         return f"Running {' and '.join(moved)} on {units}"
 
 
-class ReboundCalls:
+class RetryingProxy:
     """Calls of something that is bound again when one fails.
 
     Args:
@@ -86,14 +86,14 @@ class ReboundCalls:
         return attempt(work, again)
 
 
-class FallbackDenoiser(ReboundCalls, Denoiser):
+class FallbackDenoiser(RetryingProxy, Denoiser):
     """A denoiser that is bound again when it fails."""
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
 
 
-class FallbackDecoder(ReboundCalls, Decoder):
+class FallbackDecoder(RetryingProxy, Decoder):
     """A decoder that is bound again when it fails.
 
     It keeps the memories, the prefixes and the columns of all lanes, to compute them again on another decoder.

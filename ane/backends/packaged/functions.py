@@ -21,12 +21,13 @@ class EngineRefusalError(UserError):
     """The engine cannot run a function: it fails, does not answer, or returns other values than it should.
 
     Attributes:
-        everywhere: on all compute units, as when a package does not compile. function: its name; "": all of a package.
+        on_all_units: on all compute units, as when a package does not compile. function: its name; "": all of a
+            package.
     """
 
-    def __init__(self, message: str, everywhere: bool = False, function: str = ""):
+    def __init__(self, message: str, on_all_units: bool = False, function: str = ""):
         super().__init__(message)
-        self.everywhere, self.function = everywhere, function
+        self.on_all_units, self.function = on_all_units, function
 
 
 class LoadedFunction(Protocol):

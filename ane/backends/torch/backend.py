@@ -35,23 +35,24 @@ from ane.system.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-INEXACT_FRAMES = 1024  # of a row: from here on torch's group norm adds up otherwise on another number of threads
+INEXACT_FRAMES = 1024  # frames of a row from which the order of torch's group norm depends on the number of threads
 
-# Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
-# batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
-# launches; 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
+# Largest number of frames, over all utterances, for one call. On a CPU one utterance already keeps the cores busy, so
+# batching gains nothing (benchmarks/results/diffusion-1-thread.json). On CUDA, launching kernels limits short calls.
+# 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
 MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
 @dataclass(frozen=True)
 class TorchPrecision:
-    """What a backend computes in.
+    """The number formats that a backend computes in.
 
     Attributes:
-        name: a key of ``ane.bundles.precisions.TORCH``.
-        dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
-        packed: precision of packed weights; "": those of the decoder are packed as they are stored, others are not.
-        stored: precision in which the weights are stored, if they are packed without loss; "": none are packed.
+        name: A key of ``ane.bundles.precisions.TORCH``.
+        dtype: Type of the networks with ``half_precision``. A decoder with packed linear layers stays in float32.
+        packed: Precision of packed weights. "" means that the decoder's weights are packed as they are stored, and that
+            other networks are not packed.
+        stored: Precision in which the weights are stored, if they are packed without loss. "" means that none are.
     """
 
     name: str
@@ -61,23 +62,27 @@ class TorchPrecision:
 
     @cached_property
     def linear(self) -> Prepacking | None:
-        """Makes the decoder's packed linear layers; None: they are not packed."""
+        """Return the function that makes the decoder's packed linear layers, or ``None`` if they are not packed."""
         return prepacking(self.packed) if self.packed else exact_prepacking(self.stored) if self.stored else None
 
     @cached_property
     def frames(self) -> FramePacking | None:
-        """How the layers of networks with ``packs_layers`` are packed; None: they are not."""
+        """Return how to pack the layers of networks with ``packs_layers``, or ``None`` if they are not packed."""
         return frame_packing(self.packed) if self.packed else None
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPrecision:
-    """The precision wanted; "auto" is that of the stored weights where the device is fast at it, else float32. On MPS,
-    it is fp16 in place of bf16.
+    """Choose the precision to compute in.
 
-    On the CPU, "auto" keeps the decoder's weights in their stored size even if it computes in float32.
+    Args:
+        wanted: A key of ``TORCH``, or "auto". "auto" means the precision of the stored weights if the device is fast at
+            it (fp16 instead of bf16 on MPS), or else float32. On the CPU, it leaves the decoder's weights at their
+            stored size even if it computes in float32.
+        stored: Precision of the stored weights.
+        device: Device to compute on.
 
     Raises:
-        UserError: no such precision, or not on this device.
+        UserError: There is no such precision, or the device lacks it.
     """
     if wanted not in ("auto", *TORCH):
         raise UserError(
@@ -86,17 +91,17 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
         )
     if device.type != "cpu":
         if wanted == "int8":
-            raise UserError(f"precision int8 runs on the CPU only; {device} has {', '.join(DTYPES)}")
+            raise UserError(f"precision int8 runs on the CPU only: on {device} use one of {', '.join(DTYPES)}")
         name = stored if wanted == "auto" else wanted
         if name == "bf16" and device.type == "cuda" and not native_bf16(device):
             if wanted == "bf16":
                 raise UserError(
                     f"precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
-                    "(NVIDIA GPUs do from Ampere on); use fp16 or fp32"
+                    "(NVIDIA GPUs do from Ampere on): use fp16 or fp32"
                 )
             name = "fp32"
         elif name == "bf16" and device.type == "mps" and wanted == "auto":
-            name = "fp16"  # 10 bits of mantissa in place of 7, in as many bytes
+            name = "fp16"  # 10 bits of mantissa instead of 7, in as many bytes
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
@@ -112,17 +117,23 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
 
 
 class TorchBackend(Backend):
-    """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
+    """Runs the stages on the PyTorch networks, which are the reference for every other backend.
 
-    On CUDA, convolutions are full float32 in calls of this backend; the program's own are as before. On the CPU the
-    process keeps freed memory (``keep_freed_memory``).
+    A network is loaded when it is first called, and stays until it is released. On CUDA, this backend's calls compute
+    convolutions in full float32, and leave the setting of the program as it was. On the CPU, the process keeps freed
+    memory (``keep_freed_memory``).
 
     Args:
-        device, precision: see ``choose_device`` and ``choose_precision``.
-        threads, keep: see ``ane.backends.load_backend``. With ``threads``, the vocoders keep this number, and
-            the denoiser if its bits depend on it; else all networks use fewer while the machine has other work.
-        keeps_threads: Whether networks keep their number of threads without ``threads``, too.
-        exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
+        model: Bundle whose networks run.
+        device: Name of the device (see ``choose_device``).
+        precision: Name of the precision (see ``choose_precision``).
+        threads: Number of CPU threads of the process. The vocoders always use this number, and so does the denoiser if
+            its bits depend on it. ``None`` means torch's number, and fewer while other programs keep the machine busy.
+        keep: Whether released networks stay loaded. ``None`` means that they do on a GPU, or if the model has no
+            decoder.
+        exact: Whether the backend is the reference of a comparison, so that it computes norms in two passes and packs
+            no layer.
+        fixed_thread_count: Whether networks use a fixed number of threads even if ``threads`` is ``None``.
     """
 
     returns_attention = True
@@ -135,31 +146,31 @@ class TorchBackend(Backend):
         threads: int | None = None,
         keep: bool | None = None,
         exact: bool = False,
-        keeps_threads: bool = False,
+        fixed_thread_count: bool = False,
     ):
         if threads is not None:
-            choose_threads(threads)  # torch has one count for the whole process
+            choose_threads(threads)  # torch has one number for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, small=is_embedded(model.path))
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
-            raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
-        if exact:  # in the type that was asked for, however slow this CPU is at it
+            raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none: use fp32")
+        if exact:  # in the requested type, however slow this CPU is at it
             chosen = TorchPrecision(chosen.name, DTYPES.get(precision, chosen.dtype))
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
-        # where nothing is decoded code by code, reading the networks takes as long as running them
+        # without a decoder, reading the networks takes as long as running them
         self.keep = (self.device.type != "cpu" or self.stages.decoder is None) if keep is None else keep
         self.governor = ThreadGovernor() if self.device.type == "cpu" else None
-        self.keeps_threads = keeps_threads or threads is not None
+        self.fixed_thread_count = fixed_thread_count or threads is not None
         if self.device.type == "cpu":
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
-        self._tables: dict[str, np.ndarray] | None = None  # of the decoder: a file is checked when it is read
+        self._tables: dict[str, np.ndarray] | None = None  # of the decoder; reading them checks the file's hash
 
     @governed
     @torch.inference_mode()
@@ -167,7 +178,8 @@ class TorchBackend(Backend):
         """Run a stage that the model declares.
 
         Raises:
-            TypeError, UserError: see ``check_inputs``; UserError as well when memory runs out.
+            TypeError: See ``check_inputs``.
+            UserError: See ``check_inputs``, or no memory is left.
         """
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
@@ -237,7 +249,7 @@ class TorchBackend(Backend):
                 self._to_device(conditioning, dtype),
                 frames,
                 self.governor,
-                keeps_threads=self.keeps_threads and not exact,
+                fixed_thread_count=self.fixed_thread_count and not exact,
             )
 
     def load(self, *networks: str) -> None:
@@ -245,7 +257,7 @@ class TorchBackend(Backend):
             self.network(name)
 
     def release(self, *networks: str) -> None:
-        """Free networks (all, when none is named), unless this backend keeps them."""
+        """Free these networks, or all of them if none is named, unless this backend keeps them."""
         if self.keep:
             return
         for name in networks or tuple(self._networks):
@@ -255,19 +267,19 @@ class TorchBackend(Backend):
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
-        """The dtype of a network's activations and of its weights, except packed ones."""
+        """Return the dtype of a network's activations and of its weights, except packed ones."""
         if self._packs_frames(network):
             return self.chosen.frames.dtype
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
 
     def device_of(self, network: str) -> torch.device:
-        """Where a network runs: the vocoders and encoders on the CPU if the device refuses their long rows."""
+        """Return the device of a network: the CPU for vocoders and encoders whose long rows the device rejects."""
         return torch.device("cpu") if self._rows_on_cpu and network not in self.half_precision else self.device
 
     def network(self, name: str) -> nn.Module:
-        """The network, its parameters on the device; memory-mapped where they can be used as they are on disk.
+        """Return a network, with its parameters on the device. They are memory-mapped if they can be used as stored.
 
-        Another thread may release it meanwhile: whoever has it keeps it.
+        Another thread may release the network. Callers that hold it may keep using it.
         """
         network = self._networks.get(name)
         if network is None:
@@ -277,7 +289,7 @@ class TorchBackend(Backend):
     def _loaded(self, name: str) -> nn.Module:
         network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
         decoder = self.stages.decoder if self.stages.decodes(name) else None
-        # tables of the decoder that are only looked up in NumPy
+        # the decoder's tables that only NumPy looks up
         unused = {key for table, key in decoder.tables.items() if table not in decoder.tied} if decoder else ()
         network.load_state_dict(
             {key: tensor for key, tensor in self.model.tensors(name).items() if key not in unused},
@@ -296,7 +308,7 @@ class TorchBackend(Backend):
             for key, tensor in network.state_dict().items()
             if not tensor.is_meta
         }
-        if self._packs(name) or self._packs_frames(name):  # so that nothing references the mapped file
+        if self._packs(name) or self._packs_frames(name):  # so that nothing references the memory-mapped file
             state = {key: tensor.clone() for key, tensor in state.items()}
         network.load_state_dict(state, strict=False, assign=True)
         for module in network.modules() if self.exact else ():
@@ -331,20 +343,20 @@ class TorchBackend(Backend):
     def _convert(
         self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """A parameter or buffer on the device. Norms and scalars are float32 in every precision."""
+        """Return a parameter or buffer on the device. Norms and scalars are float32 in every precision."""
         module = network.get_submodule(key.rpartition(".")[0])
         norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
         if norm or not tensor.ndim:
             dtype = torch.float32
         tensor = tensor.to(device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:
-            # else oneDNN reorders the kernel in every call, which takes a tenth of its time
+            # otherwise oneDNN reorders the kernel in every call, which takes a tenth of the call's time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor
 
 
 class TorchDenoiser(Denoiser):
-    """All utterances' frames in one call of a network with ``bind``."""
+    """A denoiser that computes the frames of all utterances in one call of a network with ``bind``."""
 
     def __init__(
         self,
@@ -353,10 +365,10 @@ class TorchDenoiser(Denoiser):
         conditioning: Tensor,
         frames: Sequence[int],
         governor: ThreadGovernor | None = None,
-        keeps_threads: bool = True,
+        fixed_thread_count: bool = True,
     ):
         self.bound = network.bind(latents, conditioning, frames)
-        self.governor, self.keeps_threads = governor, keeps_threads
+        self.governor, self.fixed_thread_count = governor, fixed_thread_count
 
     @governed
     @torch.inference_mode()

@@ -1,10 +1,14 @@
-"""An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane.
+"""Run an autoregressive network on PyTorch, with a static kv-cache of shared prefixes and of each lane's positions.
 
-On the CPU a lane's results are the same bits whatever runs beside it. A library chooses its kernel, and with it the
-order of a sum, by the shape of a product. So what depends on the other lanes is kept from changing it: a product with a
-prefix has ``padded_rows`` and sums over at most ``BLOCK`` positions, and positions are read up to a multiple of
-``POSITIONS``, the surplus masked: a masked position adds an exact zero to a sum. It holds for networks of several heads
-and for up to 191 rows of a prefix. ``python -m benchmarks exactness`` checks it on a machine.
+On the CPU, a lane's results have the same bits whatever the other lanes do. This takes care, because a math library
+chooses its kernel by the shape of a product, and another kernel adds in another order. So the shapes hide the other
+lanes:
+
+* A product with a prefix has ``padded_rows`` rows, and sums over at most ``BLOCK`` positions.
+* Positions are read up to a multiple of ``POSITIONS``. The surplus is masked, which adds exact zeros to a sum.
+
+This works for networks with more than one head, and for up to 191 rows per prefix. ``python -m benchmarks exactness``
+checks it on a machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +24,24 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.torch.device import torch_memory_errors
 from ane.backends.torch.threads import ThreadGovernor, governed
 
-POSITIONS = 16  # floats of the widest vector: a softmax adds up every sixteenth position
-FEWEST_POSITIONS = 48  # products of fewer sum in another order (MKL on Intel's CPUs)
-BLOCK = 192  # MKL divides a sum over more positions by its length (with AVX2, and on Intel's CPUs)
-# by the remainder of six: MKL with AVX2 sums in one order for six or four rows at a time, in another for fewer
+POSITIONS = 16  # floats of the widest vector; a softmax adds every sixteenth position
+FEWEST_POSITIONS = 48  # products over fewer positions add in another order (MKL on Intel's CPUs)
+BLOCK = 192  # MKL splits a sum over more positions by its length (with AVX2, and on Intel's CPUs)
+# by rows modulo six, because MKL with AVX2 adds in one order for six or four rows at once, and in another for fewer
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
 
 class TorchDecoder(Decoder):
-    """A decoder on PyTorch; ``ane.backends.base.DecoderStage`` says what the network must offer.
+    """A decoder on PyTorch. ``ane.backends.base.DecoderStage`` says what the network must offer.
 
-    A prefix is stored once, and all lanes that use it attend to it in one matrix product. The caches are allocated
-    once: prefixes (layers, prefixes, heads, prefix_capacity, head_width), the lanes' own positions (layers, lanes,
-    heads, capacity, head_width). Only without ``max_prefix_length`` a longer prefix reallocates that of the prefixes.
+    A prefix is stored once, and all its lanes attend to it in one matrix product. The caches are allocated once: the
+    prefixes as (layers, prefixes, heads, prefix_capacity, head_width), and the lanes' own positions as (layers, lanes,
+    heads, capacity, head_width). Only without ``max_prefix_length`` does a longer prefix reallocate the first.
     """
 
     copies_lanes = True
-    governor: ThreadGovernor | None = None  # of its calls, whose bits depend on no number of threads
-    keeps_threads = False
+    governor: ThreadGovernor | None = None  # of the calls, whose bits do not depend on the number of threads
+    fixed_thread_count = False
 
     def __init__(
         self,
@@ -52,10 +56,10 @@ class TorchDecoder(Decoder):
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
-        own = padded_positions(capacity, self.shape.head_width)
-        self.keys, self.values = (self._allocate(lanes, own) for _ in range(2))
+        allocated = padded_positions(capacity, self.shape.head_width)
+        self.keys, self.values = (self._allocate(lanes, allocated) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)  # positions allocated for each
+        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)  # positions allocated per prefix
         self.prefix_lengths = [0] * prefixes  # positions in use
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None
@@ -110,27 +114,27 @@ class TorchDecoder(Decoder):
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
     def _prefilled(self, columns: Tensor, index: int) -> Tensor:
-        """Columns (1, T, width) → hidden; keys and values are stored as a prefix."""
+        """Compute columns (1, T, width) → hidden states, and store their keys and values as a prefix."""
         store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
         stored = self._lanes_by_prefix(np.array([index]), columns.shape[1])
         return self._run_network(columns, store, partial(self._attend_memory, stored))
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
-        """Columns (n, T, width) of lanes with these prefixes → hidden."""
-        own = OwnPositions(slice(first_lane, first_lane + len(lengths)), lengths, columns.shape[1], self.keys[0])
+        """Compute columns (n, T, width) of lanes with these prefixes → hidden states (n, T, width)."""
+        reached = LanePositions(slice(first_lane, first_lane + len(lengths)), lengths, columns.shape[1], self.keys[0])
         prefixes = self._lanes_by_prefix(indices, columns.shape[1])
-        attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
+        attend = [partial(self._attend, layer, reached, prefixes) for layer in range(self.shape.layers)]
         return self._run_network(columns, attend, partial(self._attend_memory, prefixes))
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        if self.device.type != "cpu":  # each step would wait for the scores to be copied to the host
+        if self.device.type != "cpu":  # otherwise each step would wait for the scores to reach the host
             return False
         self._recorder = PrefixScores(heads)
         return True
 
     def _end_recording(self) -> None:
         if self._recorder is not None:
-            self.recorded = self._recorder.taken()
+            self.recorded = self._recorder.take()
 
     @torch.inference_mode()
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
@@ -140,7 +144,7 @@ class TorchDecoder(Decoder):
                 cache[:, : len(sources), :, :length] = cache[:, index, :, :length]
 
     def _prefix_positions(self, length: int) -> int:
-        """Positions to allocate for each prefix, if the longest has ``length``."""
+        """Return how many positions to allocate per prefix if the longest has ``length``."""
         rows = padded_rows(self.lanes, self.shape.head_width)
         return prefix_positions(length, self.shape.head_width, rows)
 
@@ -160,13 +164,13 @@ class TorchDecoder(Decoder):
         attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
         attend_memory: Callable[[int, Tensor], Tensor],
     ) -> Tensor:
-        """Columns → hidden; ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
+        """Run columns → hidden states. ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
         if not self.shape.memory_length:
             return self.network(columns, attend)
         return self.network(columns, attend, [partial(attend_memory, layer) for layer in range(self.shape.layers)])
 
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
-        """q (n, heads, T, w) attends to the memory of its lane's prefix."""
+        """Let q (n, heads, T, w) attend to the memory of each lane's prefix."""
         keys, values = (
             cache[layer, prefixes.low : prefixes.high].flatten(0, 1) for cache in (self.memory_keys, self.memory_values)
         )
@@ -180,11 +184,11 @@ class TorchDecoder(Decoder):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def _attend(
-        self, layer: int, own: "OwnPositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
+        self, layer: int, reached: "LanePositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        """Write k, v (n, heads, T, w) at the lanes' positions, then attend to their prefixes and their own."""
+        """Write k and v (n, heads, T, w) at the lanes' positions. Then attend to the prefixes and these positions."""
         keys, values = (
-            own.write(cache[layer, own.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
+            reached.write(cache[layer, reached.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
         )  # (n·heads, end, w)
         prefix_keys, prefix_values = (prefixes.read(cache[layer]) for cache in (self.prefix_keys, self.prefix_values))
         scale = q.shape[-1] ** -0.5
@@ -193,23 +197,26 @@ class TorchDecoder(Decoder):
         )
         if self._recorder is not None and layer in self._recorder.heads:
             self._recorder.add(layer, prefix_scores)
-        # keys times query: for hundreds of positions, MKL takes a quarter longer for query times keys
-        own_scores = torch.baddbmm(own.mask, keys, q.flatten(0, 1).transpose(1, 2), alpha=scale).transpose(1, 2)
+        # keys times query, because MKL takes a quarter longer for query times keys with hundreds of positions
+        own_scores = torch.baddbmm(reached.mask, keys, q.flatten(0, 1).transpose(1, 2), alpha=scale).transpose(1, 2)
         scores = torch.cat((prefix_scores, own_scores.view(*q.shape[:3], -1)), dim=-1)
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
-        prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
+        prefix_weights, own_weights = weights.split((prefixes.longest, reached.end), dim=-1)
         return weighted_sum(own_weights.flatten(0, 1), values).view(q.shape) + prefixes.lanes(
             weighted_sum(prefixes.rows(prefix_weights), prefix_values)
         )
 
 
 class PrefixScores:
-    """Keeps the scores of some heads, (layer, head) in ascending order, while a call runs.
+    """Collects the scores of some heads while a call runs.
 
-    In NumPy, because a call of torch takes longer than copying so few numbers.
+    It uses NumPy, because a call of torch takes longer than copying so few numbers.
+
+    Args:
+        heads: (layer, head) pairs, in ascending order.
 
     Attributes:
-        heads: by layer, the indices of its heads.
+        heads: Indices of the recorded heads, by layer.
     """
 
     def __init__(self, heads: Sequence[tuple[int, int]]):
@@ -219,40 +226,40 @@ class PrefixScores:
         self._scores: list[np.ndarray] = []
 
     def add(self, layer: int, scores: Tensor) -> None:
-        """Keep those of the last column: scores (n, heads, T, P), layer after layer."""
+        """Store the scores of the last column. Takes scores (n, heads, T, P). Call it layer after layer."""
         self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
 
-    def taken(self) -> np.ndarray:
-        """Return the scores, (n, heads, P) float32, and forget them."""
+    def take(self) -> np.ndarray:
+        """Return the scores, (n, heads, P) float32, and clear them."""
         scores, self._scores = np.concatenate(self._scores, axis=1), []
         return scores
 
 
 def padded_positions(positions: int, head_width: int) -> int:
-    """Positions of a lane to read, so that a sum over them is the same as over ``positions`` alone.
+    """Return how many positions of a lane to read so that a sum equals the sum over ``positions`` alone.
 
-    No fewer than a head is wide, because MKL has other kernels for such products.
+    It is at least the width of a head, because MKL uses other kernels for smaller products.
     """
     return -(-max(positions, head_width, FEWEST_POSITIONS) // POSITIONS) * POSITIONS
 
 
 def prefix_positions(positions: int, head_width: int, rows: int) -> int:
-    """Positions of a prefix to read, so that ``weighted_sum`` is the same as over ``positions`` alone.
+    """Return how many positions of a prefix to read so that ``weighted_sum`` equals the sum over ``positions`` alone.
 
-    Those in its last block are also more than ``rows``, because MKL has other kernels for such products.
+    The last block also has more positions than ``rows``, because MKL uses other kernels for smaller products.
     """
     whole = max(positions - 1, 0) // BLOCK * BLOCK
     return whole + min(padded_positions(max(positions - whole, rows + 1), head_width), BLOCK)
 
 
 def padded_rows(rows: int, head_width: int) -> int:
-    """Rows of a product with a prefix, so that each is the same as in a product of any other number."""
+    """Return how many rows a product with a prefix needs so that each row has the same bits whatever their number."""
     rows = max(rows, head_width // 16)
     return rows + ROWS_ADDED[rows % 6]
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """weights (n, rows, positions) times values (n, positions, w): (n, rows, w), in sums over at most ``BLOCK``."""
+    """Multiply weights (n, rows, positions) by values (n, positions, w), adding at most ``BLOCK`` positions at once."""
     total = weights[:, :, :BLOCK] @ values[:, :BLOCK]
     for start in range(BLOCK, values.shape[1], BLOCK):
         total += weights[:, :, start : start + BLOCK] @ values[:, start : start + BLOCK]
@@ -260,21 +267,34 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
-    """Add it to scores: 0 for the first of ``positions``, −∞ after: lengths (…) → (…, positions), as ``like`` is."""
+    """Return the mask to add to scores: 0 for the first ``lengths`` of the positions, and −∞ after.
+
+    Args:
+        lengths: Number of unmasked positions, (…).
+        positions: Number of positions of the mask.
+        like: Tensor whose dtype and device the mask gets.
+
+    Returns:
+        Mask (…, positions).
+    """
     masked = torch.from_numpy(np.arange(positions) >= lengths[..., None]).to(like.device)
     return torch.zeros(masked.shape, device=like.device, dtype=like.dtype).masked_fill(masked, float("-inf"))
 
 
 class LanesByPrefix:
-    """The lanes of a call grouped by prefix, so that all lanes of a prefix are rows of one matrix product.
+    """The lanes of a call, grouped by prefix, so that all lanes of a prefix are rows of one matrix product.
 
     Args:
-        indices: (n,) prefix of each lane. columns: T of each lane. prefix_lengths: positions of each prefix.
-        capacity: positions that are allocated for each. like: a cache (…, heads, positions, head_width) of one layer.
+        indices: Prefix of each lane, (n,).
+        columns: Number of columns T of each lane.
+        prefix_lengths: Number of positions of each prefix.
+        capacity: Number of positions allocated per prefix.
+        like: Cache (…, heads, positions, head_width) of one layer.
 
     Attributes:
-        longest: positions that are read of each prefix. padding: rows of zeros after those of a prefix's lanes.
-        mask: (1 or prefixes·heads, 1, longest), for products with a prefix.
+        longest: Number of positions to read of each prefix.
+        padding: Number of rows of zeros after the rows of a prefix's lanes.
+        mask: Mask (1 or prefixes·heads, 1, longest) for products with a prefix.
     """
 
     def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], capacity: int, like: Tensor):
@@ -291,26 +311,26 @@ class LanesByPrefix:
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        # groups with fewer lanes are padded with lane 0; its results there are not used
+        # lane 0 pads the groups with fewer lanes, and its results there are not used
         order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:
             row[lanes] = np.arange(len(lanes))
         # indices into (n, heads, T, w) and into (prefixes, heads, rows, T, w)
         self.gather, self.scatter = (
-            tuple(torch.from_numpy(index).to(like.device) for index in found)
-            for found in (
+            tuple(torch.from_numpy(index).to(like.device) for index in indexing)
+            for indexing in (
                 (order[:, None], np.arange(self.heads)[:, None]),
                 ((indices - self.low)[:, None], np.arange(self.heads), row[:, None]),
             )
         )
 
     def read(self, cache: Tensor) -> Tensor:
-        """What the call reads of a layer's cache (prefixes, heads, capacity, w): (prefixes·heads, longest, w)."""
+        """Return the part of a layer's cache (prefixes, heads, capacity, w) to read, (prefixes·heads, longest, w)."""
         return cache[self.low : self.high, :, : self.longest].flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:
-        """(n, heads, T, w) → (prefixes·heads, rows, w): lanes of the same prefix side by side."""
+        """Turn (n, heads, T, w) into (prefixes·heads, rows, w), with the lanes of a prefix in adjacent rows."""
         n, heads, T, width = x.shape
         x = (
             x.transpose(0, 1).reshape(heads, n * T, width)
@@ -320,21 +340,25 @@ class LanesByPrefix:
         return F.pad(x, (0, 0, 0, self.padding)) if self.padding else x
 
     def lanes(self, x: Tensor) -> Tensor:
-        """(prefixes·heads, rows, w) → (n, heads, T, w): the inverse of ``rows``."""
+        """Turn (prefixes·heads, rows, w) into (n, heads, T, w). This is the inverse of ``rows``."""
         x = x[:, : x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
         return x.transpose(0, 1) if self.scatter is None else x.unflatten(0, (-1, self.heads))[self.scatter]
 
 
-class OwnPositions:
-    """The lanes that a call extends, where it writes their columns, and what each column attends to in its lane.
+class LanePositions:
+    """The positions of the lanes that a call extends: where it writes new columns, and which ones a column attends to.
 
     Args:
-        lengths: (n,) of the lanes so far. columns: T, new in each lane. like: see ``LanesByPrefix``.
+        lanes: The lanes.
+        lengths: Number of own positions of each lane so far, (n,).
+        columns: Number T of new columns per lane.
+        like: Cache (…, heads, positions, head_width) of one layer.
 
     Attributes:
-        position: (n, T) of the new columns; None: the same in all lanes, from ``start`` to ``stop``.
-        end: positions that are read of each lane.
-        mask: (1 or n·heads, end, T), for products of the lanes' own positions.
+        position: Positions (n, T) of the new columns. ``None`` means that they are the same in all lanes, from
+            ``start`` to ``stop``.
+        end: Number of positions to read of each lane.
+        mask: Mask (1 or n·heads, end, T) for products with the lanes' own positions.
     """
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
@@ -349,7 +373,11 @@ class OwnPositions:
         self.mask = self.mask.transpose(1, 2)
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (n, heads, T, w) into cache (n, heads, capacity, w); return the rows to read (n·heads, end, w)."""
+        """Write new (n, heads, T, w) into a cache (n, heads, capacity, w).
+
+        Returns:
+            The rows to read, (n·heads, end, w).
+        """
         if self.position is None:
             cache[:, :, self.start : self.stop] = new
         else:
@@ -361,7 +389,7 @@ class OwnPositions:
 def aligned_pass(
     network: Any, columns: Tensor, memory: Tensor, heads: Sequence[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
-    """Columns (T, D) and a memory (N, D), float32 → logits (T, V) and scores (heads, T, N), float32."""
+    """Run columns (T, D) and a memory (N, D) float32 → logits (T, V) and scores (heads, T, N) float32."""
     cached = network.memory(memory[None])  # keys and values (1, heads, N, w) of each layer
     scores: dict[tuple[int, int], Tensor] = {}
 

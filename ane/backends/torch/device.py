@@ -1,7 +1,7 @@
-"""Which device torch computes on and why not on CUDA; its memory, and convolutions on CUDA in full float32.
+"""Choose the device that torch computes on, explain why CUDA does not work, and manage torch's memory and precision.
 
-By default torch lets cuDNN round the factors of float32 convolutions to TF32 (10 bits of mantissa), which is audible
-in a vocoder; products of matrices are float32. (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere)
+By default, torch lets cuDNN round the factors of float32 convolutions to TF32 (10 bits of mantissa), which is audible
+in a vocoder. Matrix products stay float32 (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere).
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from ane.system.machine import macos_at_least
 
 LOGGER = logging.getLogger(__name__)
 
-# part of torch's message when CUDA does not start → cause, and what to do
+# part of torch's message if CUDA does not start → the cause, and the remedy
 CUDA_PROBLEMS = {
     "not compiled with CUDA": "this torch was built without CUDA: install one built with it "
     "(https://pytorch.org/get-started/locally)",
@@ -39,11 +39,11 @@ EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs
 
 @dataclass(frozen=True)
 class CudaProblem:
-    """Why torch cannot use CUDA.
+    """The reason why torch cannot use CUDA.
 
     Attributes:
-        message: the cause and what to do, in one line.
-        unexpected: whether the machine seems to have an NVIDIA GPU, so that the user should know.
+        message: Cause and remedy, in one line.
+        unexpected: Whether the machine seems to have an NVIDIA GPU, so that the user should know.
     """
 
     message: str
@@ -51,12 +51,12 @@ class CudaProblem:
 
 
 def cuda_problem() -> CudaProblem | None:
-    """Why torch cannot compute on CUDA here; None: it can."""
+    """Return why torch cannot compute on CUDA here, or ``None`` if it can."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch also warns of the problem
+        warnings.simplefilter("ignore")  # torch also warns about the problem
         try:
             torch.cuda.init()
-            torch.ones(1, device="cuda").neg_()  # a GPU can be listed and yet not supported
+            torch.ones(1, device="cuda").neg_()  # because a GPU can be listed and yet not be supported
             return None
         except (AssertionError, RuntimeError, torch.cuda.DeferredCudaCallError) as error:
             text = str(error)
@@ -72,13 +72,14 @@ def cuda_problem() -> CudaProblem | None:
 def choose_device(name: str, small: bool = False) -> torch.device:
     """Return the device of that name. "auto" is CUDA, or MPS if there is no CUDA, or else the CPU.
 
-    It logs a line when "auto" cannot use an NVIDIA GPU that the machine seems to have.
+    It logs a line if "auto" cannot use an NVIDIA GPU that the machine seems to have.
 
     Args:
-        small: Whether the model is so small that MPS does not make it faster. "auto" is never MPS then.
+        name: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        small: Whether the model is so small that MPS does not make it faster. Then "auto" is never MPS.
 
     Raises:
-        UserError: this machine lacks the device, or torch cannot use it.
+        UserError: This machine lacks the device, or torch cannot use it.
     """
     kind, colon, number = name.partition(":")
     mps = torch.backends.mps.is_available()
@@ -90,24 +91,24 @@ def choose_device(name: str, small: bool = False) -> torch.device:
         return torch.device(chosen)
     others = " or ".join(["torch:mps"] * (mps and kind != "mps") + ["torch:cpu"])
     if kind == "cuda" and problem is not None:
-        raise UserError(f"backend=torch:{name}: {problem.message}; or use {others}")
+        raise UserError(f"backend=torch:{name}: {problem.message}, or use {others}")
     count = torch.cuda.device_count() if kind == "cuda" else 1 if kind == "cpu" or (kind == "mps" and mps) else 0
     if not count or (colon and number not in map(str, range(count))):
-        numbers = f"; it has {count} of kind {kind}, numbered from 0" if count else ""
-        raise UserError(f"this machine has no {name!r} device for torch{numbers}; use {others}")
+        numbers = f" (it has {count} of kind {kind}, numbered from 0)" if count else ""
+        raise UserError(f"this machine has no {name!r} device for torch{numbers}: use {others}")
     return torch.device(name)
 
 
 def refuses_long_rows(device: torch.device) -> bool:
-    """Whether a convolution with an axis above 65,536 fails: on MPS before macOS 15.1 (torch's Convolution.mm).
+    """Return whether convolutions with an axis above 65,536 fail, as on MPS before macOS 15.1 (torch's Convolution.mm).
 
-    A vocoder's rows are longer from 2.73 s of sound on.
+    A vocoder's rows are longer than this from 2.73 s of sound on.
     """
     return device.type == "mps" and not macos_at_least(15, 1)
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Whether a CUDA device computes in bfloat16: NVIDIA GPUs do from compute capability 8.0 (Ampere)."""
+    """Return whether a CUDA device computes in bfloat16, as NVIDIA GPUs do from compute capability 8.0 on (Ampere)."""
     with torch.cuda.device(device):
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -115,20 +116,20 @@ def native_bf16(device: torch.device) -> bool:
 OUT_OF_MEMORY = (
     "no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, or backend=torch:cpu"
 )
-# glibc: the size from which a block is mapped for itself, and the freed memory at the end of a heap that it keeps
+# glibc: block size from which a block gets its own mapping, and freed memory at the end of a heap that glibc keeps
 MAPPED_BLOCK, KEPT_MEMORY = 2**25, 2**28
 HEAPS = 2  # heaps of glibc that all threads of a server share
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # options of mallopt(3)
-# parts of the messages of MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
+# parts of the messages from MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
 MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
 def torch_memory_errors() -> Iterator[None]:
-    """Convert torch's out-of-memory errors to one line for the user; other errors are raised unchanged.
+    """Convert torch's out-of-memory errors to one line for the user. Other errors stay unchanged.
 
     Raises:
-        UserError: no memory is left, on the device or on the host.
+        UserError: No memory is left, on the device or on the host.
     """
     try:
         yield
@@ -139,7 +140,7 @@ def torch_memory_errors() -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, is an out-of-memory error.
+    """Return whether an error, or one of its causes, is an out-of-memory error.
 
     An error while a CUDA graph is recorded causes another one, about the aborted recording.
     """
@@ -153,11 +154,11 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory that layers free, unless the user set its thresholds.
+    """Make glibc keep the memory that layers free, unless the user has set its thresholds.
 
-    By default glibc returns freed memory at the end of its heap to the system, which clears each page when it is next
-    used. Layers allocate and free the same tens of MB: a guided call in int8 had 48,000 page faults, a fifth of its
-    time.
+    By default, glibc returns freed memory at the end of its heap to the system, which must clear each page before it is
+    used again. Layers allocate and free the same tens of MB over and over. A guided call in int8 had 48,000 page
+    faults, which took a fifth of its time.
     """
     if not {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
         _set_glibc(M_MMAP_THRESHOLD, MAPPED_BLOCK)
@@ -165,10 +166,11 @@ def keep_freed_memory() -> None:
 
 
 def share_heaps() -> None:
-    """Make glibc serve the threads that begin later from ``HEAPS`` heaps, unless the user set their number.
+    """Make glibc use ``HEAPS`` heaps for all threads that start later, unless the user has set their number.
 
-    By default it has up to eight for each core, and each keeps pages that its threads have freed. A server with ten
-    clients for five minutes grew by 183 MB with them, and by 67 MB with two. The CPU time of a request was the same.
+    By default it has up to eight heaps per core, and each of them keeps pages that its threads have freed. A server
+    with ten clients grew by 183 MB in five minutes with these, and by 67 MB with two heaps. The CPU time of a request
+    was the same.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         _set_glibc(M_ARENA_MAX, HEAPS)
@@ -182,10 +184,10 @@ def _set_glibc(option: int, value: int) -> None:
 
 
 def return_freed_memory(device: torch.device) -> None:
-    """Return freed memory that torch's CUDA allocator, or the C library, would keep.
+    """Return freed memory to the system that torch's CUDA allocator, or the C library, would keep.
 
-    glibc serves blocks of up to 32 MB from its heap once such a block has been freed, and a heap shrinks only at its
-    end: after decoding at official size, 1.4 GB of freed weights and cache stayed resident.
+    Once a block of up to 32 MB has been freed, glibc serves such blocks from its heap, and a heap shrinks only at its
+    end. After decoding at the official size, 1.4 GB of freed weights and cache stayed resident.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -196,10 +198,10 @@ def return_freed_memory(device: torch.device) -> None:
 
 
 class ConvolutionPrecision:
-    """torch's precision of float32 convolutions, which all threads of the process share.
+    """Torch's precision of float32 convolutions, which all threads of the process share.
 
-    ``torch.backends.cudnn.flags`` would set other flags too, and raises an error in a program that has used the newer
-    setting of each operator (``torch.backends.cudnn.conv.fp32_precision``, since torch 2.9).
+    ``torch.backends.cudnn.flags`` would set other flags too. It also raises an error in a program that has used the
+    newer setting per operator (``torch.backends.cudnn.conv.fp32_precision``, since torch 2.9).
     """
 
     def __init__(self) -> None:
@@ -208,7 +210,7 @@ class ConvolutionPrecision:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Convolutions inside the block are full float32; after the last block of all threads, they are as before."""
+        """Compute convolutions in full float32 inside the block. The setting returns after the last such block."""
         with self._lock:
             if not self._calls:
                 self._before = self._set("ieee")
@@ -222,7 +224,7 @@ class ConvolutionPrecision:
                     self._set(self._before)
 
     def _set(self, precision: str | bool) -> str | bool:
-        """Set the precision and return the one before: of the newer setting a name, of the older one whether TF32."""
+        """Set the precision and return the previous one: a name for the newer setting, a boolean for the older one."""
         cudnn = torch.backends.cudnn
         if hasattr(cudnn, "conv"):
             before, cudnn.conv.fp32_precision = cudnn.conv.fp32_precision, precision
@@ -231,4 +233,4 @@ class ConvolutionPrecision:
         return before
 
 
-convolutions = ConvolutionPrecision()  # one for the process, as the setting is
+convolutions = ConvolutionPrecision()  # one per process, as torch's setting is

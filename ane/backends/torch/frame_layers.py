@@ -1,8 +1,8 @@
-"""Layers of the denoiser and of CLVP for the CPU, their weights packed when the network is loaded.
+"""Replace the layers of the denoiser and of CLVP by layers for the CPU with packed weights.
 
-They replace a network's linear layers, and those that have ``over_frames``: convolutions of 1 tap over packed frames
-(N, C), or of an odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the
-weights in every call. With the package's kernels, whole blocks of the denoiser are replaced.
+Without this, oneDNN would convert the weights in every call. It replaces a network's linear layers and the modules that
+have ``over_frames``. These are convolutions of 1 tap over packed frames (N, C), or of an odd number of taps over
+(R, L, C), zero-padded, channels last. With the package's kernels, it replaces whole blocks of the denoiser.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,13 +30,14 @@ from ane.backends.torch.linear import (
 
 
 class Int8FrameConv(nn.Module):
-    """An int8 convolution as one product with the window of each frame: (R, L, C) → (R, L, O) in float32.
+    """An int8 convolution, (R, L, C) → (R, L, O) float32, as one product with the window of each frame.
 
-    Each window is quantised with a range of its own.
+    Each window is quantised with a separate range.
 
     Args:
-        weight: (O, C, taps), with a scale for each output channel. bias: (O,).
-        product: makes the layer that multiplies the windows.
+        weight: Kernel (O, C, taps), quantised with a scale per output channel.
+        bias: Bias (O,).
+        product: Makes the layer that multiplies the windows.
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class Int8FrameConv(nn.Module):
 
 @dataclass(frozen=True)
 class LayerMakers:
-    """What packs the layers of a network.
+    """The functions that pack the layers of a network.
 
     Attributes:
-        pointwise: makes layers of single frames, (…, C) → (…, O), from weight (O, C) and bias.
-        convolution: makes layers of neighbouring frames from weight (O, C, taps) and bias.
-        blocks: makes what replaces a whole block from it, by the attribute that such a block has.
+        pointwise: Makes a layer of single frames, (…, C) → (…, O), from a weight (O, C) and a bias.
+        convolution: Makes a layer of neighbouring frames from a weight (O, C, taps) and a bias.
+        blocks: Functions that replace a whole block, by the attribute that such a block has.
     """
 
     pointwise: Prepacking
@@ -77,12 +78,13 @@ class LayerMakers:
 
 @dataclass(frozen=True)
 class FramePacking:
-    """How the layers of a network are packed.
+    """The way to pack the layers of a network.
 
     Attributes:
-        layers: makes them. ends: makes those that the network names in ``ends``; None: they are not packed.
-        dtype: of everything else in the network.
-        attention: of queries, keys and values; None: as they come.
+        layers: Makes the layers.
+        ends: Makes the layers that the network names in its ``ends``. ``None`` means that they are not packed.
+        dtype: Type of everything else in the network.
+        attention: Type of queries, keys and values. ``None`` means that they keep their type.
     """
 
     layers: LayerMakers
@@ -92,10 +94,10 @@ class FramePacking:
 
 
 def frame_packing(weights: str) -> FramePacking | None:
-    """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none.
+    """Choose the packing for weights in "bf16" or "int8". Returns ``None`` if this CPU has no kernels for them.
 
-    With AMX but without the package's kernels, int8 has the packing of bf16: rounding activations to integers would
-    take longer than its products save.
+    With AMX but without the package's kernels, int8 is packed as bf16 is, because rounding activations to integers
+    would take longer than the products save.
     """
     if has_frame_kernels(weights):
         return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
@@ -107,7 +109,7 @@ def frame_packing(weights: str) -> FramePacking | None:
         makers = LayerMakers(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype))
         return FramePacking(makers, makers, dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
-        # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
+        # attention in bfloat16 takes half the time, and changes the spectrogram less than int8 weights do
         return FramePacking(
             LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32, torch.bfloat16 if native else None
         )
@@ -118,8 +120,10 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 
 def by_kernels(kind: str) -> LayerMakers:
-    """The package's own kernels. Layers outside blocks stay in bfloat16: they are few, or CLVP's, whose vectors reach
-    43 dB to float32 in bfloat16 and 31 dB in int8, which would save only a tenth of the time (random weights).
+    """Return the package's own kernels, with weights of this kind in blocks, and in bfloat16 elsewhere.
+
+    The layers outside blocks are few, or belong to CLVP. Its vectors reach 43 dB against float32 in bfloat16, and 31 dB
+    in int8, which would save only a tenth of the time (measured with random weights).
     """
     return LayerMakers(
         partial(KernelLinear, kind="bf16"),
@@ -133,7 +137,7 @@ def by_kernels(kind: str) -> LayerMakers:
 
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
-    """Replace the layers of ``network`` over frames, and its linear layers, by packed ones, one at a time."""
+    """Replace the linear layers of a network, and its layers over frames, by packed ones, one after the other."""
     ends: Sequence[str] = getattr(network, "ends", ())
     replaced = "no module"
     for name, layer in list(network.named_modules()):
@@ -151,7 +155,7 @@ def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
 
 
 def packed_layer(layer: nn.Module, makers: LayerMakers) -> nn.Module | None:
-    """What replaces a layer or a block; None: nothing."""
+    """Return the packed layer that replaces a layer or block, or ``None`` if nothing does."""
     for attribute, make in makers.blocks.items():
         if hasattr(layer, attribute):
             return make(layer)

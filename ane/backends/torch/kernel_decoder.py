@@ -1,4 +1,4 @@
-"""A decoder on the CPU whose attention is one call for all lanes (``ane.backends.torch.kernels``)."""
+"""Run a decoder on the CPU whose attention is one call for all lanes (``ane.backends.torch.kernels``)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from ane.backends.torch.kernels import HOST_FLOATS, KernelBlocks
 
 
 class KernelDecoder(TorchDecoder):
-    """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in their order.
+    """A ``TorchDecoder`` on kernels. A lane reads only its own positions, in their order.
 
-    If the layers are packed, all blocks are one call, which needs no lock of Python. Caches are float32 or fp16.
-    ValueError for columns, lengths or prefixes that do not fit: the library would read and write beyond its arrays.
+    One call, which does not hold the GIL, computes all blocks if their layers are packed. Caches are float32 or fp16.
+    Raises ValueError for columns, lengths or prefixes that do not fit, because the library would read and write beyond
+    its arrays.
     """
 
     def __init__(self, network: Any, *args: Any, **kwargs: Any):
@@ -57,18 +58,21 @@ class KernelDecoder(TorchDecoder):
             raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
 
     def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
-        """Run the blocks on columns (n, T, width); ``indices`` (n,) has the prefix of each lane, and so its memory."""
-        x = columns.clone()  # blocks add to it, and it can be an array of the caller
+        """Run the blocks on columns (n, T, width). ``indices`` (n,) is each lane's prefix, which has the memory."""
+        x = columns.clone()  # because blocks add to it, and the caller may own it
         call.through(self._blocks, x, MemoryCall(self, columns.shape[1], indices) if self.shape.memory_length else None)
         return self.network.finish(x)
 
 
 class AttentionCall:
-    """Attention of the lanes that a call extends.
+    """The attention of the lanes that a call extends.
 
     Args:
-        columns: T, new in each lane. indices: (n,) prefix of each lane; None: they have no prefix.
-        own: keys and values of the lanes, (layers, n, heads, positions, w) each. lengths: (n,) of the lanes so far.
+        decoder: The decoder.
+        columns: Number T of new columns per lane.
+        indices: Prefix of each lane, (n,). ``None`` means that the lanes have no prefix.
+        caches: Keys and values of the lanes, each (layers, n, heads, positions, w).
+        lengths: Number of own positions of each lane so far, (n,).
     """
 
     def __init__(
@@ -76,18 +80,19 @@ class AttentionCall:
         decoder: KernelDecoder,
         columns: int,
         indices: np.ndarray | None,
-        own: Sequence[Tensor],
+        caches: Sequence[Tensor],
         lengths: np.ndarray,
     ):
         self.recorder, self.layers = decoder._recorder, decoder.shape.layers
         lanes, width = len(lengths), decoder.shape.head_width
         used = np.zeros(lanes, np.int64) if indices is None else np.array(decoder.prefix_lengths)[indices]
         arrays = [
-            np.ascontiguousarray(each, dtype=np.int64) for each in (lengths, used, used if indices is None else indices)
+            np.ascontiguousarray(array, dtype=np.int64)
+            for array in (lengths, used, used if indices is None else indices)
         ]
-        self.positions = columns if indices is None else int(used.max())  # whose scores are recorded
-        self.caches = [*own] if indices is None else [*own, decoder.prefix_keys, decoder.prefix_values]
-        self.kept = arrays  # the library reads them at their addresses
+        self.positions = columns if indices is None else int(used.max())  # number of positions whose scores to record
+        self.caches = [*caches] if indices is None else [*caches, decoder.prefix_keys, decoder.prefix_values]
+        self._arrays = arrays  # stay referenced, because the library reads their memory
         self.arguments = kernels.AttentionArguments(
             lanes=lanes,
             columns=columns,
@@ -95,7 +100,7 @@ class AttentionCall:
             width=width,
             half=decoder.dtype == torch.float16,
             prefix_capacity=decoder.prefix_capacity,
-            capacity=own[0].shape[3],
+            capacity=caches[0].shape[3],
             lengths=arrays[0].ctypes.data,
             prefix_lengths=arrays[1].ctypes.data,
             prefix_of=arrays[2].ctypes.data,
@@ -105,20 +110,20 @@ class AttentionCall:
         self.point(0)
 
     def point(self, layer: int) -> None:
-        """Use the caches of this layer."""
+        """Make the arguments point to the caches of this layer."""
         for name, cache in zip(("keys", "values", "prefix_keys", "prefix_values"), self.caches, strict=False):
             setattr(self.arguments, name, cache.data_ptr() + layer * bytes_of_layer(cache))
 
     def scores(self, layer: int) -> Tensor | None:
-        """Room for the scores of a layer, (n, heads, 1, positions); None: they are not wanted."""
+        """Allocate the scores of a layer, (n, heads, 1, positions), or return ``None`` if nobody records them."""
         if self.recorder is None or layer not in self.recorder.heads:
             return None
         return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k, v (n, heads, T, w) at the lanes' positions; attend to prefixes and lanes: (n, heads, T, w)."""
+        """Write k and v (n, heads, T, w) at the lanes' positions, then attend to prefixes and lanes."""
         if not (q.stride() == k.stride() == v.stride() and q.stride(3) == 1):
-            q, k, v = (each.contiguous() for each in (q, k, v))
+            q, k, v = (tensor.contiguous() for tensor in (q, k, v))
         self.point(layer)
         arguments, scores = self.arguments, self.scores(layer)
         arguments.q, arguments.k, arguments.v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -132,10 +137,10 @@ class AttentionCall:
         return out.transpose(1, 2)
 
     def through(self, blocks: KernelBlocks, x: Tensor, memory: "MemoryCall | None") -> None:
-        """Run all blocks on x (n, T, width), in place. ``memory`` is None for blocks that attend to none."""
+        """Run all blocks on x (n, T, width), in place. ``None`` means that the network has no memory."""
         scores = [self.scores(layer) for layer in range(self.layers)]
         caches = self.caches[-1], self.caches[0], self.caches[0] if memory is None else memory.keys
-        recorded = (ctypes.c_void_p * self.layers)(*(None if each is None else each.data_ptr() for each in scores))
+        recorded = (ctypes.c_void_p * self.layers)(*(None if array is None else array.data_ptr() for array in scores))
         kernels.check(
             kernels.library().ane_blocks(
                 ctypes.addressof(blocks.arguments),
@@ -148,21 +153,23 @@ class AttentionCall:
                 torch.get_num_threads(),
             )
         )
-        for layer, each in enumerate(scores):
-            if each is not None:
-                self.recorder.add(layer, each)
+        for layer, recording in enumerate(scores):
+            if recording is not None:
+                self.recorder.add(layer, recording)
 
 
 class MemoryCall:
-    """Attention of lanes to the memories of their prefixes.
+    """The attention of lanes to the memories of their prefixes.
 
     Args:
-        columns: T, new in each lane. indices: (n,) prefix of each lane.
+        decoder: The decoder.
+        columns: Number T of new columns per lane.
+        indices: Prefix of each lane, (n,).
     """
 
     def __init__(self, decoder: KernelDecoder, columns: int, indices: np.ndarray):
         self.keys, positions, width = decoder.memory_keys, decoder.shape.memory_length, decoder.shape.head_width
-        self.prefix_of = np.ascontiguousarray(indices, dtype=np.int64)  # the library reads both at their addresses
+        self.prefix_of = np.ascontiguousarray(indices, dtype=np.int64)  # the library reads both in place
         self.lengths = np.full(len(indices), positions, np.int64)
         self.arguments = kernels.AttentionArguments(
             lanes=len(indices),
@@ -180,5 +187,5 @@ class MemoryCall:
 
 
 def bytes_of_layer(cache: Tensor) -> int:
-    """From one layer of a cache (layers, …) to the next."""
+    """Return the number of bytes from one layer of a cache (layers, …) to the next."""
     return cache.stride(0) * cache.element_size()

@@ -1,9 +1,9 @@
-"""A denoiser's layers over packed frames by kernels (``ane.backends.torch.kernels``).
+"""Run the denoiser's blocks over packed frames with this package's kernels (``ane.backends.torch.kernels``).
 
-They need a CPU with AVX-512 bf16 and VNNI, and use AMX if it has that. A residual block is one call, an attention block
-is one call: norms, SiLU, rounding, products and additions without a pass over the frames between them. Between blocks
-frames are float32. "int8" rounds the activations of each frame with a range of its own. Attention is in bfloat16. A
-frame's bits depend on nothing but its row.
+They need a CPU with AVX-512 bf16 and VNNI, and use AMX if the CPU has it. One call computes a residual block, and one
+call an attention block. Norms, SiLU, rounding, products and additions need no separate pass over the frames. Between
+blocks, frames are float32. "int8" rounds each frame's activations with a separate range. Attention is in bfloat16. The
+bits of a frame depend only on its row.
 """
 
 import ctypes
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library
 
-FRAME_KINDS = "int8", "bf16"  # of weights; with either, attention is in bfloat16
+FRAME_KINDS = "int8", "bf16"  # of weights; attention is in bfloat16 with both
 
 
 class FramesArguments(ctypes.Structure):
-    """``Frames`` in frames.h."""
+    """The struct ``Frames`` of frames.h."""
 
     _fields_ = [("rows", ctypes.c_long), ("lengths", ctypes.c_void_p)]
 
 
 class NormArguments(ctypes.Structure):
-    """``GroupNorm`` in frames.h."""
+    """The struct ``GroupNorm`` of frames.h."""
 
     _fields_ = [
         ("weight", ctypes.c_void_p),
@@ -38,7 +38,7 @@ class NormArguments(ctypes.Structure):
 
 
 class ResidualArguments(ctypes.Structure):
-    """``Residual`` in frames.h."""
+    """The struct ``Residual`` of frames.h."""
 
     _fields_ = [
         ("first_norm", NormArguments),
@@ -48,7 +48,7 @@ class ResidualArguments(ctypes.Structure):
 
 
 class FrameAttentionArguments(ctypes.Structure):
-    """``FrameAttention`` in frames.h."""
+    """The struct ``FrameAttention`` of frames.h."""
 
     _fields_ = [
         ("norm", NormArguments),
@@ -61,14 +61,14 @@ class FrameAttentionArguments(ctypes.Structure):
 
 
 def has_frame_kernels(kind: str) -> bool:
-    """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16"."""
+    """Return whether the layers below can have weights of this precision ("int8" or "bf16") on this CPU."""
     return kind in FRAME_KINDS and all(map(has_kernel, FRAME_KINDS))
 
 
 class FrameRows:
-    """How frames (N, C) are packed, as the library takes it: the frames of each row one after another.
+    """The layout of packed frames (N, C) for the library: the rows one after the other.
 
-    ValueError for a tensor with another number of frames: the library would read beyond it.
+    Raises ValueError for a tensor with another number of frames, because the library would read beyond it.
     """
 
     def __init__(self, lengths: Sequence[int]):
@@ -78,11 +78,11 @@ class FrameRows:
 
     @classmethod
     def of(cls, packing: Any) -> "FrameRows":
-        """Of a ``Packing``: each utterance has ``rows`` rows of its length."""
+        """Return the layout of a ``Packing``, where each utterance has ``rows`` rows of its length."""
         return cls([length for length in packing.lengths for _ in range(packing.rows)])
 
     def frames(self, x: Tensor, channels: int) -> Tensor:
-        """x as the library reads it: float32, contiguous."""
+        """Return x in the form that the library reads: float32 and contiguous."""
         if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
             raise ValueError(
                 f"x must have rows of {self.lengths.tolist()} frames, none of them empty, and {channels} "
@@ -92,7 +92,7 @@ class FrameRows:
 
 
 class KernelFrameConv(KernelLinear):
-    """A zero-padded convolution of one or three taps over neighbouring frames: (R, L, C) → (R, L, O) in float32."""
+    """A zero-padded convolution over one or three neighbouring frames, (R, L, C) → (R, L, O) float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__(weight, bias, kind)
@@ -112,16 +112,17 @@ class KernelFrameConv(KernelLinear):
 
 
 class KernelFrameBlock(nn.Module):
-    """What blocks share: the norms' arguments, and the layers of their parts.
+    """The base of blocks: makes the arguments of norms, and the layers.
 
     Attributes:
-        parts, kept: layers and parameters of norms, kept because the library reads their memory.
+        parts: The layers. They and ``tensors`` stay referenced, because the library reads their memory.
+        tensors: The parameters of the norms.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        self.kept: list[Tensor] = []
+        self.tensors: list[Tensor] = []
 
     def _layer(self, layer: nn.Module, kind: str) -> KernelLinear:
         packed = KernelFrameConv(layer.weight, layer.bias, kind)
@@ -129,15 +130,16 @@ class KernelFrameBlock(nn.Module):
         return packed
 
     def _norm(self, norm: nn.GroupNorm) -> NormArguments:
-        weight, bias = (each.detach().to(torch.float32, copy=True) for each in (norm.weight, norm.bias))
-        self.kept += weight, bias
+        weight, bias = (tensor.detach().to(torch.float32, copy=True) for tensor in (norm.weight, norm.bias))
+        self.tensors += weight, bias
         return NormArguments(weight.data_ptr(), bias.data_ptr(), norm.num_groups, norm.eps)
 
 
 class KernelResidual(KernelFrameBlock):
-    """A residual block with a timestep, for the modules that ``residual_parts`` names in it.
+    """A residual block with a timestep. It replaces a module that names its parts in ``residual_parts``.
 
-    They are a norm, a layer of single frames, the linear layer of the timestep's embedding, a norm, and a convolution.
+    The parts are a norm, a layer of single frames, the linear layer of the timestep's embedding, a norm and a
+    convolution.
     """
 
     def __init__(self, block: nn.Module, kind: str):
@@ -156,7 +158,7 @@ class KernelResidual(KernelFrameBlock):
         )
 
     def forward(self, x: Tensor, time: Tensor, packing: Any) -> Tensor:
-        """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
+        """Compute packed frames (N, C) → (N, C), with SiLU of the timesteps' embeddings (1 or rows, C)."""
         rows, time = FrameRows.of(packing), time.float().contiguous()
         if time.shape not in ((1, self.channels), (packing.rows, self.channels)):
             raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
@@ -177,9 +179,9 @@ class KernelResidual(KernelFrameBlock):
 
 
 class KernelFrameAttention(KernelFrameBlock):
-    """An attention block among the frames of each row, for the modules that ``attention_parts`` names in it.
+    """An attention block between the frames of each row. It replaces a module with ``attention_parts``.
 
-    They are a norm, the layer of queries, keys and values, the projection, and a bias with ``by_distance``.
+    The parts are a norm, the layer of queries, keys and values, the projection, and a bias with ``by_distance``.
     """
 
     def __init__(self, block: nn.Module, kind: str):
@@ -190,12 +192,12 @@ class KernelFrameAttention(KernelFrameBlock):
         self.arguments = FrameAttentionArguments(self._norm(norm), *(layer._address for layer in layers), block.heads)
 
     def forward(self, x: Tensor, packing: Any) -> Tensor:
-        """Packed frames (N, C) → (N, C)."""
+        """Compute packed frames (N, C) → (N, C)."""
         rows = FrameRows.of(packing)
         frames = rows.frames(x, self.channels)
         longest = max(packing.lengths)
         biases = self.bias.by_distance(longest, torch.float32).contiguous() * math.log2(math.e)
-        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)  # another thread may use it, too
+        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)  # because other threads may use it too
         arguments.biases, arguments.longest = biases.data_ptr(), longest
         out = torch.empty_like(frames)
         check(

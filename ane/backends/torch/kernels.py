@@ -1,14 +1,14 @@
-"""This package's own kernels for CPUs with AVX-512: a decoder's linear layers, and attention over its caches.
+"""Load this package's kernels for CPUs with AVX-512, and run linear layers and whole GPT-2 blocks with them.
 
-A step of a decoder is hundreds of small calls of torch, each with its own wait for all threads. Here a layer norm, the
-rounding of activations, a product and GELU are one call, attention of all lanes is another, and all blocks of a GPT-2
-are one call of these. The bits of a row or a lane depend on nothing else by construction: not on other rows, on
-threads, or on how memory is aligned.
+In torch, a decoder step is hundreds of small calls, and in each of them all threads wait for each other. Here one call
+does a layer norm, the rounding of activations, a product and GELU. Another call computes the
+attention of all lanes. For a GPT-2, a single call does both for all blocks. The bits of a row or lane do not depend on
+other rows, on the number of threads or on how memory is aligned.
 
-The library (folder ``cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
-depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it,
-or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute. With
-``ANE_KERNELS=vectors``, the kernels do not use AMX.
+``hatch_build.py`` compiles the library (folder ``cpp``) when the package is installed. It consists of plain C functions
+and depends on no release of torch. It uses the OpenMP of GCC that torch has loaded, so that both share threads. Without
+the library, or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
+With ``ANE_KERNELS=vectors``, the kernels do not use AMX.
 """
 
 import ctypes
@@ -28,19 +28,19 @@ from torch import Tensor, nn
 LIBRARY = Path(__file__).with_name("libkernels.so")
 SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
-KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
+KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; the library knows each by its index
 WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-GROUPS = 4, 2, 1, 1  # weights of an output that lie side by side, by kind
-OUTPUTS, BLOCK = 32, 16  # outputs that are computed together; outputs of a block of weights
-OUTPUTS_AT_ONCE = 64  # that are packed together
+GROUPS = 4, 2, 1, 1  # weights of an output that are adjacent in memory, by kind
+OUTPUTS, BLOCK = 32, 16  # outputs that are computed together, and outputs of a block of weights
+OUTPUTS_AT_ONCE = 64  # outputs that are packed together
 WIDEST_HEAD = 128
-GELUS = None, "tanh", "none"  # ``approximate`` of torch's; an index is the library's number of it
-HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever a program's defaults are
-NO_MEMORY = 1  # what a call returns; 0: done
+GELUS = None, "tanh", "none"  # torch's ``approximate``; the library knows each by its index
+HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's defaults are
+NO_MEMORY = 1  # status that a call returns; 0 means success
 
 
 class LayerArguments(ctypes.Structure):
-    """``Layer`` in linear.h."""
+    """The struct ``Layer`` of linear.h."""
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "taps", "amx", "gelu")),
@@ -50,7 +50,7 @@ class LayerArguments(ctypes.Structure):
 
 
 class AttentionArguments(ctypes.Structure):
-    """``Attention`` in attention.h."""
+    """The struct ``Attention`` of attention.h."""
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("lanes", "columns", "heads", "width", "half")),
@@ -68,7 +68,7 @@ class AttentionArguments(ctypes.Structure):
 
 
 class BlockArguments(ctypes.Structure):
-    """``Block`` in kernels.cpp."""
+    """The struct ``Block`` of kernels.cpp."""
 
     _fields_ = [
         (name, ctypes.c_void_p)
@@ -81,7 +81,7 @@ class BlockArguments(ctypes.Structure):
 
 
 def library_problem() -> str:
-    """Why a library that is made for this CPU is not used; "": it is."""
+    """Return why the library is not used on a CPU that it supports, or "" if it is used."""
     if library() is not None:
         return ""
     if os.environ.get(SWITCH) == "0":
@@ -89,8 +89,8 @@ def library_problem() -> str:
     return "not compiled from the present source, or not loaded" if LIBRARY.exists() else "not compiled"
 
 
-def made_for_cpu() -> bool:
-    """Whether this CPU has the instructions, and the system's wheels the library."""
+def supports_cpu() -> bool:
+    """Return whether this CPU has the instructions, and this system's wheels contain the library."""
     return (
         sys.platform == "linux"
         and platform.machine() == "x86_64"
@@ -99,34 +99,39 @@ def made_for_cpu() -> bool:
 
 
 def checksum() -> int:
-    """Of the sources, as hatch_build.py computes it."""
+    """Return the checksum of the sources, as hatch_build.py computes it."""
     files = sorted(file for file in SOURCES.iterdir() if file.suffix in (".h", ".cpp"))
     return zlib.crc32(b"".join(file.read_bytes() for file in files))
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None: not compiled, of another source, switched off, or not for this CPU."""
-    if os.environ.get(SWITCH) == "0" or not made_for_cpu():
+    """Load the compiled kernels.
+
+    Returns:
+        The library, or ``None`` if it is not compiled, has another source, is switched off or does not support this
+        CPU.
+    """
+    if os.environ.get(SWITCH) == "0" or not supports_cpu():
         return None
     try:
-        found = ctypes.CDLL(str(LIBRARY))
-        if found.ane_kernels_checksum() & 0xFFFFFFFF != checksum():
+        kernels = ctypes.CDLL(str(LIBRARY))
+        if kernels.ane_kernels_checksum() & 0xFFFFFFFF != checksum():
             return None
     except (OSError, AttributeError):
         return None
-    found.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
-    found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
-    found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, *[ctypes.c_void_p] * 5, ctypes.c_int)
-    found.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
-    found.ane_frame_attention.argtypes = found.ane_frame_layer.argtypes
-    found.ane_encoder_block.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int)
-    found.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
-    return found
+    kernels.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
+    kernels.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
+    kernels.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, *[ctypes.c_void_p] * 5, ctypes.c_int)
+    kernels.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
+    kernels.ane_frame_attention.argtypes = kernels.ane_frame_layer.argtypes
+    kernels.ane_encoder_block.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int)
+    kernels.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
+    return kernels
 
 
 def has_kernel(weights: str) -> bool:
-    """Whether ``KernelLinear`` has weights of this precision, a name in ``KINDS``, on this CPU."""
+    """Return whether this CPU can run ``KernelLinear`` with weights of this precision, which is a name in ``KINDS``."""
     if library() is None:
         return False
     needs = {"int8": torch.cpu._is_vnni_supported, "bf16": torch.cpu._is_avx512_bf16_supported}
@@ -135,32 +140,35 @@ def has_kernel(weights: str) -> bool:
 
 @cache
 def has_amx() -> bool:
-    """Whether tiles can be used; asks the system for the permission that a process needs."""
+    """Return whether tiles can be used. Asks the system for the permission that a process needs."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
 def uses_amx() -> bool:
-    """Say whether new layers multiply by tiles. ``ANE_KERNELS=vectors`` forbids it."""
+    """Return whether new layers multiply with AMX tiles. ``ANE_KERNELS=vectors`` forbids it."""
     return os.environ.get(SWITCH) != "vectors" and has_amx()
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
+    """Quantise a weight (out, in) symmetrically. Returns int8 values, and a float32 scale per output channel (out,)."""
     weight = weight.float().contiguous()
     scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
     return weight.div(scale[:, None]).round_().to(torch.int8), scale
 
 
 class KernelLinear(nn.Module):
-    """A linear layer, (…, in) → (…, out) float32, for any number of rows; a norm before and a GELU after can join it.
+    """A linear layer, (…, in) → (…, out) float32, for any number of rows. ``join`` adds a norm before and a GELU after.
 
-    "int8": weights with a scale for each output; activations as whole numbers from 0 to 255 of the range of their row
-    (``ane.backends.torch.linear.Int8Linear`` states the formula). "bf16": both in bfloat16. "fp16": weights in fp16,
-    activations and sums in float32, exact for weights stored in fp16. "fp32": all in float32.
+    * "int8": weights with a scale per output. Activations are integers from 0 to 255 that span the range of their row
+      (formula: ``ane.backends.torch.linear.Int8Linear``).
+    * "bf16": weights and activations in bfloat16.
+    * "fp16": weights in fp16, which is exact for weights stored in fp16. Activations and sums are float32.
+    * "fp32": everything in float32.
 
     Args:
-        weight: (out, in), or (out, in, taps) for ``ane.backends.torch.kernel_frames``. bias: (out,).
-        kind: of ``KINDS``, with ``has_kernel``.
+        weight: Weight (out, in), or (out, in, taps) for ``ane.backends.torch.kernel_frames``.
+        bias: Bias (out,).
+        kind: One of ``KINDS`` for which ``has_kernel`` is true.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
@@ -177,7 +185,7 @@ class KernelLinear(nn.Module):
             outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu"
         )
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
-        # temporary copies of whole weights would fragment the heap: up to 3 GB more at the official size
+        # packs a few outputs at once, because copies of whole weights would fragment the heap: 3 GB at official size
         for begin in range(0, self.outputs, OUTPUTS_AT_ONCE):
             part = slice(begin, begin + OUTPUTS_AT_ONCE)
             rows = taps[part]
@@ -226,7 +234,7 @@ class KernelLinear(nn.Module):
 
 
 def check(status: int) -> None:
-    """Raise MemoryError for a call of the library that had no memory, ValueError for what it has no kernel of."""
+    """Raise MemoryError if a call of the library had no memory, or ValueError if it has no such kernel."""
     if status == NO_MEMORY:
         raise MemoryError("no memory for a kernel's rows")
     if status:
@@ -234,16 +242,19 @@ def check(status: int) -> None:
 
 
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:
-    """Makes ``KernelLinear`` of this precision, fp16 where the CPU lacks bf16; None: there is no kernel of it here."""
+    """Return a function that makes ``KernelLinear`` layers of this precision, or ``None`` if no kernel runs here.
+
+    For bf16 it uses fp16 if the CPU lacks bf16.
+    """
     kind = "fp16" if weights == "bf16" and not has_kernel("bf16") else weights
     return partial(KernelLinear, kind=kind) if has_kernel(kind) else None
 
 
 def join_layers(network: nn.Module) -> None:
-    """Join norms and GELUs to the kernels between them, where a module's ``joins`` names them.
+    """Join norms and GELUs to the linear kernels between them.
 
-    An entry of ``joins`` has the names, within the module, of a norm or None, a linear layer, and a GELU or None.
-    Several layers can follow one norm.
+    An entry of a module's ``joins`` names a norm or ``None``, a linear layer, and a GELU or ``None``, all within the
+    module. Several layers can follow one norm.
     """
     for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
         joined = set()
@@ -257,14 +268,14 @@ def join_layers(network: nn.Module) -> None:
 
 
 class KernelBlocks:
-    """Run all blocks of a decoder as one call.
+    """The blocks of a decoder, which one call computes.
 
     The layers of a block, in the order of its ``joins``, must be ``KernelLinear``. A block without a memory has four:
-    for queries, keys and values together, the projection, the expansion, and the contraction. A block with a memory has
-    all that ``BlockArguments`` lists.
+    one for queries, keys and values together, then the projection, the expansion and the contraction. A block with a
+    memory has all that ``BlockArguments`` lists.
 
     Attributes:
-        layers: The modules, kept because the library reads their weights.
+        layers: The modules. They stay referenced because the library reads their weights.
     """
 
     def __init__(self, blocks: Iterable[nn.Module]):
@@ -278,7 +289,7 @@ class KernelBlocks:
 
     @classmethod
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
-        """Return those that a network names as its ``blocks``, or None: it has none, or not all layers are kernels."""
+        """Return the ``blocks`` of a network, or ``None`` if it has none or not all their layers are kernels."""
         blocks = getattr(network, "blocks", ())
         kernels = [
             isinstance(block.get_submodule(name), KernelLinear)

@@ -1,9 +1,9 @@
-"""Linear layers for the CPU, their weights packed when the network is loaded: the decoder's, and those over frames.
+"""Make linear layers for the CPU with weights that are packed when the network is loaded.
 
-A step of the decoder multiplies all weights with a few rows of activations, so reading the weights limits its speed:
-smaller weights are faster, if there is a fast kernel for them. The decoder's layers take and return float32. Attention,
-norms and GELU between them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to
-2.2 times as long).
+A decoder step multiplies all weights by a few rows of activations, so its speed depends on how fast the weights can be
+read. Smaller weights are faster, if there is a fast kernel for them. The decoder's layers take and return float32. The
+attention, norms and GELU between them are faster and more exact in float32. With AVX-512 bf16, attention in bfloat16
+takes 1.2 to 2.2 times as long.
 """
 
 import platform
@@ -17,25 +17,32 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import join_layers, kernel_packing, library, quantise
 
-# makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
+# makes a layer, (…, in) → (…, out) in float32, from a weight (out, in) and a bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
-RADIX = 128  # of two digits of 7 bits each
-LEAST_SPAN = 1e-18  # of a row's numbers, so that a constant row can be divided by it
-UNSPLIT_CHANNELS = 1024  # channels that oneDNN adds up in one order for any number of rows
-FEWEST_FRAMES = 8  # a convolution over fewer adds up another way if it has few channels (seen with up to 4)
-USUAL_LENGTH = 400  # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
+RADIX = 128  # of the two digits, with 7 bits each
+LEAST_SPAN = 1e-18  # of the numbers of a row, so that a constant row can be divided by it
+UNSPLIT_CHANNELS = 1024  # channels that oneDNN adds in one order for any number of rows
+FEWEST_FRAMES = 8  # a convolution over fewer frames adds in another order if it has few channels (seen with up to 4)
+USUAL_LENGTH = 400  # length for which oneDNN chooses a convolution kernel's layout; other lengths can use it
 
 
 def prepacking(weights: str) -> Prepacking | None:
-    """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: the network's own.
+    """Choose the fastest layer on this CPU for weights in a precision.
 
-    Where the CPU lacks the instructions for bf16, its weights are fp16; for the others, a slower kernel is chosen.
+    If the CPU lacks the instructions for bf16, those weights become fp16. For other precisions, a slower kernel is
+    used.
+
+    Args:
+        weights: "fp32", "bf16", "fp16" or "int8".
+
+    Returns:
+        A function that makes the layer. ``None`` means that the network keeps its own layers.
     """
-    own = kernel_packing(weights)
-    if own is not None:
-        return own
+    kernel = kernel_packing(weights)
+    if kernel is not None:
+        return kernel
     if weights == "int8":
         vnni = torch.cpu._is_vnni_supported()
         if has_fbgemm_int8():
@@ -52,36 +59,36 @@ def prepacking(weights: str) -> Prepacking | None:
 
 
 def bf16_packing() -> Callable[..., nn.Module]:
-    """The layer with bfloat16 weights of a CPU that has the instructions; takes ``output``, the dtype of results."""
+    """Return the layer with bfloat16 weights for a CPU with these instructions. It takes ``output``, a dtype."""
     return partial(ConvolutionLinear if torch.cpu._is_amx_tile_supported() else PackedLinear, dtype=torch.bfloat16)
 
 
 def has_fbgemm() -> bool:
-    """Whether torch has FBGEMM, and this CPU the instructions for it: x86-64 with AVX2."""
+    """Return whether torch has FBGEMM, and this CPU the instructions for it (x86-64 with AVX2)."""
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def has_fbgemm_int8() -> bool:
-    """Whether FBGEMM has its product of float32 activations with int8 weights."""
+    """Return whether FBGEMM has its product of float32 activations with int8 weights."""
     return has_fbgemm() and hasattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
 
 def has_one_dnn() -> bool:
-    """Whether torch has oneDNN for this CPU, and its kernels of packed weights."""
+    """Return whether torch has oneDNN for this CPU, with its kernels for packed weights."""
     return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """The layer that computes in float32 with the smallest weights, for weights stored in precision ``stored``."""
+    """Choose the layer with the smallest weights that computes exactly, for weights stored in this precision."""
     if stored != "fp32" and library() is None and has_fbgemm():
         return HalfWeightLinear
     return prepacking("fp32" if stored == "fp32" or library() is None else "fp16")
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
-    """Replace the linear layers of ``network`` by packed ones, one at a time to save memory.
+    """Replace the linear layers of a network by packed ones, one after the other to save memory.
 
-    A linear layer is an ``nn.Linear``, or a module whose attribute ``weight_layout`` is "(in, out)".
+    A linear layer is an ``nn.Linear``, or a module whose ``weight_layout`` is "(in, out)".
     """
     for name in [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) or transposed(layer)]:
         layer = network.get_submodule(name)
@@ -91,17 +98,17 @@ def prepack(network: nn.Module, make: Prepacking) -> None:
 
 
 def bias_of(layer: nn.Module, weight: Tensor) -> Tensor:
-    """The bias of a linear layer with ``weight`` (out, in); zeros if it has none."""
+    """Return the bias of a linear layer with a weight (out, in), or zeros if it has none."""
     return torch.zeros(len(weight), dtype=weight.dtype) if layer.bias is None else layer.bias
 
 
 def transposed(layer: nn.Module) -> bool:
-    """Whether a linear layer stores its weight as (in, out), as GPT-2's Conv1D does."""
+    """Return whether a linear layer stores its weight as (in, out), as GPT-2's Conv1D does."""
     return getattr(layer, "weight_layout", None) == "(in, out)"
 
 
 class HalfPrecisionLinear(nn.Module):
-    """``F.linear`` in half precision, its weight stored as (out, in): as (in, out) it is 1.6 to 50 times slower."""
+    """``F.linear`` in half precision with a weight (out, in). With (in, out) it would be 1.6 to 50 times slower."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -113,10 +120,10 @@ class HalfPrecisionLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """oneDNN on a weight in oneDNN's blocked layout, to which F.linear would convert it in every call.
+    """A linear layer on oneDNN, with the weight in oneDNN's blocked layout. F.linear would convert it in every call.
 
-    A single row of more than ``UNSPLIT_CHANNELS`` channels is computed twice: for one row alone, oneDNN splits so long
-    a sum, and the result would differ from that of the same row among others.
+    It computes a single row of more than ``UNSPLIT_CHANNELS`` channels twice. For one row, oneDNN splits such a long
+    sum, and the result would differ from the result of the same row among others.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
@@ -137,11 +144,12 @@ class PackedLinear(nn.Module):
 
 
 class PackedConvolution(nn.Module):
-    """oneDNN on a convolution kernel in its layout, zero-padded, channels last: (R, L, C) → (R, L, O).
+    """A zero-padded convolution on oneDNN, (R, L, C) → (R, L, O), with the kernel in oneDNN's layout.
 
     Args:
-        weight: (O, C, taps). bias: (O,).
-        dtype: of weights, input and output.
+        weight: Kernel (O, C, taps).
+        bias: Bias (O,).
+        dtype: Type of weights, input and output.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
@@ -162,7 +170,7 @@ class PackedConvolution(nn.Module):
 class ConvolutionLinear(nn.Module):
     """``PackedLinear`` as a convolution of one tap, for bfloat16 with AMX.
 
-    There, oneDNN splits the sum of a product by the number of its rows and of the threads, but never that of a
+    With AMX, oneDNN splits the sum of a product by the numbers of rows and threads. It never splits the sum of a
     convolution over ``FEWEST_FRAMES`` or more, which takes as long.
     """
 
@@ -181,13 +189,13 @@ class ConvolutionLinear(nn.Module):
 
 
 class HalfWeightLinear(nn.Module):
-    """FBGEMM: weights in fp16, activations and sums in float32. Exact for weights stored in fp16.
+    """A linear layer on FBGEMM, with weights in fp16 and with activations and sums in float32.
 
-    Weights stored in bfloat16 are exact from 2^-14 up, since their 8 significant bits fit; below, the error is at most
-    2^-25.
+    It is exact for weights stored in fp16. Weights stored in bfloat16 are exact from 2^-14 up, because their 8
+    significant bits fit. Below that, the error is at most 2^-25.
 
-    Without AVX-512, kernels of one and of two rows sum in another order than those of three to six rows. FBGEMM uses
-    only the latter for a multiple of three rows, so the rows are padded to such a multiple.
+    Without AVX-512, the kernels of one and of two rows add in another order than the kernels of three to six rows.
+    FBGEMM uses only the latter for a multiple of three rows, so the rows are padded to such a multiple.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
@@ -204,26 +212,26 @@ class HalfWeightLinear(nn.Module):
 
 
 def row_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The minimum of each row (N, in), and the distance to its maximum, which is never 0: (N, 1) each."""
+    """Return the minimum of each row (N, in), and the distance to its maximum, which is never 0, both (N, 1)."""
     low = rows.amin(1, keepdim=True)
     return low, rows.amax(1, keepdim=True).sub_(low).clamp_(min=LEAST_SPAN)
 
 
 def integers(rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-    """Rows (…, in) float32 as whole numbers from 0 (low) to 255 (low + span): uint8; low and span (…, 1)."""
+    """Round rows (…, in) float32 to uint8 from 0 (``low``) to 255 (``low`` + ``span``). Both are (…, 1)."""
     half = torch.full((rows.shape[-1],), 0.5)
     above = rows.sub(low)
     steps = torch.addcmul(half, above, span.reciprocal().mul_(255), out=above)
-    # rounds, as the cast truncates; torch casts to uint8 several times faster by way of int32
+    # adds a half because the cast truncates; torch casts to uint8 several times faster by way of int32
     return steps.to(torch.int32).to(torch.uint8)
 
 
 class Int8Linear(nn.Module):
-    """oneDNN with VNNI: int8 weights with a scale per output channel, uint8 activations with a range per row.
+    """A linear layer on oneDNN with VNNI. Weights are int8 with a scale per output channel, activations are uint8.
 
-    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + span *
-    integer / 255, hence x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights). The output of GELU
-    is nearly all positive, so a range symmetric about zero would waste half of the integers.
+    Each row of activations is quantised from its minimum to its maximum, so that no lane depends on the others:
+    x = low + span * integer / 255, hence x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights).
+    The output of GELU is nearly all positive, so a range that is symmetric about zero would waste half of the integers.
     """
 
     activations = torch.uint8  # type of ``values``
@@ -243,11 +251,11 @@ class Int8Linear(nn.Module):
         return self.scaled_product(self.values(rows, low, span), low, span).view(*x.shape[:-1], -1)
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """What ``scaled_product`` takes of rows (…, in) float32 with these minima and ranges, (…, 1) each."""
+        """Turn rows (…, in) float32 into the input of ``scaled_product``. Minima and ranges are (…, 1)."""
         return integers(rows, low, span)
 
     def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Integers (N, in) uint8 of rows with these minima and ranges, (N, 1) each → the layer's output (N, out)."""
+        """Multiply integers (N, in) uint8 of rows with these minima and ranges (N, 1) → the layer's output (N, out)."""
         y = torch.ops.onednn.qlinear_pointwise(
             integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
@@ -255,13 +263,15 @@ class Int8Linear(nn.Module):
 
 
 class Int8FewRowsLinear(nn.Module):
-    """``Int8Linear`` by FBGEMM, for a decoder: faster with few rows, as fast with 32, slower with hundreds.
+    """``Int8Linear`` on FBGEMM, for a decoder. It is faster with few rows, as fast with 32, and slower with hundreds.
 
-    One call rounds, multiplies and scales. Its results do not depend on the number of rows or threads either.
+    One call rounds, multiplies and scales. The results do not depend on the number of rows or threads.
 
     Args:
-        levels: the largest integer that an activation is rounded to. Without VNNI, FBGEMM adds two products in a 16-bit
-            integer, which overflows unless activations have 7 bits: 127.
+        weight: Weight (out, in).
+        bias: Bias (out,).
+        levels: Largest integer that an activation is rounded to. Without VNNI, FBGEMM adds two products in a 16-bit
+            integer, which overflows unless activations have 7 bits (127).
     """
 
     activations = torch.float32  # type of ``values``
@@ -283,22 +293,22 @@ class Int8FewRowsLinear(nn.Module):
     forward = Int8Linear.forward
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Numbers from 0 to 1."""
+        """Scale rows to numbers from 0 to 1."""
         return rows.sub(low).div_(span)
 
     def scaled_product(self, values: Tensor, low: Tensor, span: Tensor) -> Tensor:
         return torch.addcmul(self.bias, low, self.sums).addcmul_(self.unit_product(values), span)
 
     def unit_product(self, unit: Tensor) -> Tensor:
-        """Activations from 0 to 1 (N, in) times the weight: (N, out)."""
+        """Multiply activations from 0 to 1, (N, in), by the weight → (N, out)."""
         return self.product(unit, 1 / self.levels, 0, self.packed)
 
 
 class Int8TwoDigitLinear(Int8FewRowsLinear):
-    """``Int8FewRowsLinear`` for a decoder on CPUs without VNNI: activations in 14 bits, as two rows of 7 bits.
+    """``Int8FewRowsLinear`` for a decoder on CPUs without VNNI. Activations have 14 bits, as two rows of 7 bits.
 
-    In 7 bits the embedded decoder's logits reach 25 dB, and in 14 bits 31. With one or two lanes most of the time goes
-    into reading the weights, so that twice as many rows cost little.
+    The logits of the embedded decoder reach 25 dB with 7 bits, and 31 dB with 14 bits. Twice as many
+    rows cost little with one or two lanes, because most of the time goes into reading the weights.
     """
 
     def unit_product(self, unit: Tensor) -> Tensor:
@@ -310,13 +320,13 @@ class Int8TwoDigitLinear(Int8FewRowsLinear):
 
 
 class Int8WeightLinear(nn.Module):
-    """torch's kernel for any CPU: int8 weights with a scale per output channel, activations in bfloat16."""
+    """A linear layer on torch's kernel for any CPU, with int8 weights (a scale per output) and bfloat16 activations."""
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # instead of scales, which it rounds to bfloat16
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # instead of the scales, which it would round
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).bfloat16()

@@ -1,7 +1,7 @@
-"""Decoder steps of a fixed shape, all lanes with one column each, which can be replayed as a CUDA graph.
+"""Run decoder steps of a fixed shape, with one column per lane, so that CUDA can replay them as a graph.
 
-For one column per lane a GPU computes faster than the host can launch kernels. So lengths, prefix indices and masks are
-tensors on the device, and a step is a function from buffers to buffers. CUDA records it once and replays it.
+A GPU computes one column per lane faster than the host can launch kernels. So lengths, prefix indices and masks
+are tensors on the device, and a step is a function from buffers to buffers. CUDA records it once and replays it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -18,7 +18,7 @@ from ane.backends.decoding import check_step
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.device import torch_memory_errors
 
-# (key, function): runs a function that only uses tensors at fixed addresses. A key identifies the function.
+# (key, function): runs a function that only uses tensors at fixed addresses; the key identifies the function
 StepRunner = Callable[[Hashable, Callable[[], None]], None]
 
 
@@ -27,14 +27,14 @@ def run_eagerly(key: Hashable, function: Callable[[], None]) -> None:
 
 
 class CudaGraphRunner:
-    """A ``StepRunner`` on CUDA: the first call with a key runs the function, later calls replay its CUDA graph.
+    """A ``StepRunner`` on CUDA. The first call with a key runs the function, and later calls replay its CUDA graph.
 
-    The first call is a regular step, and also the warm-up on a side stream that recording requires
+    The first call is a regular step. It is also the warm-up on a side stream that recording requires
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). All graphs share one memory pool for their
     intermediate results, which are not needed after a step.
 
     Args:
-        stream: the side stream. All decoders should use the same one: cuBLAS keeps a workspace for every stream.
+        stream: The side stream. All decoders should use the same one, because cuBLAS has a workspace per stream.
     """
 
     def __init__(self, stream: torch.cuda.Stream):
@@ -61,15 +61,16 @@ class CudaGraphRunner:
         with (
             torch.cuda.device(self.device),
             torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
-        ):  # other threads may use the GPU meanwhile
+        ):  # other threads may use the GPU at the same time
             function()
         return graph
 
 
 class HostDeviceTensor:
-    """A tensor on the device and one on the host, pinned so that copies are asynchronous; on the CPU they are one.
+    """A tensor on the device, and one on the host that is pinned, so that copies are asynchronous.
 
-    After ``send`` do not write ``host``, and after ``fetch`` do not read it, before the stream is synchronized.
+    On the CPU both are the same tensor. Do not write ``host`` after ``send``, and do not read it after ``fetch``,
+    before the stream is synchronized.
     """
 
     def __init__(self, device: torch.device, *shape: int, dtype: torch.dtype = torch.float32):
@@ -85,19 +86,20 @@ class HostDeviceTensor:
         self.host.copy_(self.device, non_blocking=True)
 
 
-SMALLEST_BUCKET = 64  # own positions; each next bucket is twice as long, the last one is the capacity
+SMALLEST_BUCKET = 64  # own positions; each next bucket is twice as long, and the last one is the capacity
 
 
 class StaticDecoder(TorchDecoder):
-    """A ``TorchDecoder`` whose steps of one column have a fixed shape. Prefills and steps of several columns do not.
+    """A ``TorchDecoder`` whose steps of one column have a fixed shape. Other calls run as in ``TorchDecoder``.
 
-    Every step computes all lanes. A lane that was not requested writes to an extra position at the end, which is never
-    read, and its results are discarded. A step reads as many positions of each lane as its bucket has, the smallest
-    that fits the longest requested lane.
+    Every step computes all lanes. A lane that the caller did not request writes to an extra position at the end, which
+    is never read, and its results are discarded. A step reads as many positions of each lane as its bucket has. The
+    bucket is the smallest one that fits the longest requested lane.
 
     Args:
-        run: runs the steps of this decoder, and of no other.
-        smallest: positions of the first bucket.
+        network, lanes, capacity, device, dtype, prefixes, max_prefix_length: See ``TorchDecoder``.
+        run: Runs the steps of this decoder, and of no other.
+        smallest: Positions of the first bucket.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class StaticDecoder(TorchDecoder):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
         self.capacity, self.run, self.smallest = capacity, run, smallest
         self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
-        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)  # lanes' lengths, then prefix indices
+        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)  # lengths of the lanes, prefix indices
         self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
@@ -147,7 +149,7 @@ class StaticDecoder(TorchDecoder):
     def _launch(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefix_indices: np.ndarray | None
     ) -> slice:
-        """Start a step of one column for each lane; returns the lanes that were requested."""
+        """Start a step of one column per lane, and return the lanes that the caller requested."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         requested = slice(first_lane, first_lane + len(columns))
@@ -161,9 +163,9 @@ class StaticDecoder(TorchDecoder):
         return requested
 
     def _advance(self, bucket: int) -> None:
-        """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.
+        """Compute a step from buffers to buffers. Its kernels and their addresses depend only on the bucket.
 
-        When a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
+        If a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
         replayed.
         """
         lengths, prefix_indices = self.indices.device
@@ -174,7 +176,7 @@ class StaticDecoder(TorchDecoder):
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
+        """Write k and v (lanes, heads, 1, w) at the lanes' positions, then attend to prefixes and lanes."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
         prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))  # (lanes, heads, 1, prefix)
@@ -185,24 +187,26 @@ class StaticDecoder(TorchDecoder):
         return own_weights @ values + static.times_prefix(prefix_weights, self.prefix_values[layer])
 
     def _attend_static_memory(self, static: "StaticStep", layer: int, q: Tensor) -> Tensor:
-        """q (lanes, heads, 1, w) attends to the memory of its lane's prefix."""
+        """Let q (lanes, heads, 1, w) attend to the memory of each lane's prefix."""
         scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
         return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])
 
 
 @dataclass
 class StaticStep:
-    """Which positions each lane of a static step reads, and where it writes.
+    """The positions that each lane of a static step reads and writes.
 
     Args:
-        lengths: (lanes,) positions of each lane so far; the new column is written after them.
-        prefix_indices: (lanes,) index of each lane's prefix.
-        rows: (lanes,) 0, 1, 2, …
-        bucket: positions of a lane to read. prefix_capacity: positions of a prefix to read.
-        prefix_length: (prefixes,) positions of each prefix.
+        lengths: Number of own positions of each lane so far, (lanes,). The new column follows them.
+        prefix_indices: Index of each lane's prefix, (lanes,).
+        rows: 0, 1, 2, … (lanes,).
+        bucket: Number of own positions to read.
+        prefix_capacity: Number of positions of a prefix to read.
+        prefix_length: Number of positions of each prefix, (prefixes,).
 
     Attributes:
-        mask: (lanes, 1, 1, prefix_capacity + bucket) float32 to add to scores: 0, or −∞ where a lane must not attend.
+        mask: Mask (lanes, 1, 1, prefix_capacity + bucket) float32 to add to scores: 0, or −∞ where a lane must not
+            attend.
     """
 
     lengths: Tensor
@@ -225,15 +229,18 @@ class StaticStep:
         self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (lanes, heads, 1, w) to cache (lanes, heads, capacity + 1, w); return the positions to read."""
+        """Write new (lanes, heads, 1, w) to a cache (lanes, heads, capacity + 1, w). Returns the positions to read."""
         cache[self.rows, :, self.lengths] = new[:, :, 0]
         return cache[:, :, : self.bucket]
 
     def times_prefix(self, x: Tensor, prefixes: Tensor) -> Tensor:
-        """x (lanes, heads, 1, n) times its lane's matrix in prefixes (prefixes, heads, n, m): (lanes, heads, 1, m).
+        """Multiply x (lanes, heads, 1, n) by each lane's matrix of prefixes (prefixes, heads, n, m).
 
-        Every lane is multiplied with all prefixes, and the product with its own is selected. So each prefix is read
-        once, where fused attention would need a copy per lane.
+        It multiplies every lane with all prefixes, and then selects the product with the lane's prefix. So it reads
+        each prefix once, where fused attention would need a copy per lane.
+
+        Returns:
+            Products (lanes, heads, 1, m).
         """
         product = x.transpose(0, 2) @ prefixes  # (prefixes, heads, lanes, m)
         if len(prefixes) == 1:

@@ -1,9 +1,11 @@
-"""How many threads torch computes with on a machine that has other work.
+"""Choose how many threads torch uses on a machine that also runs other programs.
 
-A product of a small network is split between threads that meet at a barrier, and each waits for the one that is not
-running: beside two busy programs on two cores, two threads are many times slower than one. So the time that threads of
-this process wait for a core is watched, and while they wait, fewer of them are used. No bit of a code or of a hidden
-state depends on their number; the sound of vocoders does by rounding, so that a program can keep theirs.
+Torch splits a product of a small network between threads that meet at a barrier, so all of them wait for the slowest.
+If two other programs keep two cores busy, two threads are many times slower than one. ``ThreadGovernor`` therefore
+measures how long the threads of this process wait for a core, and uses fewer threads while they wait.
+
+Codes and hidden states do not depend on the number of threads. The sound of vocoders does, by rounding, so a program
+can fix the number for them.
 """
 
 import math
@@ -18,9 +20,9 @@ from typing import Any, TypeVar
 import torch
 
 WINDOW = 0.03  # seconds of calls that are judged together
-MOST_WAITING = 0.35  # seconds that threads may wait for a core, in a second
-SHORT_WAIT = 0.02  # seconds of waiting that are not judged yet: another program may need no more
-IDLE = 0.75  # cores without work that let another thread in
+MOST_WAITING = 0.35  # seconds that threads may wait for a core, per second
+SHORT_WAIT = 0.02  # seconds of waiting that are ignored, because another program may need no more
+IDLE = 0.75  # number of idle cores that lets another thread in
 PATIENCE = 0.5, 8.0  # seconds before more threads are tried again: at first, and after many failures
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -29,41 +31,45 @@ STATISTICS = Path("/proc/stat")
 
 
 def seconds_waiting() -> float:
-    """Seconds that all threads of this process have waited for a core. OSError where the system does not tell.
+    """Return how many seconds the threads of this process have waited for a core. Raises OSError if Linux does not say.
 
-    Linux: the second number of /proc/PID/task/TID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+    This is the second number of /proc/PID/task/TID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
     """
     waiting = 0
     for task in os.scandir(TASKS):
         try:
             with open(f"{task.path}/schedstat", "rb") as file:
                 waiting += int(file.read().split()[1])
-        except (FileNotFoundError, ProcessLookupError):  # it has ended before the file was opened, or since
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
     return waiting / 1e9
 
 
 def seconds_idle() -> float:
-    """Seconds that all cores of the machine have been idle (proc(5): the fourth and fifth number of "cpu")."""
+    """Return how many seconds the machine's cores have been idle (proc(5): fourth and fifth number of "cpu")."""
     with STATISTICS.open("rb") as file:
         idle = file.readline().split()[4:6]
     return sum(map(int, idle)) / os.sysconf("SC_CLK_TCK")
 
 
 class ThreadNumbers:
-    """Lowers the number of threads that torch has, for one call at a time: one record, as torch is one.
+    """Lowers torch's number of threads for the duration of a call.
 
-    torch keeps a number for each thread, and gives a new thread the number that was set last on any thread. A number
-    is lowered only while a call runs, so whatever a program sets between two calls holds.
+    Torch has one such number per thread, and a new thread gets the number that was set last on any thread. This class
+    lowers it only while a call runs, so a number that the program sets between two calls holds.
     """
 
     def __init__(self) -> None:
         self._thread, self._lock = threading.local(), threading.Lock()
         self._lowered = 0  # calls that run with a lowered number
-        self._last = self._before = 0  # set last for such a call; the number in its place without it
+        self._last = self._before = 0  # the number set last for such a call, and the number it replaced
 
     def lower(self, limit: int | None) -> int:
-        """Set at most ``limit`` for a call on this thread (``None``: no limit). Returns the number to ``restore``."""
+        """Use at most ``limit`` threads for a call on this thread. ``None`` means no limit.
+
+        Returns:
+            The number to pass to ``restore``.
+        """
         with self._lock:
             most = now = torch.get_num_threads()  # the first call in a thread sets its number
             if not hasattr(self._thread, "met") and self._lowered and now == self._last:
@@ -78,32 +84,34 @@ class ThreadNumbers:
         return most
 
     def restore(self, most: int) -> None:
-        """Set the number that ``lower`` returned."""
+        """Set the number of threads that ``lower`` returned."""
         if torch.get_num_threads() != most:
             with self._lock:
                 torch.set_num_threads(most)
                 self._lowered -= 1
 
     def choose(self, count: int) -> None:
-        """Choose the number for this thread, and for threads that torch meets from now on."""
+        """Set the number of threads for this thread, and for the threads that torch meets from now on."""
         with self._lock:
-            torch.get_num_threads()  # without it, the first call in a thread would replace the number
+            torch.get_num_threads()  # otherwise the first call in a thread would replace the number
             torch.set_num_threads(count)
             self._thread.met, self._last, self._before = True, count, count
 
 
-numbers = ThreadNumbers()  # one for the process, as torch has one
+numbers = ThreadNumbers()  # one per process, as torch's setting is
 choose_threads = numbers.choose
 
 
 class ThreadGovernor:
     """Lowers torch's number of threads while they wait for cores, and raises it again when cores are idle.
 
-    Whoever sets torch's number on a thread sets the most that is used there. Systems other than Linux do not tell how
-    long threads wait: there nothing is changed.
+    It never uses more threads than torch is set to use on the calling thread. Only Linux tells how long threads wait,
+    so on other systems nothing changes.
 
     Args:
-        waiting, idle, clock: where the seconds come from.
+        waiting: Returns the seconds that threads have waited.
+        idle: Returns the seconds that cores have been idle.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -114,8 +122,8 @@ class ThreadGovernor:
     ):
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock = threading.Lock()
-        self.limit: int | None = None  # threads that are used at most; None: as many as torch was told
-        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds; when the limit was last raised
+        self.limit: int | None = None  # largest number of threads to use; None: as many as torch is set to use
+        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds; time at which the limit was last raised
         try:
             self._begin_window(clock())
             self._watch_idle(clock())
@@ -129,13 +137,13 @@ class ThreadGovernor:
     def _watch_idle(self, now: float) -> None:
         self._watched, self._idled = now, self._idle()
 
-    def begin(self, keeps_threads: bool = False) -> tuple[float, int]:
-        """Set the number of threads for a call on this thread. Returns the arguments of ``end``."""
-        most = numbers.lower(None if keeps_threads else self.limit)
+    def begin(self, fixed_thread_count: bool = False) -> tuple[float, int]:
+        """Set the number of threads for a call on this thread. Returns the argument of ``end``."""
+        most = numbers.lower(None if fixed_thread_count else self.limit)
         return self._clock(), most
 
     def end(self, call: tuple[float, int]) -> None:
-        """Give this thread its number back, and judge the call."""
+        """Restore this thread's number, and judge how long the threads of the call waited."""
         now, (began, most) = self._clock(), call
         numbers.restore(most)
         with self._lock:
@@ -164,14 +172,14 @@ class ThreadGovernor:
 
 
 def governed(method: Method) -> Method:
-    """Let the ``governor`` of the object choose the threads of a method, if it has one, unless it ``keeps_threads``."""
+    """Let the object's ``governor``, if it has one, choose the threads of a method, unless ``fixed_thread_count``."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         governor = self.governor
         if governor is None or not governor.active:
             return method(self, *args, **kwargs)
-        call_here = governor.begin(self.keeps_threads)
+        call_here = governor.begin(self.fixed_thread_count)
         try:
             return method(self, *args, **kwargs)
         finally:

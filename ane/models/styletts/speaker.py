@@ -96,7 +96,7 @@ class StyleSpeaker(Speaker):
         """Each chunk as soon as it and those before it are computed, several at once."""
         outputs = context.timeline.record_each(
             "synthesis",
-            self.backend.run_each(
+            self.backend.run_all(
                 "speech",
                 [{"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.graph_speed} for chunk in chunks],
             ),

@@ -15,7 +15,7 @@ from ane.backends.coreml.compiled import CompiledCache, CompiledRecord
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.packaged.functions import EngineRefusalError
-from ane.backends.packaged.probes import FILE, FunctionProbe, write_probes
+from ane.backends.packaged.golden import FILE, GoldenCase, write_golden_cases
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
@@ -97,7 +97,7 @@ def test_arrays_of_a_long_first_prediction_are_kept_while_core_ml_reads_them(mac
 def test_a_first_load_keeps_the_arrays_of_all_its_predictions_with_one_timer(mac, package, monkeypatch):
     kept = []
     monkeypatch.setattr(trial, "keep_arrays", lambda arrays: (kept.append(list(arrays)), tools.keep_arrays(arrays)))
-    write_probes(package, {"main": FunctionProbe([("main", {"x": X})] * 3, {"y": 2 * X[0]}, 50.0)})
+    write_golden_cases(package, {"main": GoldenCase([("main", {"x": X})] * 3, {"y": 2 * X[0]}, 50.0)})
     runtime_with_trial().load(package, "main", "ALL")
     assert [[list(arrays) for arrays in one] for one in kept] == [[["x"]] * 3]
 
@@ -241,13 +241,13 @@ def test_a_macos_without_multifunction_packages_is_refused(mac):
 def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, version, warns):
     native.write_system(mac.folder, version)
     CoreMLTools()
-    assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * warns
+    assert [f"crash programs on macOS {version}" in line for line in notices] == [True] * warns
 
 
 # --- first loads
 
 
-PROBES = {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)}
+PROBES = {"main": GoldenCase([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)}
 
 
 def runtime_with_trial(limit=60.0) -> CoreMLRuntime:
@@ -312,7 +312,7 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
     for _ in range(2):
         with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
             runtime_with_trial(limit=3.0).load(package, "main", "ALL")
-        assert caught.value.everywhere
+        assert caught.value.on_all_units
     assert unguarded_mac.count("compile") == 1
     [entry] = CompiledCache().entries()
     assert CompiledRecord.read(entry) is not None
@@ -332,7 +332,7 @@ def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(ma
     ("order", "found"), [((), None), (("predict", "off"), "26.0 dB, and 50"), (("predict", "nan"), "-inf dB, and 50")]
 )
 def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order, found):
-    write_probes(package, PROBES)
+    write_golden_cases(package, PROBES)
     mac.order(*([native.Order(*order)] if order else []))
     for _ in range(2):
         if found is None:
@@ -345,7 +345,7 @@ def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order,
 
 
 def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_proved_elsewhere(mac, package):
-    write_probes(package, PROBES)
+    write_golden_cases(package, PROBES)
     mac.order(native.Order("predict", "off"))
     for _ in range(2):
         assert CoreMLRuntime(trial=trial.CoreMLTrial(probes=False)).load(package, "main", "ALL")

@@ -12,7 +12,7 @@ from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged import pools
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, state_arrays
-from ane.backends.packaged.probes import MOST_VALUES, SAMPLES, FunctionProbe, samples, write_probes
+from ane.backends.packaged.golden import MOST_VALUES, SAMPLES, GoldenCase, samples, write_golden_cases
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.decibels import snr_db
@@ -270,13 +270,13 @@ X, KEYS = np.arange(6, dtype=np.float16).reshape(2, 3), np.tile(np.float16([1, 2
 
 
 @pytest.fixture
-def probe() -> FunctionProbe:
-    return FunctionProbe([("step", {"x": X, "keys": KEYS})], {"y": samples(X + KEYS.mean())}, 40.0)
+def probe() -> GoldenCase:
+    return GoldenCase([("step", {"x": X, "keys": KEYS})], {"y": samples(X + KEYS.mean())}, 40.0)
 
 
 def test_a_probe_is_read_as_it_was_written_and_its_file_is_small(tmp_path, probe):
-    write_probes(tmp_path, {"step": probe})
-    read = FunctionProbe.read(tmp_path, "step", DECLARED)
+    write_golden_cases(tmp_path, {"step": probe})
+    read = GoldenCase.read(tmp_path, "step", DECLARED)
     assert read.threshold == 40.0
     [(called, inputs)] = read.calls
     assert called == "step"
@@ -285,8 +285,8 @@ def test_a_probe_is_read_as_it_was_written_and_its_file_is_small(tmp_path, probe
         assert inputs[name].dtype == np.float32
     np.testing.assert_array_equal(read.expected["y"], probe.expected["y"])
     assert (tmp_path / "probes.safetensors").stat().st_size < 2 * MOST_VALUES + 10_000
-    assert FunctionProbe.read(tmp_path, "other", DECLARED) is None
-    assert FunctionProbe.read(tmp_path / "none", "step", DECLARED) is None
+    assert GoldenCase.read(tmp_path, "other", DECLARED) is None
+    assert GoldenCase.read(tmp_path / "none", "step", DECLARED) is None
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4096), (64, 1, 4096), (7, 11, 13, 17)])

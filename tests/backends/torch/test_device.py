@@ -94,7 +94,7 @@ def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice_and_cuda_by_name
                 assert line.startswith("using cpu instead of CUDA: ")
                 assert PROBLEMS[problem][1] in line
                 assert "\n" not in line
-    with pytest.raises(UserError, match=re.escape(PROBLEMS[problem][1]) + ".*; or use torch:cpu$"):
+    with pytest.raises(UserError, match=re.escape(PROBLEMS[problem][1]) + ".*, or use torch:cpu$"):
         load_backend("torch:cuda", random_model())
 
 
@@ -113,7 +113,7 @@ def test_a_gpu_number_that_does_not_exist_is_refused(monkeypatch, name):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert choose_device("auto") == CUDA
-    with pytest.raises(UserError, match=f"no {name!r} device for torch; it has 2 of kind cuda, numbered from 0"):
+    with pytest.raises(UserError, match=rf"no {name!r} device for torch \(it has 2 of kind cuda, numbered from 0\)"):
         choose_device(name)
 
 

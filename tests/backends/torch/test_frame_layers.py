@@ -119,11 +119,11 @@ def test_a_packed_denoiser_computes_the_same_on_any_number_of_threads(backend):
 
 
 def test_a_named_number_of_threads_is_kept_where_bits_depend_on_it(backend, monkeypatch):
-    monkeypatch.setattr(backend, "keeps_threads", True)
+    monkeypatch.setattr(backend, "fixed_thread_count", True)
     by_kernels = bool(backend.chosen.frames.layers.blocks)
     for frames, keeps in ((400, not by_kernels), (1024, True)):
         latents = np.zeros((1, frames // 4, CONFIG.in_latent_channels), np.float32)
-        assert backend.denoiser([latents], VOICE, [frames]).keeps_threads is keeps
+        assert backend.denoiser([latents], VOICE, [frames]).fixed_thread_count is keeps
 
 
 def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_beside_others(backend):

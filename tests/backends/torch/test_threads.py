@@ -103,7 +103,7 @@ def test_who_sets_the_number_on_a_thread_sets_the_most_there():
 
 def kept(machine: SharedMachine) -> int:
     """The number of threads of a call that keeps them."""
-    call = machine.governor.begin(keeps_threads=True)
+    call = machine.governor.begin(fixed_thread_count=True)
     try:
         return torch.get_num_threads()
     finally:
@@ -204,7 +204,7 @@ def test_every_call_of_a_network_on_the_cpu_is_governed():
     assert isinstance(backend.governor, ThreadGovernor)
     calls = []
     backend.governor = SimpleNamespace(
-        active=True, begin=lambda keeps_threads: calls.append(keeps_threads), end=lambda began: None
+        active=True, begin=lambda fixed_thread_count: calls.append(fixed_thread_count), end=lambda began: None
     )
     decoder = backend.decoder(1, 4)
     columns = np.zeros((3, 64), np.float32)
@@ -215,4 +215,4 @@ def test_every_call_of_a_network_on_the_cpu_is_governed():
 
 @pytest.mark.parametrize(("threads", "keeps"), [(None, False), (2, True)])
 def test_who_names_a_number_of_threads_keeps_the_bits_of_the_sound(threads, keeps):
-    assert TorchBackend(random_model(), "cpu", threads=threads).keeps_threads is keeps
+    assert TorchBackend(random_model(), "cpu", threads=threads).fixed_thread_count is keeps

@@ -7,7 +7,7 @@ import pytest
 from safetensors import safe_open
 
 from ane.backends.base import MASKED
-from ane.backends.packaged.probes import FILE
+from ane.backends.packaged.golden import FILE
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import FunctionRecord, PackageRecord

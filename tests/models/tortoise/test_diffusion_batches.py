@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.backends.denoising import Denoiser, each_alone
+from ane.backends.denoising import Denoiser, bind_separately
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.diffusion import MELS, Diffusion, frame_count, group_by_frames, sample, spectrograms
 from ane.models.tortoise.schedule import SAMPLERS
@@ -118,7 +118,7 @@ def test_progress_counts_the_steps_of_all_utterances(backend, limit):
 
 def test_utterances_that_are_denoised_one_by_one_are_those_alone(backend):
     latents, frames = [rows[None] for rows in random_latents([3, 4])], [frame_count(3), frame_count(4)]
-    separate = each_alone(lambda rows, length: backend.denoiser([rows], VOICE, [length]), latents, frames)
+    separate = bind_separately(lambda rows, length: backend.denoiser([rows], VOICE, [length]), latents, frames)
     together = sample(separate, frames, Diffusion(2, "p", 2.0), generators(2))
     for rows, length, rng, mel in zip(latents, frames, generators(2), together, strict=True):
         alone = backend.denoiser([rows], VOICE, [length])

@@ -37,7 +37,7 @@ Predict = Callable[[Arrays, Any], Arrays]  # inputs, state → outputs
 
 
 @dataclass(frozen=True)
-class FunctionProbe:
+class GoldenCase:
     """The probe of one function.
 
     Attributes:
@@ -50,7 +50,7 @@ class FunctionProbe:
     threshold: float
 
     @classmethod
-    def read(cls, package: Path, function: str, declared: Mapping[str, Inputs]) -> "FunctionProbe | None":
+    def read(cls, package: Path, function: str, declared: Mapping[str, Inputs]) -> "GoldenCase | None":
         """The probe of a package's function; None when the package was converted without it.
 
         ``declared``: the inputs of each function, as they are passed to the engine. Raises UserError when the file is
@@ -102,7 +102,7 @@ class FunctionProbe:
             if step % 2 == 0:
                 found = self.decibels(outputs)
             else:
-                now = FunctionProbe((), {name: samples(outputs[name]) for name in self.expected}, 0)
+                now = GoldenCase((), {name: samples(outputs[name]) for name in self.expected}, 0)
                 opposite = opposite or now
                 found = opposite.decibels(outputs)
             lowest = min(lowest, found)
@@ -111,13 +111,13 @@ class FunctionProbe:
         return lowest
 
 
-def write_probes(package: Path, probes: Mapping[str, FunctionProbe]) -> None:
+def write_golden_cases(package: Path, probes: Mapping[str, GoldenCase]) -> None:
     """Write the probes of a package's functions into it. Raises UserError when that fails."""
     with replacing(package / FILE) as path:
         save_file(dict(_stored(probes)), path, {name: str(probe.threshold) for name, probe in probes.items()})
 
 
-def _stored(probes: Mapping[str, FunctionProbe]) -> Iterator[tuple[str, np.ndarray]]:
+def _stored(probes: Mapping[str, GoldenCase]) -> Iterator[tuple[str, np.ndarray]]:
     for function, probe in probes.items():
         for index, (called, inputs) in enumerate(probe.calls):
             for name, array in inputs.items():
