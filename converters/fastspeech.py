@@ -1,9 +1,9 @@
-"""FastSpeech and its vocoder: Core ML graphs, ONNX graphs, default lengths and test inputs of their functions.
+"""Convert FastSpeech and its vocoder: Core ML graphs, ONNX graphs, default lengths and test inputs of their functions.
 
-Reference: ``ane.models.fastspeech.networks``. The embedding table and the length regulator stay on the host;
-the regulator's repeats arrive as a matrix of zeros and ones. Streams are normalised after every residual, so they
-stay near 1 and are not scaled (blocks, principle 7). A text and its frames get their buckets independently: the
-text's by its symbols, then, when the durations are known, the mel's by its frames.
+Reference: ``ane.models.fastspeech.networks``. The embedding table and the length regulator stay on the host, and the
+regulator's repeats arrive as a matrix of zeros and ones. Streams are normalised after every residual, so they stay near
+1 and are not scaled (blocks, principle 7). A text and its frames get their buckets independently: the text by its
+symbols, then, when the durations are known, the mel by its frames.
 """
 
 import re
@@ -28,13 +28,13 @@ from converters.vocoders import hifigan
 SYMBOLS = 32, 64, 96, 128, 192, 256, 384  # 384 symbols fill about 2048 frames
 FRAMES = 256, 512, 768, 1024, 1536, 2048
 SHORT_WINDOW = 14  # frames of the vocoder's smaller bucket
-MISSING = 5  # by how much a probe's input is shorter than its bucket
+MISSING = 5  # length of a bucket less the length of its test input
 
 
 def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
-    """x (1, C, 1, T), inside (1, 1, 1, T) → states (1, C, 1, T), log_durations (1, 1, 1, T), both 0 in the padding.
+    """Return the graph x (1, C, 1, T), inside (1, 1, 1, T) → states (1, C, 1, T), log_durations (1, 1, 1, T).
 
-    x holds embeddings, 0 in the padding; inside is 1 at symbols and 0 in the padding.
+    x holds embeddings. inside is 1 at symbols and 0 in the padding. Inputs and outputs are 0 in the padding.
     """
     exact = network.config.padding == "exact"
 
@@ -48,9 +48,9 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
 
 
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
-    """states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
+    """Return the graph states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
 
-    Frame l is symbol t's where the alignment is 1 (``ane.models.durations``), so one product repeats the
+    Frame l belongs to symbol t if the alignment is 1 there (``ane.models.durations``), so one product repeats the
     states. Both inputs are 0 in the padding of symbols and frames.
     """
 
@@ -73,10 +73,10 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
 
 
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
-    """Positions are added, then the blocks follow: (1, C, 1, S) → the same, 0 in the padding.
+    """Add positions, then apply the blocks: (1, C, 1, S) → (1, C, 1, S), 0 in the padding.
 
-    The padding gets positions too: no key of it is attended to, and the first norm's result is masked. It keeps columns
-    of padding from being constant, which ``blocks.layer_norm`` needs.
+    The padding gets positions too. No query attends to its keys, and the first norm's result is masked. The positions
+    keep columns of padding from being constant, as ``blocks.layer_norm`` needs.
     """
     _, C, _, S = x.shape
     mask = blocks.key_mask(s, inside)
@@ -101,13 +101,13 @@ def _block(s: Style, x: Var, inside: Var, mask: Var, block: FFTBlock, name: str,
 
 
 def _normalised(s: Style, y: Var, x: Var, inside: Var, norm: nn.LayerNorm, name: str) -> Var:
-    """The norm of y + x, 0 in the padding: the output of the module ``name``."""
+    """Normalise y + x, 0 in the padding. The result is the output of the module ``name``."""
     x = mb.add(x=y, y=x, **blocks.named(f"{name}.residual"))
     return mb.mul(x=blocks.layer_norm(s, x, norm, f"{name}.layer_norm"), y=inside, **blocks.named(name))
 
 
 def _log_durations(s: Style, states: Var, inside: Var, network: FastSpeech, exact: bool) -> Var:
-    """(1, C, 1, T) → (1, 1, 1, T), 0 in the padding."""
+    """Predict log durations: (1, C, 1, T) → (1, 1, 1, T), 0 in the padding."""
     predictor, path = network.length_regulator.duration_predictor, "length_regulator.duration_predictor"
     x = states
     for layer in (1, 2):
@@ -127,12 +127,12 @@ def positions(model: Bundle) -> int:
 
 
 def up_to(most: int, sizes: Sizes) -> Sizes:
-    """The ``sizes`` below ``most``, then ``most`` itself or the largest of them, if that is smaller."""
+    """Return the ``sizes`` below ``most``, then ``most`` itself, or the largest of ``sizes`` if that is smaller."""
     return (*(size for size in sizes[:-1] if size < most), min(most, sizes[-1]))
 
 
 def vocoder_windows(model: Bundle) -> Sizes:
-    """A short window, and the longest that fits on the engine's widest axis."""
+    """Return a short window, and the longest one that fits on the engine's widest axis."""
     config = model.config("vocoder")
     longest = MAX_AXIS // config.hop - 2 * config.level_margins[-1]
     return tuple(dict.fromkeys((min(SHORT_WINDOW, longest), longest)))
@@ -144,7 +144,7 @@ def vocoder_windows(model: Bundle) -> Sizes:
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """States and log durations of symbols that nearly fill the bucket."""
+    """Return states and log durations of symbols that nearly fill the bucket."""
     length = probed_length(model, bucket["symbols"])
     ids = rng.integers(1, model.config("fastspeech").embeddings, (1, length))
     encoded = backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))
@@ -152,7 +152,7 @@ def probe_text(
 
 
 def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """The mel of states that are repeated unevenly, in frames that nearly fill the bucket."""
+    """Return the mel of states that are repeated unevenly, in frames that nearly fill the bucket."""
     frames, symbols = probed_length(model, bucket["frames"]), max(bucket["symbols"] - MISSING, 1)
     counts = rng.multinomial(frames, np.full(symbols, 1 / symbols))[None]
     states = rng.standard_normal((1, symbols, model.config("fastspeech").d_model), dtype=np.float32)
@@ -164,7 +164,7 @@ def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
 
 
 def probed_length(model: Bundle, bucket: int) -> int:
-    """A little less than the bucket; all of it where padding changes the result, as with NVIDIA's class."""
+    """Return a little less than the bucket, or all of it if padding changes the result, as with NVIDIA's class."""
     config = model.config("fastspeech")
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)
 
@@ -175,11 +175,11 @@ probe_vocoder = stage_probe(
 )
 
 
-# ONNX graphs: the reference networks, batch first; named axes have any length
+# ONNX graphs: the reference networks, batch first. Named axes have any length
 
 
 class StoredPositions(nn.Module):
-    """``PositionEncoding`` with a slice of a table, since a graph cannot compute it for a dynamic length."""
+    """``PositionEncoding`` with a slice of a table, since a graph cannot compute positions for a dynamic length."""
 
     table: Tensor
 
@@ -192,7 +192,10 @@ class StoredPositions(nn.Module):
 
 
 class ExplicitAttention(nn.Module):
-    """``HeadAttention`` in its parts: ONNX Runtime's operator takes no mask that is the same for all queries."""
+    """``HeadAttention`` in its parts.
+
+    ONNX Runtime's operator takes no mask that is the same for all queries.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias
@@ -233,8 +236,8 @@ onnx_vocoder = traced(
 
 
 # The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
-# The example stores references and computes on in place, so its ``conv2`` has the residual too and its ``ln`` is
-# masked; here ``conv2`` is what the convolution returns, and ``ln`` what the norm returns. ``dur`` is the logarithm, as
+# The example stores references and then computes in place, so its ``conv2`` has the residual too and its ``ln`` is
+# masked. Here ``conv2`` is the convolution's output, and ``ln`` is the norm's output. ``dur`` is the logarithm, because
 # the host rounds it, and the host makes ``out.seq_mask``, an input of the mel side.
 PUBLISHED = {
     "attention": "scaled_dot",
@@ -257,7 +260,7 @@ WHOLE = {
 
 
 def published(path: str) -> str:
-    """``ConvertibleModel.published``."""
+    """Return NVIDIA's name for the output of a module (``ConvertibleModel.published``)."""
     layer = re.fullmatch(r"(\w+_side\.layer_stack\.\d+)(?:\.(slf_attn|pos_ffn)\.(\w+))?", path)
     if not layer:
         return WHOLE.get(path, "")
@@ -300,7 +303,7 @@ FUNCTIONS = (
         onnx_lengths={"frames": 30},
         coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
         bucket=Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model))),
-        # as Tortoise's HiFi-GAN
+        # like Tortoise's HiFi-GAN
         outputs={"sound": ""},
         thresholds={"fp16": (60.0, 45.0)},
     ),

@@ -1,9 +1,9 @@
-"""hibari's three parts as Core ML graphs and as ONNX graphs, their default lengths and their test inputs.
+"""Convert hibari: its three parts as Core ML and ONNX graphs, their default lengths and their test inputs.
 
-Reference: ``ane.models.hibari.networks``. The embedding tables, the repeats of states and the order of the
-prosody's frames stay on the host. In every Core ML graph x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the
-sequence and 0 after it; the output is y (1, C', 1, N). A text gets its bucket by its phonemes. Frames are computed in
-windows of any length up to the largest bucket.
+Reference: ``ane.models.hibari.networks``. The embedding tables, the repeats of states and the order of the prosody's
+frames stay on the host. In every Core ML graph x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence
+and 0 after it. The output is y (1, C', 1, N). A text gets its bucket by its phonemes. Frames are computed in windows of
+any length up to the largest bucket.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,14 @@ from converters.onnx.graph import masked, noise, traced
 SYMBOLS = 64, 128, 256, 416
 SLOW_FRAMES = 256, 512
 FRAMES = 96, 512
-SMALLEST = 16  # length of a bucket
+SMALLEST = 16  # the smallest length of a bucket
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
-    """x: embeddings of phonemes, for the prosody and then for the sound → states of both, and log durations."""
+    """Return the graph of the text part → states of prosody and sound, and log durations.
+
+    x holds embeddings of phonemes, for the prosody and then for the sound.
+    """
     widths = [network.config.prosody_width, network.config.width]
 
     def compute(s: Style, x: Var, inside: Var) -> Var:
@@ -42,7 +45,10 @@ def text(network: Hibari, symbols: int) -> CoreMLGraph:
 
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
-    """x: states of the prosody, repeated → f0 of two frames in hundreds of Hz, then their energy."""
+    """Return the graph of the prosody part → f0 of two frames in hundreds of Hz, then their energy.
+
+    x holds states of the prosody, repeated.
+    """
 
     def compute(s: Style, x: Var, inside: Var) -> Var:
         x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
@@ -54,7 +60,10 @@ def prosody(network: Hibari, frames: int) -> CoreMLGraph:
 
 
 def spectra(network: Hibari, frames: int) -> CoreMLGraph:
-    """x: states of the sound, log f0 and energy → five spectra of 601 bins."""
+    """Return the graph of the sound part → five spectra of 601 bins.
+
+    x holds states of the sound, log f0 and energy.
+    """
     return masked_graph(
         "spectra",
         "frames",
@@ -65,7 +74,10 @@ def spectra(network: Hibari, frames: int) -> CoreMLGraph:
 
 
 def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
-    """(1, C, 1, T) → the same, 0 in the padding. The layer that is applied several times has its weights once."""
+    """Encode (1, C, 1, T) → (1, C, 1, T), 0 in the padding.
+
+    The layer that is applied several times has its weights once.
+    """
     for index, block in enumerate(encoder.convs):
         x = convnext_block(s, x, inside, block, f"{path}.convs.{index}")
     mask = blocks.key_mask(s, inside)
@@ -84,7 +96,7 @@ def _attention(s: Style, x: Var, mask: Var, layer: AttentionLayer) -> Var:
 
 
 def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weight and bias of the queries, of the keys and of the values; queries and keys are times width^−¼ each."""
+    """Return weight and bias of queries, keys and values. Queries and keys are multiplied by width^−¼ each."""
     weight, bias = array(layer.self_attn.in_proj_weight), array(layer.self_attn.in_proj_bias)
     width = len(weight) // (3 * layer.self_attn.heads)
     factors = width**-0.25, width**-0.25, 1.0
@@ -118,13 +130,13 @@ onnx_spectra = traced(
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """States and log durations of phonemes that nearly fill the bucket."""
+    """Return states and log durations of phonemes that nearly fill the bucket."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]
 
 
-# f0 and energy, and spectra, of inputs that nearly fill the bucket
+# f0 and energy, and spectra, for inputs that nearly fill the bucket
 probe_prosody = stage_probe(
     "prosody",
     masked=True,

@@ -1,9 +1,9 @@
-"""What is known of the Neural Engine: limits that graphs respect, and published figures of each chip."""
+"""List facts about the Neural Engine: limits that graphs respect, and published figures for each chip."""
 
 from dataclasses import dataclass
 
 MAX_AXIS = 16384  # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
-MAX_CHANNELS = 65536  # (ane-guide, chapter 17)
+MAX_CHANNELS = 65536  # most channels (ane-guide, chapter 17)
 STATE_WIDTH = 32  # a state's last axis is a multiple of this (coremltools issue 2631)
 ON_CHIP = 2_000_000  # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 
@@ -19,8 +19,11 @@ class Chip:
     """A chip's Neural Engine.
 
     Attributes:
-        generation: 1 for an M1. bandwidth: GB/s that it reads weights at. tflops: of fp16. source: of both.
-        assumed: a figure without a published measurement, and what it is derived from.
+        generation: Generation of the chip, 1 for an M1.
+        bandwidth: GB/s at which it reads weights.
+        tflops: TFLOPS in fp16.
+        source: Source of both figures.
+        assumed: Figure without a published measurement, and the figures that it is derived from.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How far a conversion is, how long it may take yet, and the memory that it needs."""
+"""Estimate the progress of a conversion: how far it is, how long it may still take, and the memory that it needs."""
 
 import math
 import time
@@ -12,12 +12,12 @@ from ane.bundles.weights import layout
 from converters.coreml.package import load_reference
 from converters.functions import coreml_graphs, functions_of
 
-ACTIVITIES = "building", "measuring"  # the first word of a package's activities; each function has both
+ACTIVITIES = "building", "measuring"  # first words of a package's activities. Each function has both
 # Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted
 # to the official sizes, within 0.9 GB: 7.5 GB for the decoder with 24 functions (2026-11-23-decoder-official.json in
 # benchmarks/results), 5.4 for the denoiser, 5.2 for CLVP, 2.8 for HiFi-GAN (2026-11-21-convert-amd-epyc.json).
 BASE, PER_BYTE = 2e9, 3.6
-SHARE = 0.75  # of the machine's memory that a conversion may take before it swaps
+SHARE = 0.75  # share of the machine's memory that a conversion may take before it swaps
 
 
 def weights_of(model: Bundle, network: str) -> int:
@@ -31,9 +31,11 @@ def memory_needed(model: Bundle, network: str) -> float:
 
 
 def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -> str:
-    """Return a line that says what to do if the conversion is likely to swap, else "".
+    """Return a line with advice if the conversion is likely to swap, or "" otherwise.
 
     Args:
+        model: The bundle to convert.
+        networks: Names of the networks to convert.
         memory: Bytes of this machine's memory. ``None`` means that it is unknown.
     """
     needed = {network: memory_needed(model, network) for network in networks}
@@ -41,7 +43,7 @@ def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -
     if memory is None or needed[worst] <= SHARE * memory:
         return ""
     fitting = ",".join(network for network in networks if needed[network] <= SHARE * memory)
-    instead = f", convert the others alone (--networks {fitting})" if fitting else ""
+    instead = f", convert only the other networks (--networks {fitting})" if fitting else ""
     return (
         f"converting {worst} takes about {needed[worst] / 1e9:.1f} GB of memory (an estimate: {BASE / 1e9:.0f} GB "
         f"and {PER_BYTE} times its weights in float32), and this machine has {memory / 1e9:.1f} GB: close other "
@@ -50,7 +52,7 @@ def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -
 
 
 def count_functions(form: str, model: Bundle, network: str, options: Any) -> int:
-    """Return how many functions a package gets. ``form``: "coreml" or "onnx"."""
+    """Return the number of functions that a package gets. ``form`` is "coreml" or "onnx"."""
     if form == "coreml":
         return len(coreml_graphs(network, options.request(load_reference(model, network), model)))
     return len(functions_of(network, form))
@@ -58,9 +60,10 @@ def count_functions(form: str, model: Bundle, network: str, options: Any) -> int
 
 @dataclass
 class ConversionProgress:
-    """Words the activities of a conversion, which names every function before it is built and before it is measured.
+    """A reporter that words the activities of a conversion.
 
-    The time left assumes that a value of a network's weights takes as long in each function as it took until now.
+    The conversion names every function before it is built and before it is measured. The time left assumes that a value
+    of a network's weights takes as long in each function as it has taken so far.
 
     Args:
         show: Called with a network, and its activity in words.

@@ -1,12 +1,12 @@
-"""Vocoders as Core ML graphs that compute audio in segments, which join to exactly the audio of one long call.
+"""Build Core ML graphs of vocoders that compute audio in segments.
 
-References: ``ane.models.vocoders.hifigan``, ``ane.models.tortoise.networks.hifigan`` (HiFi-GAN conditioned on a voice)
-and ``ane.models.vocoders.bigvgan``.
+The segments join to exactly the audio of one long call. References: ``ane.models.vocoders.hifigan``,
+``ane.models.tortoise.networks.hifigan`` (HiFi-GAN conditioned on a voice) and ``ane.models.vocoders.bigvgan``.
 
 A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
 on either side, as wide as the receptive field of the levels after it needs (``ane.models.vocoders.hifigan``). The
 margin shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the
-border of a segment affects samples of the margin only.
+border of a segment affects only samples in the margin.
 
 At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the
 input of every convolution is multiplied by a mask that is 0 outside the audio. One graph serves first, middle and last
@@ -29,30 +29,30 @@ from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.neural_engine import MAX_AXIS
 
-SLOPE, LAST_SLOPE = 0.1, 0.01  # of HiFi-GAN's leaky ReLU
-REACH = TAPS // 4  # positions on either side that half of a filter of BigVGAN reads
+SLOPE, LAST_SLOPE = 0.1, 0.01  # slopes of HiFi-GAN's leaky ReLUs
+REACH = TAPS // 4  # positions on either side that half of a BigVGAN filter reads
 EVEN, ODD = low_pass()[1::2], low_pass()[0::2]
-# kernels over 2·REACH + 1 positions: to the even and odd samples of twice the rate, and back from them
+# kernels over 2·REACH + 1 positions: to the even and odd samples at twice the rate, and back from them
 UP = 2 * np.pad(EVEN[::-1], (0, 1)), 2 * np.pad(ODD[::-1], (1, 0))
 DOWN = np.pad(EVEN, (1, 0)), np.pad(ODD, (0, 1))
 
 
 def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -> CoreMLGraph:
-    """x (1, D, 1, W), conditioning (1, D', 1, 1) if the network has it, inside → sound (``segmented``).
+    """Return the graph x (1, D, 1, W), conditioning (1, D', 1, 1) if needed, inside → sound (``segmented``).
 
-    The mean over a level's blocks is computed as their sum. The division is folded into the weights that read it, which
-    is exact because the leaky ReLU in between commutes with a positive factor.
+    The mean over a level's blocks is computed as their sum. The division is folded into the weights that read the sum,
+    which is exact because the leaky ReLU in between commutes with a positive factor.
     """
     voice = {"conditioning": network.config.cond_channels} if isinstance(network, Hifigan) else {}
     return segmented(kind, network, frames, network.config.hop, _hifigan, {"x": network.conv_pre.in_channels}, voice)
 
 
 def bigvgan(network: BigVGAN, frames: int) -> CoreMLGraph:
-    """x (1, M, 1, W), inside → sound (``segmented``).
+    """Return the graph x (1, M, 1, W), inside → sound (``segmented``).
 
     An activation works at twice the rate. Its even and odd samples are two tensors here, so that no axis is twice as
-    long: a filter of 12 taps becomes one of 6 for each. At the ends of the sound, where convolutions see zeros, the
-    filters see the first and the last sample again; these are selected by masks, since the end may lie anywhere in a
+    long: a filter with 12 taps becomes two filters with 6. At the ends of the sound, where convolutions see zeros, the
+    filters see the first and the last sample again. Masks select these samples, since the end may be anywhere in a
     segment.
     """
     return segmented("bigvgan", network, frames, HOP, _bigvgan, {"x": network.config.num_mels})
@@ -67,24 +67,27 @@ def segmented(
     channels: Mapping[str, int],
     once: Mapping[str, int] = MappingProxyType({}),
 ) -> CoreMLGraph:
-    """The sound of ``frames`` frames, computed from these and ``margin`` more on either side.
+    """Return the graph that computes ``frames`` frames of sound from these and ``margin`` more on either side.
 
-    Inputs of ``channels`` (1, D, 1, W), of ``once`` (1, D, 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1, hop·frames),
-    where W = frames + 2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it, where the other
-    inputs are 0.
+    Inputs of ``channels`` (1, D, 1, W), inputs of ``once`` (1, D, 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1,
+    hop·frames), where W = frames + 2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it,
+    where the other inputs are 0.
 
     Raises:
-        UserError: more frames than the engine's widest axis allows, or kernels that do not fit their strides.
+        UserError: There are more frames than the engine's widest axis allows, or kernels that do not fit their strides.
     """
-    each, margin = network.config.level_margins, network.config.margin
-    most = MAX_AXIS // hop - 2 * each[-1]
+    margins, margin = network.config.level_margins, network.config.margin
+    most = MAX_AXIS // hop - 2 * margins[-1]
     if not 1 <= frames <= most:
         raise UserError(f"buckets={kind}={frames}: it takes 1 to {most} frames")
     width = frames + 2 * margin
     inputs = {name: (1, count, 1, width) for name, count in channels.items()}
     inputs |= {name: (1, count, 1, 1) for name, count in once.items()} | {"inside": (1, 1, 1, width)}
     return CoreMLGraph(
-        kind, {"frames": frames, "margin": margin}, inputs, partial(build, network=network, margins=each, margin=margin)
+        kind,
+        {"frames": frames, "margin": margin},
+        inputs,
+        partial(build, network=network, margins=margins, margin=margin),
     )
 
 
@@ -123,7 +126,7 @@ def _hifigan(
 
 
 def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock | SmallResBlock, name: str) -> Var:
-    """(1, C, 1, n) → the same; both are 0 outside the sound."""
+    """Apply a block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
     pairs = (
         [(conv,) for conv in block.convs]
         if isinstance(block, SmallResBlock)
@@ -172,8 +175,9 @@ class SoundEnds:
     """Masks (1, 1, 1, n) of a level.
 
     Attributes:
-        inside: 1 in the sound. first, last: 1 at its first and at its last sample, if they are in the segment.
-        before, after: 1 at the REACH positions before the first sample and after the last.
+        inside: 1 in the sound.
+        first, last: 1 at the sound's first sample and at its last one, if they are in the segment.
+        before, after: 1 at the REACH positions before the first sample and after the last one.
     """
 
     inside: Var
@@ -195,7 +199,10 @@ class SoundEnds:
         return cls(inside, first, last, shifted(first, near), shifted(last, near[::-1]))
 
     def repeated(self, first: Var, last: Var) -> Var:
-        """``first``'s first sample before the sound and ``last``'s last one after it: (1, C, 1, n), 0 elsewhere."""
+        """Repeat ``first``'s first sample before the sound and ``last``'s last sample after it: (1, C, 1, n).
+
+        The result is 0 elsewhere.
+        """
 
         def copied(x: Var, sample: Var, mask: Var) -> Var:
             return mb.mul(x=mb.reduce_sum(x=mb.mul(x=x, y=sample), axes=[3], keep_dims=True), y=mask)
@@ -204,7 +211,7 @@ class SoundEnds:
 
 
 def _periodic_block(s: Style, x: Var, ends: SoundEnds, block: PeriodicBlock, name: str) -> Var:
-    """(1, C, 1, n) → the same; both are 0 outside the sound."""
+    """Apply a block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
     pairs = list(zip(block.convs1, block.convs2, block.activations[::2], block.activations[1::2], strict=True))
     for index, (dilated, plain, first, second) in enumerate(pairs):
         y = x
@@ -216,7 +223,7 @@ def _periodic_block(s: Style, x: Var, ends: SoundEnds, block: PeriodicBlock, nam
 
 
 def _activation(s: Style, x: Var, ends: SoundEnds, activation: Activation) -> Var:
-    """Snake at twice the rate: (1, C, 1, n) → the same; both are 0 outside the sound."""
+    """Apply Snake at twice the rate: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
     x = mb.add(x=x, y=ends.repeated(x, x))
     even, odd = (mb.mul(x=_snake(s, _filtered(s, x, kernel), activation), y=ends.inside) for kernel in UP)
     repeated = ends.repeated(even, odd)
@@ -225,7 +232,7 @@ def _activation(s: Style, x: Var, ends: SoundEnds, activation: Activation) -> Va
 
 
 def _filtered(s: Style, x: Var, kernel: np.ndarray) -> Var:
-    """Each channel by the same kernel."""
+    """Filter each channel by the same kernel."""
     channels = x.shape[1]
     return blocks.conv(
         s, x, np.tile(kernel, (channels, 1, 1, 1)), None, pad_type="custom", pad=[0, 0, REACH, REACH], groups=channels
@@ -240,13 +247,13 @@ def _snake(s: Style, x: Var, activation: Activation) -> Var:
 
 @dataclass(frozen=True)
 class SoundMask:
-    """1 in the frames of the sound, 0 outside; (1, 1, 1, frames + 2·margin)."""
+    """A mask (1, 1, 1, frames + 2·margin) that is 1 in the frames of the sound and 0 outside."""
 
     frames: Var
     margin: int
 
     def at(self, s: Style, margin: int, rate: int) -> Var:
-        """The mask of a level, (1, 1, 1, (frames + 2·margin)·rate)."""
+        """Return the mask of a level, (1, 1, 1, (frames + 2·margin)·rate)."""
         mask = cropped(self.frames, self.margin - margin)
         n = mask.shape[3]
         if rate == 1:
@@ -256,7 +263,7 @@ class SoundMask:
 
 
 def cropped(x: Var, columns: int) -> Var:
-    """``x`` without ``columns`` columns at either end."""
+    """Return ``x`` without ``columns`` columns at either end."""
     if not columns:
         return x
     *others, width = x.shape
@@ -268,9 +275,10 @@ def leaky(s: Style, x: Var, slope: float) -> Var:
 
 
 def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
-    """A transposed convolution of ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride), which states the shape of its
-    output, as coremltools' passes would add it. Raises UserError when its kernel does not multiply the length by the
-    stride.
+    """Apply a transposed convolution to ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride).
+
+    The operation states the shape of its output, as coremltools' passes would add it. Raises UserError if the kernel
+    does not multiply the length by the stride.
     """
     (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
     if size - 2 * pad + extra != stride:

@@ -1,1 +1,1 @@
-"""Core ML packages: graphs, options, compression, merging of functions."""
+"""Convert networks to Core ML packages: graphs, options, compression, merging of functions."""

@@ -1,8 +1,8 @@
-"""A Core ML graph before it is built: named inputs, and a body that computes the outputs.
+"""Describe and build one Core ML graph: named inputs, and a body that computes the outputs.
 
-Graphs are written with coremltools' own builder, not traced from torch: the operations written are the operations run.
-No tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes them, and
-30 layers build in seconds instead of minutes.
+Graphs are written with coremltools' builder, not traced from torch, so the written operations are the ones that run. No
+tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes them, and 30
+layers build in seconds instead of minutes.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import numpy as np
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, log records below ERROR and standard error inside the block; exceptions still propagate.
+    """Suppress warnings, log records below ERROR and standard error inside the block. Exceptions still propagate.
 
     coremltools and torch warn about platform and versions, and print progress bars.
     """
@@ -48,8 +48,9 @@ KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 @dataclass(frozen=True)
 class Style:
-    """``precision`` of a graph's weights, inputs, outputs and arithmetic: "fp16", all that the Neural Engine supports,
-    or "fp32".
+    """Precision of a graph's weights, inputs, outputs and arithmetic.
+
+    ``precision`` is "fp16", which is all that the Neural Engine supports, or "fp32".
     """
 
     precision: str = "fp16"
@@ -63,15 +64,17 @@ class Style:
 
 
 def array(values: ArrayLike) -> np.ndarray:
-    """Numbers as float32."""
+    """Return numbers as float32."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
     return np.asarray(values, dtype=np.float32)
 
 
 class UnprintedProgram(Program):
-    """A program without what coremltools repeats around each of its passes, which takes half the time of building:
-    checking every operation, and printing all of them for a log. It is checked once, before the passes.
+    """A program that coremltools neither checks nor prints around each of its passes.
+
+    Checking every operation and printing all of them for a log takes half the time of building. The program is checked
+    once, before the passes.
     """
 
     def validate(self, check_essential_scope: bool | None = False) -> None:
@@ -86,12 +89,12 @@ class CoreMLGraph:
     """One function of a package.
 
     Attributes:
-        kind: what it computes; functions of one kind differ only in their bucket.
-        bucket: its fixed lengths, by name ("columns", "slots", "frames", …).
-        inputs: shapes by name, all in the style's precision.
-        body: called with the style, and inputs and states by keyword; returns the outputs by name.
-        states: shapes by name, always fp16 (Core ML supports no other).
-        integers: shapes of further inputs by name, int32.
+        kind: Name of the computation. Functions of one kind differ only in their bucket.
+        bucket: Fixed lengths of the function, by name ("columns", "slots", "frames", …).
+        inputs: Shapes by name, all in the style's precision.
+        body: Takes the style, and inputs and states by keyword, and returns the outputs by name.
+        states: Shapes by name, always fp16 (Core ML supports no other type).
+        integers: Shapes of further inputs by name, int32.
     """
 
     kind: str
@@ -107,13 +110,13 @@ class CoreMLGraph:
         return "_".join([self.kind, *map(str, self.bucket.values())])
 
     def build(self, style: Style) -> Any:
-        """The graph as a coremltools MLModel: an mlprogram of one function, "main"."""
+        """Build the graph as a coremltools MLModel, an mlprogram with one function, "main"."""
         kind = KINDS[style.precision][1]
         specs = {name: mb.TensorSpec(shape, kind) for name, shape in self.inputs.items()}
         specs |= {name: mb.TensorSpec(shape, types.int32) for name, shape in self.integers.items()}
         specs |= {name: mb.StateTensorSpec(shape, types.fp16) for name, shape in self.states.items()}
-        # coremltools counts the names it gives in all graphs since its last conversion, also those of a graph that was
-        # never converted: a value's name would depend on them
+        # coremltools counts names across all graphs since its last conversion, even in a graph that was never
+        # converted. A value's name would depend on them
         mb.name_count.clear()
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})
@@ -122,8 +125,8 @@ class CoreMLGraph:
         program.add_function("main", function)
         Program.validate(program)
         with quiet():
-            # only the pass for equal weights changes these graphs; without the others this takes a sixth of the time.
-            # FLOAT32: keep every dtype as written here
+            # only the pass for equal weights changes these graphs, and running it alone takes a sixth of the time.
+            # FLOAT32 keeps every dtype as written here
             return ct.convert(
                 program,
                 convert_to="mlprogram",
@@ -141,5 +144,5 @@ def renamed(value: Var, name: str) -> Var:
 
 
 def value_name(module: str) -> str:
-    """The name of the value that a module of the reference computes: gpt.h.3.attn → gpt__h__3__attn."""
+    """Return the name of the value that a module of the reference computes: gpt.h.3.attn → gpt__h__3__attn."""
     return module.replace(".", "__")

@@ -1,8 +1,9 @@
-"""Merges one-function packages into one package of several functions, which stores each weight once.
+"""Merge one-function packages into one package with several functions that stores each weight once.
 
-coremltools' ``save_multifunction`` parses every program, infers all types again and writes it out: 94 s for the 16
-functions of a tiny diffusion decoder, with several copies of the weights in memory. Here the protobuf messages are
-copied with new weight offsets, and weights are compared by content and copied from file to file: 1 s for these 16.
+coremltools' ``save_multifunction`` parses every program, infers all types again and writes it out. That takes 94 s for
+the 16 functions of a tiny diffusion decoder, with several copies of the weights in memory. This module copies the
+protobuf messages with new weight offsets, compares weights by content, and copies them from file to file, which takes 1
+s for the same 16 functions.
 """
 
 import hashlib
@@ -147,7 +148,7 @@ def _blob(data: np.ndarray, offset: int) -> tuple[tuple, Any, np.ndarray]:
 
 
 def blobs(model: Any) -> Iterator:
-    """Every reference to the weight file in a program: constants are attributes or arguments of operations."""
+    """Yield every reference to the weight file in a program. Constants are attributes or arguments of operations."""
     for function in model.mlProgram.functions.values():
         for block in function.block_specializations.values():
             for operation in block.operations:

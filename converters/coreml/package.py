@@ -1,6 +1,4 @@
-"""Core ML as a target of conversion: builds the functions of a network, compresses them, merges them with shared
-weights, lints and measures them.
-"""
+"""Convert a network to a Core ML package: build, compress, merge, lint and measure its functions."""
 
 import json
 import os
@@ -45,7 +43,7 @@ from converters.neural_engine import MAX_AXIS
 from converters.proof.lint import REFUSED, STRICT, lint
 from converters.proof.parity import measure_parity
 
-ON_GPU = frozenset({"univnet"})  # long rows and a kernel per frame are slow on the Neural Engine
+ON_GPU = frozenset({"univnet"})  # its long rows and its kernel per frame are slow on the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
@@ -54,10 +52,10 @@ class CoreMLOptions:
     """One set of options, for packages of one precision.
 
     Attributes:
-        precision: one of ``ane.bundles.precisions.CORE_ML``.
-        lanes: column counts of the decoder's step functions.
-        caches: kinds of kv-cache to build step functions for: "io", "state".
-        buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
+        precision: A name in ``ane.bundles.precisions.CORE_ML``.
+        lanes: Numbers of columns of the decoder's step functions.
+        caches: Kinds of kv-cache to build step functions for: "io", "state".
+        buckets: Lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
     precision: Literal[tuple(CORE_ML)] = "fp16"  # type: ignore[valid-type]
@@ -69,7 +67,10 @@ class CoreMLOptions:
         return Style("fp32" if self.stored(network) == "fp32" else "fp16")
 
     def stored(self, network: str) -> str:
-        """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
+        """Return the precision of a network's package.
+
+        Some networks are always fp32, and only the largest are compressed.
+        """
         return stored_precision(CORE_ML, network_spec(network), self.precision)
 
     def request(self, reference: Any, model: Bundle, scale: float = 1.0) -> GraphRequest:
@@ -78,24 +79,25 @@ class CoreMLOptions:
 
     @classmethod
     def of(cls, package: PackageRecord) -> "CoreMLOptions":
-        """The options that a package was made with. Raises UserError when its record does not state them."""
-        stated = deepcopy(package.source.get("options"))
+        """Return the options that a package was made with. Raises UserError if its record lacks them."""
+        options = deepcopy(package.source.get("options"))
         # earlier versions also had another form of attention, and operations in float32 in fp16 graphs
         if (
-            not isinstance(stated, dict)
-            or stated.pop("heads", "matmul") != "matmul"
-            or stated.pop("wide", [])
-            or (set(stated) != {item.name for item in fields(cls)})
+            not isinstance(options, dict)
+            or options.pop("heads", "matmul") != "matmul"
+            or options.pop("wide", [])
+            or (set(options) != {item.name for item in fields(cls)})
         ):
             raise UserError(
-                f"{package.path}: bundle.json does not state the options it was made with: convert the model again"
+                f"{package.path}: bundle.json does not record the options it was made with: convert the model again"
             )
-        return read_record(cls, stated, package.path, ": convert the model again")
+        return read_record(cls, options, package.path, ": convert the model again")
 
 
 def compressed(model: Any, bits: int) -> Any:
-    """Compress the weights of a one-function MLModel, except those of 2048 values or fewer. Raises UserError when
-    palettes need scikit-learn, which is not installed.
+    """Compress the weights of a one-function MLModel, except weights with at most 2048 values.
+
+    Raises UserError if palettes need scikit-learn, which is not installed.
     """
     palette = bits < 8
     if palette and find_spec("sklearn") is None:
@@ -113,7 +115,7 @@ def compressed(model: Any, bits: int) -> Any:
 
 
 def load_reference(model: Bundle, network: str) -> nn.Module:
-    """The reference network with the model's weights as stored, memory-mapped."""
+    """Return the reference network with the model's weights as stored, memory-mapped."""
     module = skeleton(model.family.networks[network], model.config(network))
     module.load_state_dict(model.tensors(network), assign=True)
     return module.eval().requires_grad_(False)
@@ -162,11 +164,11 @@ def write_package(
         def saved() -> Iterator[tuple[str, Path]]:
             for graph in graphs[len(done) :]:
                 progress(graph.name)
-                made = graph.build(options.style(network))
-                made = compressed(made, bits) if (bits := CORE_ML[stored].bits) else made
+                package_model = graph.build(options.style(network))
+                package_model = compressed(package_model, bits) if (bits := CORE_ML[stored].bits) else package_model
                 part = Path(folder) / f"{graph.name}.mlpackage"
-                made.save(str(part))
-                del made
+                package_model.save(str(part))
+                del package_model
                 yield graph.name, part
                 shutil.rmtree(part)
 
@@ -190,7 +192,7 @@ def write_package(
 
 @contextmanager
 def writing(bundle: Path) -> Iterator[None]:
-    """Convert errors of writing a package to UserError: the disk is full, permission is missing.
+    """Convert errors from writing a package to UserError: the disk is full, or permission is missing.
 
     coremltools writes to the temporary folder first.
     """
@@ -216,7 +218,7 @@ def finish_package(
     warnings: list[dict[str, Any]],
     licence: str,
 ) -> PackageRecord:
-    """Write the measurements into the package's metadata; return the record with them and the files' hashes."""
+    """Write the measurements into the package's metadata, and return the record with them and the files' hashes."""
     path = bundle / package.path
     model = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
     spec = ct.proto.Model_pb2.Model()
@@ -256,7 +258,7 @@ def _origin(model: Bundle, network: str, options: CoreMLOptions) -> dict[str, An
 
 
 def _make_readable(package: Path) -> None:
-    """Set the umask's permissions; coremltools creates some files that only their owner can read."""
+    """Set the umask's permissions, because coremltools creates some files that only their owner can read."""
     umask = os.umask(0)
     os.umask(umask)
     for path in (package, *package.rglob("*")):
@@ -264,12 +266,12 @@ def _make_readable(package: Path) -> None:
 
 
 STEP = "step"
-PLACES_AFTER = 32  # slots of a step that must be left after the longest prefix
-DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}  # option without effect without a decoder → its name for users
+PLACES_AFTER = 32  # slots of a step that must remain after the longest prefix
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}  # option that has no effect without a decoder → its name for users
 
 
 class CoreMLTarget:
-    """``converters.conversion.ConversionTarget`` that makes .mlpackage folders."""
+    """A ``converters.conversion.ConversionTarget`` that makes .mlpackage folders."""
 
     name = "coreml"
     unmerged = 1
@@ -297,7 +299,7 @@ class CoreMLTarget:
         broken = lint(Package(work / package.path))
         if network in STRICT and broken and broken[0].rule.severity == REFUSED:
             raise UserError(
-                f"{package.path} contains what the Neural Engine refuses, {broken[0].rule.id}: "
+                f"{package.path} contains an operation that the Neural Engine rejects, {broken[0].rule.id}: "
                 f"{broken[0].example}: it is not published"
             )
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
@@ -323,7 +325,7 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
         if bucket.most and max(sizes) > bucket.most(model):
             raise UserError(f"{where}: this model takes at most {bucket.most(model)} {bucket.unit}")
         if max(sizes) > MAX_AXIS and kind != STEP:
-            raise UserError(f"{where}: the Neural Engine takes no axis above {MAX_AXIS}; use smaller buckets")
+            raise UserError(f"{where}: the Neural Engine takes no axis above {MAX_AXIS}: use smaller buckets")
     if convertible.slots:
         _check_steps(options, convertible.slots(model, max(options.lanes)))
         return
@@ -335,12 +337,12 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
-    """Raise UserError for steps of a decoder that the engine does not take, or that no prefix fits in."""
+    """Raise UserError for decoder steps that the engine does not take, or that no prefix fits in."""
     sizes, prefill = options.buckets.get(STEP), options.buckets.get("prefill")
     most = max(sizes or default)
     if most > MAX_AXIS:
         raise UserError(
-            f"buckets={STEP}={most}: the Neural Engine takes no axis above {MAX_AXIS}; use fewer lanes or "
+            f"buckets={STEP}={most}: the Neural Engine takes no axis above {MAX_AXIS}: use fewer lanes or "
             "smaller buckets"
         )
     if sizes and prefill and most < max(prefill) + PLACES_AFTER:
@@ -350,7 +352,7 @@ def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
     for slots in sizes or ():
         if slots % RECENT:
             raise UserError(
-                f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}; use "
+                f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}: use "
                 f"{-(-slots // RECENT) * RECENT}, or cache io only"
             )
     if max(options.lanes) > RECENT:

@@ -1,9 +1,9 @@
-"""A whole Tortoise model as one GGUF file: networks, hyper-parameters, tokenizer and voices.
+"""Write a whole Tortoise model as one GGUF file: networks, hyper-parameters, tokenizer and voices.
 
 ggml multiplies a matrix by rows, quantises it in blocks of 32 along a row, and limits names to 63 bytes. So matrices
-are stored as (out, in): those of the decoder, which are (in, out), are transposed, and a convolution with one tap is a
-matrix. The decoder has the names and the metadata of GPT-2 in llama.cpp, with codes for tokens. Every other tensor is
-``<network>.<upstream's key>``; ``SHORTER`` lists the parts of keys that would be too long.
+are stored as (out, in): the decoder's matrices, which are (in, out), are transposed, and a convolution with one tap is
+a matrix. The decoder has the names and the metadata of GPT-2 in llama.cpp, with codes for tokens. Every other tensor is
+``<network>.<upstream's key>``, and ``SHORTER`` lists the parts of keys that would be too long.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ SHORTER = (
     (".conditioning_timestep_integrator.", ".timestep_integrator."),
     ("_transformer.transformer.attn_layers.", "_transformer."),
 )
-# keys of the decoder → Hugging Face's keys of GPT-2, from which gguf derives those of llama.cpp
+# keys of the decoder → Hugging Face's keys of GPT-2, from which gguf derives the keys of llama.cpp
 GPT2_KEYS = (
     ("gpt.", "transformer."),
     ("mel_embedding.", "transformer.wte."),
@@ -52,10 +52,10 @@ class GgufTensor:
     """One tensor of the file.
 
     Attributes:
-        name: Its name in the file.
-        values: The source, shaped as in the file in NumPy's order of axes, which ggml lists in reverse. A tensor of the
-            meta device while sizes are planned.
-        type: The type that ggml stores it in.
+        name: Name of the tensor in the file.
+        values: Source of the tensor, with its shape in the file in NumPy's order of axes, which ggml lists in reverse.
+            While sizes are planned, this is a tensor on the meta device.
+        type: Type that ggml stores the tensor in.
     """
 
     name: str
@@ -64,7 +64,7 @@ class GgufTensor:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in bytes of a quantised tensor, and the shape of any other."""
+        """The shape in bytes of a quantised tensor, and the shape of any other tensor."""
         shape = tuple(self.values.shape)
         return gguf.quant_shape_to_byte_shape(shape, self.type) if self.type == Type.Q8_0 else shape
 
@@ -73,14 +73,16 @@ class GgufTensor:
         return np.dtype({Type.F32: np.float32, Type.F16: np.float16}.get(self.type, np.uint8))
 
     def encoded(self, where: str) -> np.ndarray:
-        """Return the values as they are stored, ``stored_shape``. Raises UserError, which begins with ``where``, when a
-        value is NaN, infinite, or beyond the range of fp16, which is also the type of the scales of blocks.
+        """Return the values as they are stored, in ``stored_shape``.
+
+        Raises UserError, which begins with ``where``, if a value is NaN, infinite, or beyond the range of fp16. The
+        scales of blocks are fp16, too.
         """
         wide = convert_precision({self.name: self.values}, "fp32", frozenset(), where)[self.name]
         if self.type != Type.F32 and wide.abs().max() > FP16_MAX:
             raise UserError(
                 f"{where}: {self.name} has a value of {wide.abs().max():.4g}, beyond the range of fp16 "
-                "(65504); use precision=fp32"
+                "(65504): use precision=fp32"
             )
         return gguf.quantize(wide.numpy(), self.type)
 
@@ -95,13 +97,16 @@ def write_gguf(
 ) -> list[GgufTensor]:
     """Write a model to a file, which appears when it is complete.
 
-    Besides the networks, the file has ``mel_norms`` (80,), and for each voice of the model that is stored as latents
+    As well as the networks, the file has ``mel_norms`` (80,). For each voice that the model stores as latents, it has
     ``voice.NAME.autoregressive`` (D,) and ``voice.NAME.diffusion`` (C,), in float32.
 
     Args:
+        model: The bundle to write.
+        destination: Path of the file.
         precision: A key of ``ane.bundles.precisions.GGUF``.
-        networks: The networks to write. By default, all that the model has.
-        progress: Is called with the name of each network before it is written.
+        networks: Networks to write (default: all networks of the model).
+        overwrite: Whether to replace an existing file.
+        progress: Called with each network's name before it is written.
 
     Returns:
         The tensors of the file, without values, in its order.
@@ -114,7 +119,7 @@ def write_gguf(
     if destination.suffix != ".gguf":
         raise UserError(f"{destination}: the name of a GGUF file must end in .gguf")
     if destination.exists() and not overwrite:
-        raise UserError(f"{destination} exists; add overwrite=True to replace it")
+        raise UserError(f"{destination} exists: add overwrite=True to replace it")
     chosen = pick_networks(model, networks, tuple(NETWORKS))
     small = [GgufTensor(name, torch.from_numpy(values), Type.F32) for name, values in _small_tensors(model).items()]
     plans = {network: list(gguf_tensors(network, model.config(network), precision)) for network in chosen}
@@ -151,17 +156,20 @@ def write_gguf(
 
 
 def _small_tensors(model: Bundle) -> dict[str, np.ndarray]:
-    """The tensors outside the networks. Raises UserError when a voice is damaged or was made with another model."""
-    found = {"mel_norms": model.mel_norms}
+    """Return the tensors outside the networks.
+
+    Raises UserError if a voice is damaged or was made with another model.
+    """
+    tensors = {"mel_norms": model.mel_norms}
     for listed in list_voices([model.voices] if model.voices else []).values():
         voice = open_voice(listed.name, listed.files)
         if isinstance(voice, Voice):
             voice.check_widths(model.widths)
-            found |= {
+            tensors |= {
                 f"voice.{listed.name}.{DECODER}": voice.ar[0],
                 f"voice.{listed.name}.diffusion": voice.diffusion[0],
             }
-    return found
+    return tensors
 
 
 def gguf_tensors(
@@ -170,14 +178,17 @@ def gguf_tensors(
     """Yield the tensors of a network in the order of its state dict.
 
     Args:
-        tensors: The state dict. By default, tensors of the meta device stand for it.
+        network: Name of the network.
+        config: Config of the network.
+        precision: A key of ``ane.bundles.precisions.GGUF``.
+        tensors: State dict. By default, tensors on the meta device stand for it.
     """
     modules = skeleton(NETWORKS[network], config)
     transposed = {f"{name}.weight" for name, module in modules.named_modules() if isinstance(module, Conv1D)}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, getattr(config, "layers", 0))
     for key, shape in layout(NETWORKS[network], config).shapes.items():
         values = tensors[key] if tensors else torch.empty(shape, device="meta")
-        while values.ndim > 1 and values.shape[-1] == 1:  # it would be ggml's row
+        while values.ndim > 1 and values.shape[-1] == 1:  # otherwise it would be ggml's row
             values = values[..., 0]
         values = values.T if key in transposed else values.reshape(values.shape or (1,))
         name = _name(network, key, names)
@@ -195,8 +206,10 @@ def _name(network: str, key: str, names: gguf.TensorNameMap) -> str:
 
 
 def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str) -> Type:
-    """The type of a tensor: F32 for norms, biases, positions, and networks whose fp16 is not accurate (UnivNet). Q8_0,
-    if requested, for matrices of the compressed networks with rows of whole blocks. F16 for all others.
+    """Return the type of a tensor.
+
+    F32 is for norms, biases, positions, and networks whose fp16 is not accurate (UnivNet). Q8_0, if requested, is for
+    matrices of the compressed networks whose rows are whole blocks. F16 is for all other tensors.
     """
     spec = NETWORKS[network]
     if precision == "fp32" or not spec.fp16_package or math.prod(shape) == max(shape) or name == POSITIONS:
@@ -206,8 +219,9 @@ def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str
 
 
 def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str], precision: str) -> None:
-    """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the tokenizer of the text, and the rest as
-    ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights.
+    """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the text's tokenizer, and ``tortoise.*``.
+
+    ``tortoise.*`` holds everything else: the config of each network, and the SHA-256 of the file with its weights.
     """
     manifest = model.manifest
     writer.add_name(model.name)
@@ -219,7 +233,7 @@ def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str
     if DECODER in networks:
         _add_decoder(writer, model.config(DECODER))
     writer.add_string(gguf.Keys.Tokenizer.HF_JSON, model.tokenizer)
-    own = {
+    entries = {
         "created_by": f"tortoise-ane {version()}",
         "default_voice": model.default_voice,
         "networks": list(networks),
@@ -228,16 +242,19 @@ def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str
     }
     for network in networks:
         config = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
-        own |= {f"{network}.{key}": value for key, value in config.items()}
-    for key, value in own.items():
-        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)  # which GGUF has no type for
+        entries |= {f"{network}.{key}": value for key, value in config.items()}
+    for key, value in entries.items():
+        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)  # GGUF has no type for it
         value = json.dumps(value) if nested else list(value) if isinstance(value, tuple) else value
         if value != []:
             writer.add_key_value(f"tortoise.{key}", value, gguf.GGUFValueType.get_type(value))
 
 
 def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
-    """Add what llama.cpp needs to know of a GPT-2. It has no tokenizer for codes, hence "none" and their number."""
+    """Add the facts that llama.cpp needs about a GPT-2.
+
+    It has no tokenizer for codes, hence "none" and the number of codes.
+    """
     writer.add_block_count(config.layers)
     writer.add_embedding_length(config.model_dim)
     writer.add_feed_forward_length(4 * config.model_dim)

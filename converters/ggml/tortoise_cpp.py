@@ -1,9 +1,9 @@
-"""The three files of weights that tortoise.cpp reads, and the tokenizer and the voice that it reads with them.
+"""Write the three files of weights that tortoise.cpp reads, and the tokenizer and voice that it reads with them.
 
 A file is a magic number, then for each tensor three int32 (number of axes, bytes of its name, type), an int32 for each
 axis, innermost first, the name, and the values. tortoise.cpp has one size of each network in its source and stores all
-in float32. It reads the decoder's latent of a voice from a file of bare numbers; that of the diffusion decoder is a
-tensor of its file.
+values in float32. It reads a voice's latent for the decoder from a file of bare numbers. The latent for the diffusion
+decoder is a tensor in that network's file.
 """
 
 import json
@@ -24,7 +24,7 @@ from ane.voices import Voice
 from converters.functions import pick_networks
 
 MAGIC = 0x67676D6C  # "ggml"
-FLOAT32 = 0  # of ggml's types
+FLOAT32 = 0  # ggml's number for the type
 FILES = {
     "autoregressive": "ggml-model.bin",
     "diffusion": "ggml-diffusion-model.bin",
@@ -47,11 +47,15 @@ def write_ggml(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda network: None,
 ) -> list[Path]:
-    """Write the files into a directory: all or none. Other files of the directory are left alone.
+    """Write the files into a directory: all or none. Other files in the directory stay as they are.
 
     Args:
-        networks: The networks to write, of ``FILES``. By default, all of them.
-        progress: Is called with the name of each network before it is written.
+        model: The bundle to write.
+        voice: The voice to write.
+        destination: The directory.
+        networks: Networks to write, from ``FILES`` (default: all of them).
+        overwrite: Whether to replace existing files.
+        progress: Called with each network's name before it is written.
 
     Returns:
         The paths of the files.
@@ -65,12 +69,12 @@ def write_ggml(
     names = [*(FILES[network] for network in chosen), TOKENIZER, VOICE]
     for name in names:
         if (destination / name).exists() and not overwrite:
-            raise UserError(f"{destination / name} exists; add overwrite=True to replace it")
+            raise UserError(f"{destination / name} exists: add overwrite=True to replace it")
     with ExitStack() as stack:
         for network in chosen:
             progress(network)
             _write(stack.enter_context(replacing(destination / FILES[network])), ggml_tensors(model, network, voice))
-        # one line, as upstream's: the parser of tortoise.cpp only looks for keys and numbers
+        # one line, as in upstream's file: the parser of tortoise.cpp only looks for keys and numbers
         text = json.dumps(json.loads(model.tokenizer), ensure_ascii=False, separators=(",", ":"))
         stack.enter_context(replacing(destination / TOKENIZER)).write_text(text, encoding="utf-8")
         stack.enter_context(replacing(destination / VOICE)).write_bytes(voice.ar.astype("<f4").tobytes())
@@ -78,19 +82,20 @@ def write_ggml(
 
 
 def size_note(model: Bundle, networks: Sequence[str]) -> str:
-    """The first hyper-parameter that differs from the one in the source of tortoise.cpp, as a clause; "" for none."""
+    """Return a clause about the first hyper-parameter that differs from tortoise.cpp's source, or ""."""
     for network in networks:
         config, official = model.config(network), NETWORKS[network].official()
         for field in fields(official):
-            has, expected = getattr(config, field.name), getattr(official, field.name)
-            if has != expected and field.name not in config.without_effect:
-                return f"the {network} network of {model.name} has {field.name} {has}, not {expected}"
+            actual, expected = getattr(config, field.name), getattr(official, field.name)
+            if actual != expected and field.name not in config.without_effect:
+                return f"the {network} network of {model.name} has {field.name} {actual}, not {expected}"
     return ""
 
 
 def ggml_tensors(model: Bundle, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the float32 values of each tensor of a file. The values have no axes of size 1, as the program
-    expects: a kernel (1, 32, 7) is (32, 7).
+    """Yield the name and the float32 values of each tensor of a file.
+
+    The values have no axes of size 1, as the program expects: a kernel (1, 32, 7) is (32, 7).
     """
     if network == "diffusion":
         yield LATENT, voice.diffusion

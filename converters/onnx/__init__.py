@@ -1,1 +1,1 @@
-"""ONNX packages: export of graphs, precision, shared weights."""
+"""Convert networks to ONNX packages: export of graphs, precision, shared weights."""

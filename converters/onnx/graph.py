@@ -1,12 +1,12 @@
-"""An ONNX graph of a network: a call of it, inputs and outputs by name; torch's exporter writes it.
+"""Describe and export one ONNX graph of a network: a call of it, and inputs and outputs by name.
 
-Decoders attend to caches that the runtime holds. A step reads the keys and values of the prefix and of the lanes'
-earlier positions, and returns only those of the new columns, which the runtime stores. So the kv-cache is never copied
-or concatenated.
+torch's exporter writes the graph. Decoders attend to caches that the runtime holds. A step reads the keys and values of
+the prefix and of the lanes' earlier positions, and returns only the new columns' keys and values, which the runtime
+stores. So the kv-cache is never copied or concatenated.
 
-Each layer's cache is a separate input, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) of the
-lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
-scores; its last axis holds P positions of the prefix, L of the lane, then the T new columns.
+Each layer's cache is a separate input, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) for the lanes,
+``prefix_keys_i`` and ``prefix_values_i`` for the prefix. ``mask`` (n, T, P + L + T) float32 is added to the scores. Its
+last axis holds P positions of the prefix, L of the lane, then the T new columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,10 @@ from converters.coreml.graph import quiet
 if TYPE_CHECKING:
     import onnx_ir
 
-# The first with an attention operator; later ones add nothing that the graphs use and need newer runtimes.
+# The first opset with an attention operator. Later ones add nothing that the graphs use and need newer runtimes.
 OPSET = 23
-SCOPES = "pkg.torch.onnx.name_scopes"  # key under which the exporter states a node's modules, outermost first
-NETWORK_PREFIX = "network."  # of the paths of parameters and modules inside ``NetworkCall``
+SCOPES = "pkg.torch.onnx.name_scopes"  # the exporter's key for a node's modules, outermost first
+NETWORK_PREFIX = "network."  # starts the paths of parameters and modules inside ``NetworkCall``
 
 Axes = Mapping[int, str]  # index of a dynamic axis → its name
 # name → an example value for tracing (or a list of values, one for each layer), and its dynamic axes
@@ -35,11 +35,12 @@ Inputs = Mapping[str, tuple[Tensor | list[Tensor], Axes]]
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """One graph of a network; each kind of function has one.
+    """One graph of a network. Each kind of function has one.
 
     Attributes:
-        module: takes the inputs in order, returns a tensor or a tuple. ``network`` in it is the reference.
-        outputs: their names.
+        module: Module that takes the inputs in order and returns a tensor or a tuple. Its ``network`` is the reference.
+        inputs: Example values and dynamic axes by name.
+        outputs: Names of the outputs.
     """
 
     module: nn.Module
@@ -47,7 +48,7 @@ class OnnxGraph:
     outputs: Sequence[str]
 
     def export(self) -> "onnx_ir.Model":
-        """The graph in ONNX. Its parameters share torch's memory and have their names in the state dict."""
+        """Export the graph to ONNX. Its parameters share torch's memory and have their names in the state dict."""
         examples = tuple(example for example, _ in self.inputs.values())
         shapes = tuple(
             [dict(axes) for _ in example] if isinstance(example, list) else dict(axes)
@@ -70,7 +71,7 @@ class OnnxGraph:
                 dynamic_shapes=(shapes,),
             )
         model = program.model
-        for node in model.graph.all_nodes():  # keep its modules, but no paths of source files
+        for node in model.graph.all_nodes():  # keep the names of its modules, but no paths of source files
             for key in [key for key in node.metadata_props if key != SCOPES]:
                 del node.metadata_props[key]
         model.metadata_props.clear()
@@ -94,28 +95,28 @@ class NetworkCall(nn.Module):
 def traced(
     call: Callable[..., Any], outputs: Sequence[str], inputs: Callable[[Any, torch.dtype], Inputs]
 ) -> Callable[[nn.Module, torch.dtype], OnnxGraph]:
-    """Builds the graph of ``call(network, *inputs)`` for a network and its dtype."""
+    """Return a function that builds the graph of ``call(network, *inputs)`` for a network and its dtype."""
     return lambda network, dtype: OnnxGraph(NetworkCall(network, call), inputs(network, dtype), outputs)
 
 
 def network_call(network: nn.Module, *inputs: Tensor) -> Any:
-    """The network itself, as ``call`` of ``traced``."""
+    """Call the network itself. Pass this as ``call`` of ``traced``."""
     return network(*inputs)
 
 
 def noise(*shape: int) -> Tensor:
-    """Normally distributed numbers, to trace with; the same at each call."""
+    """Return normally distributed numbers to trace with, the same at each call."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def masked(name: str, example: Tensor, axis: str, dtype: torch.dtype) -> Inputs:
-    """The input ``name`` (B, L, …), the name of whose second axis is ``axis``, and a mask (B, L) of ones."""
+    """Return the input ``name`` (B, L, …), whose second axis is called ``axis``, and a mask (B, L) of ones."""
     axes = {0: "batch", 1: axis}
     return {name: (example, axes), "mask": (torch.ones(example.shape[:2], dtype=dtype), axes)}
 
 
 def ids(count: int, *shape: int) -> Tensor:
-    """Whole numbers below ``count``, to trace with."""
+    """Return whole numbers below ``count`` to trace with."""
     return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -127,9 +128,9 @@ LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4  # sizes of the 
 
 
 def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
-    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
+    """Compute a prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
 
-    ``cross``: the cross-attention of the layers, for a network that has it.
+    ``cross`` is the cross-attention of the layers, for a network that has it.
     """
     stored: list[tuple[Tensor, Tensor]] = []
 
@@ -141,7 +142,7 @@ def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor,
     return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
 
 
-def stepped(
+def decoder_step(
     network: nn.Module,
     columns: Tensor,
     mask: Tensor,
@@ -149,11 +150,11 @@ def stepped(
     caches: Sequence[list[Tensor]],
     *cross: Any,
 ) -> tuple[Tensor, ...]:
-    """Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
-    w).
+    """Compute columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values.
 
-    Lanes share one prefix (heads, P, w), whose scores are computed in one matrix product; or ``prefix_index`` (n,)
-    int64 selects each lane's among (prefixes, heads, P, w).
+    The new keys and values are (layers, n, heads, T, w). Lanes share one prefix (heads, P, w), whose scores are
+    computed in one matrix product. Or ``prefix_index`` (n,) int64 selects each lane's prefix from (prefixes, heads, P,
+    w).
     """
     new: list[tuple[Tensor, Tensor]] = []
     hidden = network(
@@ -172,7 +173,7 @@ def attention(
     prefix_keys: Tensor,
     prefix_values: Tensor,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Attention of one layer to its cache; appends the new keys and values to ``new``."""
+    """Return the attention of one layer to its cache. When called, it appends the new keys and values to ``new``."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
@@ -180,14 +181,14 @@ def attention(
         scores = (to_prefix(q, prefix_keys, prefix_index), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
         weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
         P, L = prefix_keys.shape[-2], keys.shape[-2]
-        of_prefix, of_own, of_new = weight[..., :P], weight[..., P : P + L], weight[..., P + L :]
-        return from_prefix(of_prefix, prefix_values, prefix_index) + of_own @ values + of_new @ v
+        of_prefix, of_lane, of_new = weight[..., :P], weight[..., P : P + L], weight[..., P + L :]
+        return from_prefix(of_prefix, prefix_values, prefix_index) + of_lane @ values + of_new @ v
 
     return attend
 
 
 def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """Scores (n, heads, T, P) of queries (n, heads, T, w)."""
+    """Compute scores (n, heads, T, P) of queries (n, heads, T, w)."""
     if prefix_index is not None:
         return q @ keys[prefix_index].transpose(2, 3)
     n, heads, T, width = q.shape
@@ -196,7 +197,7 @@ def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
 
 
 def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """The prefix's part (n, heads, T, w) of the output, from attention weights (n, heads, T, P)."""
+    """Compute the prefix's part (n, heads, T, w) of the output from attention weights (n, heads, T, P)."""
     if prefix_index is not None:
         return weight @ values[prefix_index]
     n, heads, T, P = weight.shape
@@ -205,19 +206,19 @@ def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> 
 
 
 def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
-    """Inputs of a step. ``shared``: all lanes have one prefix."""
+    """Return the inputs of a step. ``shared`` means that all lanes have one prefix."""
     layers, heads, width = shape.layers, shape.heads, shape.head_width
 
     def caches(*size: int) -> list[Tensor]:  # distinct tensors: the tracer merges inputs that share one
         return [torch.zeros(size, dtype=dtype) for _ in range(layers)]
 
     before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
-    of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
+    of_lane, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
     prefix_index = {} if shared else {"prefix_index": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
     return {
         "columns": (torch.zeros(LANES, COLUMNS, shape.width), {0: "lanes", 1: "columns"}),
         "mask": (torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS), {0: "lanes", 1: "columns", 2: "seen"}),
         **prefix_index,
-        **{name: (caches(LANES, heads, LENGTH, width), of_own) for name in ("keys", "values")},
+        **{name: (caches(LANES, heads, LENGTH, width), of_lane) for name in ("keys", "values")},
         **{name: (caches(*before), of_prefix) for name in ("prefix_keys", "prefix_values")},
     }

@@ -1,10 +1,10 @@
-"""Writes a network as an ONNX package: a graph for each function, their weights in one file, each tensor once.
+"""Write a network as an ONNX package: a graph for each function, and one file that has each weight once.
 
 ``int8`` stores weights of the decoder's matrix products in 8 bits with a scale for each column, and rounds the other
-factor to 8 bits at run time (dynamic quantisation), with one scale: the largest values of Whisper's trained networks
-leave the others few of these bits (14.8 dB in the encoder of base), so theirs have a scale for every 32 numbers
-(30.7 dB). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. (For fp16 the networks
-are traced in fp16, with norms and the residual stream in float32 as on torch.)
+factor to 8 bits at run time with one scale (dynamic quantisation). In Whisper's trained networks, the largest values
+leave few of these bits to all other values (14.8 dB in the encoder of base), so these networks have a scale for every
+32 numbers (30.7 dB). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. For fp16 the
+networks are traced in fp16, with norms and the residual stream in float32 as on torch.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS_FILE = "weights.bin"
-ALIGNMENT = 4096  # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads others
+ALIGNMENT = 4096  # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads all others
 MIN_BYTES = 1024  # smaller tensors stay in the graph
 BLOCK = 32  # weights that share a scale in fewer than 8 bits
 QUANTISED = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
-BLOCKWISE = ("encoder", "decoder")  # Whisper's
+BLOCKWISE = ("encoder", "decoder")  # Whisper's networks
 
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """Options of a conversion. ``precision``: one of ``ane.bundles.precisions.ONNX``."""
+    """Options of a conversion. ``precision`` is a name in ``ane.bundles.precisions.ONNX``."""
 
     precision: str = "fp32"
 
@@ -52,13 +52,13 @@ class OnnxOptions:
 
 
 class OnnxTarget:
-    """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
+    """A ``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
     unmerged = 4
 
     def check(self, options: Sequence[OnnxOptions], model: Bundle) -> None:
-        """Raise UserError when a library is not installed, or for an unknown precision."""
+        """Raise UserError if a library is not installed, or for an unknown precision."""
         require_libraries()
         for option in options:
             if option.precision not in ONNX:
@@ -89,7 +89,7 @@ class OnnxTarget:
 
 
 def require_libraries() -> None:
-    """Raise UserError when a library that writes ONNX packages is not installed."""
+    """Raise UserError if a library that writes ONNX packages is not installed."""
     try:
         import onnx
         import onnxruntime
@@ -107,12 +107,12 @@ def write_package(
     progress: Callable[[str], None] = lambda function: None,
     licence: str = "",
 ) -> PackageRecord:
-    """Write ``bundle``/packages/<network>-<precision>.onnx, atomically; each graph passes ONNX's checker.
+    """Write ``bundle``/packages/<network>-<precision>.onnx atomically. Each graph passes ONNX's checker.
 
-    ``progress`` is called with each function's name. The record has no parity yet. Each graph states the ``licence``.
+    ``progress`` is called with each function's name. The record has no parity yet. Each graph records the ``licence``.
 
     Raises:
-        UserError: the folder cannot be written, or the checker refuses a graph.
+        UserError: The folder cannot be written, or the checker rejects a graph.
     """
     import onnx_ir as ir
 
@@ -149,7 +149,7 @@ def write_package(
 
 
 def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence: str) -> None:
-    """State in a graph its title, its producer and its licence, and describe its inputs and outputs."""
+    """Record in a graph its title, producer and licence, and describe its inputs and outputs."""
     graph.producer_name, graph.producer_version, graph.doc_string = "tortoise-ane", version(), f"{title}: {kind}"
     graph.metadata_props.update(notes("onnx", network, (kind,)), licence=licence, layout="batch first")
     for value in (*graph.graph.inputs, *graph.graph.outputs):
@@ -157,7 +157,7 @@ def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence
 
 
 def _check(file: Path, what: str, infer_shapes: bool) -> None:
-    """Raise UserError for a graph that ONNX's checker refuses. ``infer_shapes``: check shapes and types too."""
+    """Raise UserError for a graph that ONNX's checker rejects. ``infer_shapes`` also checks shapes and types."""
     import onnx
 
     try:
@@ -165,13 +165,13 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
-            f"{what}: ONNX's checker refuses the graph: {line[:300]}. It is not published: choose another "
+            f"{what}: ONNX's checker rejects the graph: {line[:300]}. It is not published: choose another "
             "--precision, or other versions of torch and onnx"
         ) from error
 
 
 def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
-    """The reference network in ``precision`` as the torch backend computes it, without the host's tables."""
+    """Return the reference network in ``precision`` as the torch backend computes it, without the host's tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
     stage = model.family.stages.decoder
     if stage is not None and network == stage.network:
@@ -182,7 +182,7 @@ def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
 
 
 def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]:
-    """What a package was made from, with which options and versions."""
+    """Return the source of a package, with its options and versions."""
     torch, onnx, onnxruntime = OnnxTarget().versions()
     return {
         "model": model.name,
@@ -200,7 +200,7 @@ def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]
 
 
 class WeightFile:
-    """Moves tensors of graphs to ``folder``/weights.bin and makes the graphs refer to them."""
+    """A file ``folder``/weights.bin that takes the tensors of graphs and makes the graphs refer to it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -208,7 +208,7 @@ class WeightFile:
         (folder / WEIGHTS_FILE).touch()
 
     def move(self, model: "onnx_ir.Model") -> None:
-        """Move the graph's large tensors into the file; equal ones are written once."""
+        """Move the graph's large tensors into the file. Equal tensors are written once."""
         import onnx_ir as ir
 
         for value in model.graph.initializers.values():
@@ -241,11 +241,11 @@ class WeightFile:
 
 
 def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) -> "onnx_ir.Model":
-    """The graph with its matrix products quantised to so many bits by ONNX Runtime's tools.
+    """Return the graph with its matrix products quantised to ``bits`` bits by ONNX Runtime's tools.
 
     Raises:
-        UserError: ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight
-            as a constant.
+        UserError: ONNX Runtime left a product unquantised. It does so silently if it does not recognise a weight as a
+            constant.
     """
     import onnx_ir as ir
 
@@ -255,7 +255,7 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) ->
     done = sum(node.op_type in QUANTISED for node in proto.graph.node)
     if done != products:
         raise UserError(
-            f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
+            f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}: "
             "install the version of onnxruntime that pyproject.toml names"
         )
     return ir.from_proto(proto)
@@ -271,8 +271,8 @@ def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # unsigned: with signed weights, ONNX Runtime's kernels for CPUs without VNNI add up in 16 bits, which overflow;
-    # with VNNI both take the same kernels
+    # unsigned: with signed weights, ONNX Runtime's kernels for CPUs without VNNI add up in 16 bits, which overflow.
+    # With VNNI both types take the same kernels
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize_dynamic(

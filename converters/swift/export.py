@@ -1,4 +1,4 @@
-"""Writes a Swift package: a bundle's Core ML packages, tables, a runtime in Swift, and its tests."""
+"""Write a Swift package: a bundle's Core ML packages, tables, a runtime in Swift, and its tests."""
 
 import hashlib
 import json
@@ -27,15 +27,17 @@ from converters.swift.golden import DECODER, VOCODER, golden_vectors
 TEMPLATE = Path(__file__).parent / "template"
 MODEL = Path("Sources", "TortoiseCoreML", "Model")
 GOLDEN = Path("Tests", "TortoiseTests", "Golden")
-TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # what a folder that may be replaced has, and is
+TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # a folder that may be replaced has TABLES
 
 
 def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecord]:
-    """The packages that are exported, by network. Raises UserError for a model that cannot be exported: another than
-    Tortoise, or one without the packages and functions that the Swift runtime calls.
+    """Return the packages that are exported, by network.
+
+    Raises UserError for a model that cannot be exported: a model other than Tortoise, or one without the packages and
+    functions that the Swift runtime calls.
     """
     if bundle.family.name != "tortoise":
-        raise UserError(f"{bundle.name} is a {bundle.family.title} model; a Swift package speaks with Tortoise's")
+        raise UserError(f"{bundle.name} is a {bundle.family.title} model, but a Swift package needs a Tortoise model")
     packages = select_packages(bundle, precision)
     for network, kind in ((DECODER, "prefill"), (DECODER, "step"), (VOCODER, "hifigan")):
         kinds = {function.kind for function in packages[network].functions.values()} if network in packages else ()
@@ -60,14 +62,19 @@ def export_swift(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda activity: None,
 ) -> Path:
-    """Write the package; it appears at ``destination`` complete or not at all.
+    """Write the package. It appears at ``destination`` complete or not at all.
 
     Args:
-        voices: those that it can speak with, by name; the first is its default.
-        precision: of the Core ML packages.
+        bundle: The bundle to export.
+        destination: Folder of the new package.
+        voices: Voices that it can speak with, by name. The first one is its default.
+        precision: Precision of the Core ML packages.
+        overwrite: Whether to replace an existing Swift package.
+        progress: Called with the current activity.
 
     Raises:
-        UserError: the model cannot be exported, a voice is of another model, the destination is taken or not writable.
+        UserError: The model cannot be exported, a voice belongs to another model, or the destination is taken or not
+            writable.
     """
     check_output_folder(destination, TABLES, CONTENT, overwrite)
     packages = check_bundle(bundle, precision)
@@ -98,14 +105,14 @@ def export_swift(
 
 
 def model_arrays(bundle: Bundle, voices: Mapping[str, Voice]) -> dict[str, np.ndarray]:
-    """The decoder's embedding tables, and the decoder's latent (1, D) of each voice; float32."""
+    """Return the decoder's embedding tables, and the decoder's latent (1, D) of each voice, in float32."""
     weights = bundle.tensors(DECODER)
     tables = {name: weights[key].float().numpy() for name, key in bundle.family.stages.decoder.tables.items()}
     return tables | {f"voice/{name}": voice.ar for name, voice in voices.items()}
 
 
 def copy_package(bundle: Bundle, package: PackageRecord, folder: Path) -> dict[str, str]:
-    """Copy a Core ML package, its files checked; what the tables state of it."""
+    """Copy a Core ML package, check its files, and return the entry for it in the tables."""
     check_hashes(bundle.path, package.files)
     for file in package.files:
         target = folder / file.file
@@ -124,7 +131,7 @@ def write_content(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Write arrays one after the other, as little-endian float32; return shape and offset (in floats) by name."""
+    """Write arrays one after the other as little-endian float32. Return shape and offset (in floats) by name."""
     index, offset = {}, 0
     with path.open("wb") as file:
         for name, array in arrays.items():
@@ -134,14 +141,14 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict
     return index
 
 
-# What the Swift package knows of a model: its text, its decoder, its vocoder, and how codes are sampled
+# The Swift package's facts about a model: its text, its decoder, its vocoder, and how codes are sampled
 
 
 def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: Settings) -> dict[str, Any]:
-    """The tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""
+    """Return the tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""
     sampling = settings.sampling
     if sampling.typical_mass is not None:
-        raise UserError("the model's settings have typical_mass, and the Swift package has no typical sampling")
+        raise UserError("the model's settings have typical_mass, but the Swift package has no typical sampling")
     return {
         "name": bundle.name,
         "text": {
@@ -164,13 +171,11 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
 
 
 def text_rules() -> list[dict[str, str]]:
-    """The normaliser's rules for signs and punctuation that are plain substitutions, in the syntax of
-    NSRegularExpression.
-    """
+    """Return the normaliser's plain substitutions of signs and punctuation, in the syntax of NSRegularExpression."""
     return [
         {
             "pattern": rule.pattern.pattern,
-            "replacement": re.sub(r"\\(?:g<(\d)>|(\d))", lambda found: f"${found[1] or found[2]}", rule.replacement),
+            "replacement": re.sub(r"\\(?:g<(\d)>|(\d))", lambda match: f"${match[1] or match[2]}", rule.replacement),
         }
         for rule in (*SIGN_RULES, *CLEANUP_RULES)
         if isinstance(rule.replacement, str)
@@ -178,15 +183,15 @@ def text_rules() -> list[dict[str, str]]:
 
 
 def token_tables(tokenizer: str) -> dict[str, Any]:
-    """Vocabulary and merges. Raises UserError for a tokenizer of another kind than those of Tortoise's models."""
+    """Return vocabulary and merges. Raises UserError for a tokenizer whose kind Tortoise's models do not have."""
     content = json.loads(tokenizer)
     model, normalizer = content["model"], content.get("normalizer")
     splitter = (content.get("pre_tokenizer") or {}).get("type")
     kind = model.get("type"), splitter, normalizer is None
     if kind not in (("BPE", "Whitespace", True), ("WordLevel", "Split", False)):
         raise UserError(
-            "tokenizer.json is neither byte-pair encoding of words nor one token a character: the Swift "
-            "package supports these two"
+            "tokenizer.json is neither byte-pair encoding of words nor one token per character: the Swift "
+            "package supports only these two"
         )
     vocabulary = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", ())]
@@ -200,7 +205,10 @@ def token_tables(tokenizer: str) -> dict[str, Any]:
 
 
 def decoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
-    """Functions for one lane: those with the fewest columns, as the Python runtime chooses."""
+    """Return the tables of the decoder's functions for one lane.
+
+    These are the functions with the fewest columns, which the Python runtime chooses too.
+    """
     config = bundle.config(DECODER)
     shape = config.decoder_shape
     steps = {name: function.bucket for name, function in package.functions.items() if function.kind == "step"}
@@ -235,5 +243,5 @@ def vocoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
 
 
 def _buckets(lengths: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Functions by length, the smallest first."""
+    """Return functions by length, the smallest first."""
     return [{"name": name, "length": length} for name, length in sorted(lengths.items(), key=lambda item: item[1])]

@@ -1,7 +1,7 @@
-"""Golden vectors: what the Python runtime does, for the Swift package's tests.
+"""Record golden vectors of the Python runtime for the Swift package's tests.
 
-Two sentences are spoken on the interpreter of the packages, and every call of a function is recorded: fingerprints of
-its inputs, and its outputs. The tests give the recorded outputs to the Swift runtime and compare each call's inputs,
+Two sentences are spoken on the interpreter of the packages. For every call of a function, fingerprints of its inputs
+and its outputs are recorded. The tests give the recorded outputs to the Swift runtime and compare each call's inputs,
 the codes and the sound.
 """
 
@@ -28,14 +28,14 @@ from ane.voices import Voice
 
 DECODER, VOCODER = "autoregressive", "hifigan"
 SEED = 1
-MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # of a linear congruential generator (Numerical Recipes)
-# sentences and the most codes of each; the second has a long prefix, so that the pool of slots grows
+MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # for a linear congruential generator (Numerical Recipes)
+# sentence → the most codes to draw. The second one has a long prefix, so that the pool of slots grows
 SENTENCES = {
     "The door stood open.": 40,
     "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12,
 }
 SEEDS = (0, 1, 12345, 2**32 + 7, 2**64 - 1)
-# what the Swift package reads as `ane say` does: no abbreviation, date, amount or word in capitals
+# texts that the Swift package reads as `ane say` does: no abbreviation, date, amount or word in capitals
 TEXTS = (
     *SENTENCES,
     "“Hello,” she said — it’s late; isn't it?",
@@ -48,9 +48,9 @@ TEXTS = (
 
 
 class RecordingRuntime(MilRuntime):
-    """The interpreter, which keeps a record of each call.
+    """The interpreter, with a record of each call.
 
-    Outputs are rounded to fp16 where a network's package computes in it, as Core ML returns them.
+    Outputs are rounded to fp16 if a network's package computes in fp16, as Core ML returns them.
     """
 
     def __init__(self, networks: Mapping[Path, str], narrow: bool):
@@ -87,7 +87,7 @@ class FunctionRecorder:
 def golden_vectors(
     bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: Settings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The content of golden.json without its arrays, and the arrays."""
+    """Return the content of golden.json without its arrays, and the arrays."""
     replays: list = []
     arrays: dict = {}
     for index, (text, codes) in enumerate(SENTENCES.items()):
@@ -117,7 +117,7 @@ def golden_vectors(
 def recorded_sentence(
     bundle: Bundle, precision: str, voice: Voice, settings: Settings, text: str, codes: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What the runtime does for one sentence of at most ``codes`` codes; the arrays of the calls, and the sound."""
+    """Record one sentence of at most ``codes`` codes. Return its entry, the arrays of the calls, and the sound."""
     backend = recording_backend(bundle, precision)
     [chunk, *_] = split_into_chunks(text, bundle, settings)
     sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
@@ -139,7 +139,10 @@ def recorded_sentence(
 
 
 def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
-    """The packages on the interpreter. Host arrays are float32 even of fp16 packages, as in Swift."""
+    """Return a backend that runs the packages on the interpreter.
+
+    Host arrays are float32 even for fp16 packages, as in Swift.
+    """
     packages = select_packages(bundle, precision)
     networks = {bundle.path / packages[network].path: network for network in (DECODER, VOCODER)}
     runtime = RecordingRuntime(networks, packages[DECODER].precision != "fp32")
@@ -149,7 +152,7 @@ def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
 
 
 def fingerprint(array: np.ndarray) -> dict[str, Any]:
-    """An array in short: its shape, its norm, and its product with fixed pseudo-random numbers from −0.5 to 0.5."""
+    """Summarise an array: its shape, its norm, and its product with fixed pseudo-random numbers from −0.5 to 0.5."""
     values = np.asarray(array, np.float64).ravel()
     powers = np.cumprod(np.full(len(values), MULTIPLIER, np.uint32), dtype=np.uint32)
     sums = np.concatenate((np.ones(1, np.uint32), powers[:-1])).cumsum(dtype=np.uint32)

@@ -1,1 +1,1 @@
-"""Tortoise's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""
+"""Build Tortoise's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""

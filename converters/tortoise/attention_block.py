@@ -1,6 +1,6 @@
-"""The attention block of the diffusion decoder and of both conditioning encoders as operations of a Core ML graph.
+"""Build the attention block of the diffusion decoder and of both conditioning encoders in a Core ML graph.
 
-References: ``AttentionBlock`` and ``RelativePositionBias`` of ``ane.models.tortoise.networks.layers``.
+References: ``AttentionBlock`` and ``RelativePositionBias`` in ``ane.models.tortoise.networks.layers``.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import Style, Var, array, mb
 
 QUERY_BLOCK = 96  # queries computed at once in relative attention, which limits the size of scores and stored bias
-BIAS_REACH = 64  # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
-MASK_SHARE = 0.2  # of the mask: an M1 multiplies what is sliced by 16, and 160,000 would overflow
-MAX_PRODUCTS = 16  # of queries and keys in a layer: for more, compiling would take longer than their scores are worth
+BIAS_REACH = 64  # the bias is constant beyond this distance (in ane.models.tortoise.networks.layers from 50 upwards)
+MASK_SHARE = 0.2  # share of the mask: an M1 multiplies sliced values by 16, and 160,000 would overflow
+MAX_PRODUCTS = 16  # products of queries and keys in a layer. With more, compiling costs more than their scores gain
 
 
 def attention_block(
@@ -26,9 +26,9 @@ def attention_block(
     name: str | None = None,
     columns: int | None = None,
 ) -> Var:
-    """Normalise, attend, project, add: x (B, C, 1, S), scaled by ``scale``, → the same (principle 7).
+    """Normalise, attend, project and add: x (B, C, 1, S), scaled by ``scale``, → x (principle 7).
 
-    ``columns``: compute only the first ``columns`` outputs; not available with a relative bias.
+    ``columns`` computes only the first ``columns`` outputs, which is not available with a relative bias.
     """
     B, C, *_ = x.shape
     heads, bias = layer.heads, layer.relative_pos_embeddings
@@ -48,14 +48,18 @@ def attention_block(
 def relative_attention(
     s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
 ) -> Var:
-    """Attention with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
+    """Attend with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
 
-    The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
-    and side, and added by further channels of queries and keys, as the mask is, so that no operation passes over all
-    scores for them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
+    The full bias (heads, S, S) would take 150 MB per layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
+    and side. Further channels of queries and keys add it there, as they add the mask, so that no operation passes over
+    all scores for them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
 
     Args:
-        q, k, v: (B, C, 1, S); q and k are already multiplied by width^−¼ each. mask: (1, 1, 1, S), added to the scores.
+        s: Style of the graph.
+        q, k, v: Queries, keys and values, (B, C, 1, S). q and k are already multiplied by width^−¼ each.
+        heads: Number of heads.
+        bias: The reference's bias.
+        mask: Mask to add to the scores, (1, 1, 1, S).
     """
     q, k, v = (blocks.split_heads(x, heads) for x in (q, k, v))
     B, _, _, S = q.shape
@@ -89,8 +93,10 @@ def relative_attention(
 def _with_biases(
     s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int, mask: Var | None
 ) -> tuple[Var, Var]:
-    """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far``
-    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries.
+    """Return q and k (B, heads, width, S) with further channels, whose products are the mask and the far biases.
+
+    ``far`` has the biases (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries.
+    ``mask`` may be ``None``.
     """
     B, heads, _, S = q.shape
     starts, here = np.arange(0, S, block)[:, None], np.arange(S)

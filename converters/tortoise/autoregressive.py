@@ -1,4 +1,7 @@
-"""The autoregressive decoder as Core ML graphs; reference: ``ane.models.tortoise.networks.autoregressive``."""
+"""Build Core ML graphs of the autoregressive decoder.
+
+Reference: ``ane.models.tortoise.networks.autoregressive``.
+"""
 
 from copy import deepcopy
 
@@ -13,7 +16,10 @@ from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
 
 
 def stream_scale(network: UnifiedVoice) -> float:
-    """Power of two by which the residual stream is multiplied (``scale_for``). Measured on random tokens and codes."""
+    """Return the power of two that multiplies the residual stream (``scale_for``).
+
+    It is measured on random tokens and codes.
+    """
     generator = torch.Generator().manual_seed(0)
     halves = []
     for table, positions in (
@@ -31,7 +37,7 @@ def stream_scale(network: UnifiedVoice) -> float:
 
 
 def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
-    """The graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
+    """Build the graphs x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None) -> dict[str, Var]:
         new_keys, new_values = [], []
@@ -54,7 +60,7 @@ def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBui
 def _block(
     s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None, name: str
 ) -> tuple[Var, Var, Var]:
-    """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
+    """Apply one pre-norm block: x (1, D, 1, S), scaled by ``scale``, → x, and its keys and values (1, D, 1, S)."""
     q, k, v = _queries_keys_values(s, blocks.layer_norm(s, x, block.ln_1, f"{name}.ln_1", scale), block)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.c_proj, f"{name}.attn", scale))
@@ -65,7 +71,7 @@ def _block(
 
 
 def _queries_keys_values(s: Style, x: Var, block: Block) -> tuple[Var, Var, Var]:
-    """(1, D, 1, S) each; the weights of the queries include 1/√width."""
+    """Return queries, keys and values, (1, D, 1, S) each. The weights of the queries include 1/√width."""
     weight, bias = blocks.kernel(block.attn.c_attn)
     D = x.shape[1]
     factor = np.ones(3 * D, np.float32)

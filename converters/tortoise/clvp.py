@@ -1,6 +1,7 @@
-"""The two encoders of CLVP as Core ML graphs; reference: ``ane.models.tortoise.networks.clvp``.
+"""Build Core ML graphs of CLVP's two encoders.
 
-The embedding tables, the normalisation of the latent and the temperature stay on the host, the latter two in float32.
+Reference: ``ane.models.tortoise.networks.clvp``. The embedding tables, the normalisation of the latent and the
+temperature stay on the host, the latter two in float32.
 """
 
 from functools import partial
@@ -21,7 +22,7 @@ MODULES = {"clvp_text": "text", "clvp_speech": "speech"}  # part of the names of
 
 
 def stream_scale(network: CLVP) -> float:
-    """Power of two by which both residual streams are multiplied (``scale_for``). Measured on random ids."""
+    """Return the power of two that multiplies both residual streams (``scale_for``), measured on random ids."""
     generator, network = torch.Generator().manual_seed(0), network.float()
     tokens, codes = (
         torch.randint(len(table.weight), (1, MEASURED), generator=generator)
@@ -32,9 +33,9 @@ def stream_scale(network: CLVP) -> float:
 
 
 def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
-    """x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
+    """Return the graph x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
-    x holds embeddings, 0 in the padding; inside and mean_weight as in ``blocks.PaddingMask``.
+    x holds embeddings, 0 in the padding. inside and mean_weight are as in ``blocks.PaddingMask``.
     """
     path, projection = f"{MODULES[kind]}_transformer.transformer", getattr(network, f"to_{MODULES[kind]}_latent")
     transformer = network.get_submodule(path)
@@ -65,19 +66,18 @@ def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> Cor
     )
 
 
-clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")  # of tokens, of codes
+clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")  # encode tokens, encode codes
 
 
 def unit_norm(s: Style, x: Var) -> Var:
-    """Each column divided by its L2 norm: (1, C, 1, T). RMSNorm is this times √C · g, which
-    ``_after_norm`` folds into the next weights.
+    """Divide each column by its L2 norm: (1, C, 1, T) → (1, C, 1, T).
 
-    Columns are first divided by their largest value, so that the sum of squares lies between 1 and C and neither
-    overflows nor underflows fp16 at any scale of the stream; RMSNorm's eps is not needed. (``mb.l2_norm`` normalises
-    over the last three axes, columns included.)
+    RMSNorm is this times √C · g, which ``_after_norm`` folds into the next weights. Columns are first divided by their
+    largest value, so that the sum of squares is between 1 and C and neither overflows nor underflows fp16 at any scale
+    of the stream. RMSNorm's eps is not needed. (``mb.l2_norm`` normalises over the last three axes, including columns.)
 
     The smallest normal number is added because a column of zeros, such as padding, would divide by zero. It does not
-    change other columns: the second division cancels the first.
+    change other columns, because the second division cancels the first.
     """
     tiny = np.finfo(s.dtype).tiny
     most = mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True)
@@ -87,13 +87,16 @@ def unit_norm(s: Style, x: Var) -> Var:
 
 
 def _after_norm(norm: RMSNorm, *linears: nn.Linear) -> np.ndarray:
-    """Stacked weights of the layers after a norm, its gains folded in: (O, C, 1, 1), for inputs of ``unit_norm``."""
+    """Return the stacked weights of the layers after a norm, (O, C, 1, 1), for inputs of ``unit_norm``.
+
+    The norm's gains are folded in.
+    """
     weight = np.concatenate([blocks.kernel(linear)[0] for linear in linears])
     return weight * (array(norm.g) * np.float32(len(norm.g) ** 0.5))[:, None, None]
 
 
 def _rotation(s: Style, encoder: RotaryEncoder, length: int) -> tuple[Var, Var]:
-    """Cosine and sine of the angles, (1, 1, 16, T) each; the angles in float32, as in the reference."""
+    """Return cosine and sine of the angles, (1, 1, 16, T) each. The angles are in float32, as in the reference."""
     frequency = array(encoder.attn_layers.rotary_pos_emb.inv_freq)
     angle = frequency[None, None, :, None] * np.arange(length, dtype=np.float32)
     return tuple(mb.const(val=s.const(values)) for values in (np.cos(angle), np.sin(angle)))
@@ -117,7 +120,7 @@ def _attention(
 
 
 def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
-    """The first 2·``half`` channels of each head rotated in pairs (c, c + half): (1, heads, width, T)."""
+    """Rotate the first 2·``half`` channels of each head in pairs (c, c + half): (1, heads, width, T)."""
     cos, sin = rotation
     first, second, rest = mb.split(x=x, split_sizes=[half, half, x.shape[2] - 2 * half], axis=2)
     return mb.concat(

@@ -1,4 +1,4 @@
-"""The encoders of clips and the random latent converters as Core ML graphs.
+"""Build Core ML graphs of the encoders of clips and of the random latent converters.
 
 Reference: ``ane.models.tortoise.networks.conditioning``. Clips have one length, so there is no padding and no mask.
 """
@@ -10,13 +10,16 @@ from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 4  # of the residual streams (blocks, principle 7); group norms take squares of any size
-AR_FRAMES = 517  # of a clip of 132300 samples at 22050 Hz
-DIFFUSION_FRAMES = 401  # of a clip of 102400 samples at 24000 Hz
+SCALE = 1 / 4  # scale of the residual streams (blocks, principle 7). Group norms take squares of any size
+AR_FRAMES = 517  # frames in a clip of 132300 samples at 22050 Hz
+DIFFUSION_FRAMES = 401  # frames in a clip of 102400 samples at 24000 Hz
 
 
 def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> CoreMLGraph:
-    """mel (1, 80, 1, L) → latent (1, D, 1, 1). Only the first column is read: the last block computes no other."""
+    """Return the graph mel (1, 80, 1, L) → latent (1, D, 1, 1).
+
+    Only the first column is read, so the last block computes no other column.
+    """
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
         x = blocks.linear(s, mel, network.init, "init", SCALE)
@@ -29,7 +32,7 @@ def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> Co
 
 
 def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_FRAMES) -> CoreMLGraph:
-    """mel (1, 100, 1, L) → latent (1, 2C, 1, 1)."""
+    """Return the graph mel (1, 100, 1, L) → latent (1, 2C, 1, 1)."""
     first, second, *rest = network
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
@@ -42,7 +45,10 @@ def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_
 
 
 def random_latent(kind: str, network: RandomLatentConverter) -> CoreMLGraph:
-    """noise (1, D, 1, 1) → latent (1, D, 1, 1). √2 times a leaky ReLU equals the leaky ReLU of √2 times its input."""
+    """Return the graph noise (1, D, 1, 1) → latent (1, D, 1, 1).
+
+    √2 times a leaky ReLU equals the leaky ReLU of √2 times its input.
+    """
     *equal, last = network.layers
 
     def body(s: Style, noise: Var) -> dict[str, Var]:

@@ -1,10 +1,12 @@
-"""The diffusion decoder as Core ML graphs; reference: ``ane.models.tortoise.networks.diffusion_decoder``.
+"""Build Core ML graphs of the diffusion decoder.
 
-Two kinds of function. ``condition`` runs once for a chunk: latents and voice → code (upstream's ``code_emb``, not a
-discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once.
+Reference: ``ane.models.tortoise.networks.diffusion_decoder``. There are two kinds of function. ``condition`` runs once
+per chunk: latents and voice → code (upstream's ``code_emb``, not a discrete code), with one column per latent, which
+the host repeats to frames. ``denoise`` calls the network once.
 
-A guided step has a batch of two, with and without conditioning. What both rows share is computed once: the convolution
-of the noisy mel, and all that depends on the timestep, which the host passes as sinusoids (``blocks``, principle 6).
+A guided step has a batch of two, with and without conditioning. Values that both rows share are computed once: the
+convolution of the noisy mel, and everything that depends on the timestep, which the host passes as sinusoids
+(``blocks``, principle 6).
 
 The reference pads convolutions with zeros after the last frame, so the input of a convolution wider than 1 is
 multiplied by ``inside``. Norms and attention mask the padding, so its content never reaches a frame of the sequence.
@@ -21,15 +23,15 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 32  # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
+SCALE = 1 / 32  # scale of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
 
-Modulation = tuple[Var, Var]  # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
+Modulation = tuple[Var, Var]  # a block's scale and shift, computed from the timestep, (1, C, 1, 1) each
 
 
 def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
-    """The part that does not depend on the timestep.
+    """Return the graph of the part that does not depend on the timestep.
 
-    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N; ``blocks.PaddingMask``) → code
+    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N, see ``blocks.PaddingMask``) → code
     (1, C, 1, N). Latents are 0 in the padding.
     """
     config = network.config
@@ -56,9 +58,9 @@ def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
 
 
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
-    """One call of the network.
+    """Return the graph of one call of the network.
 
-    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1; ``timestep_embedding`` of the reference), inside and
+    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1, see ``timestep_embedding`` of the reference), inside and
     mean_weight (1, 1, 1, S) → prediction (B, 200, 1, S).
     """
     config = network.config
@@ -85,13 +87,13 @@ def _padding_inputs(length: int) -> dict[str, tuple[int, ...]]:
 
 
 def _blocks(network: DiffusionTts) -> Iterator[TimestepResBlock]:
-    """The blocks that the timestep modulates, in order."""
+    """Yield the blocks that the timestep modulates, in order."""
     for layer in (*network.conditioning_timestep_integrator, *network.layers):
         yield layer.resblk if isinstance(layer, DiffusionLayer) else layer
 
 
 def _modulations(s: Style, time: Var, network: DiffusionTts) -> list[Modulation]:
-    """Sinusoids of a timestep (1, C, 1, 1) → the scales and shifts (1, C, 1, 1 each) of every block."""
+    """Compute a timestep's sinusoids (1, C, 1, 1) → the scales and shifts (1, C, 1, 1 each) of every block."""
     first, _, second = network.time_embed
     time = blocks.linear(s, mb.silu(x=blocks.linear(s, time, first)), second, "time_embed")
     time = mb.silu(x=time)
@@ -104,7 +106,7 @@ def _modulations(s: Style, time: Var, network: DiffusionTts) -> list[Modulation]
 def _network(
     s: Style, x: Var, code: Var, modulations: Sequence[Modulation], frames: PaddingMask, network: DiffusionTts
 ) -> Var:
-    """Noisy mel (1, 100, 1, S), code (B, C, 1, S) scaled by ``SCALE`` → prediction (B, 200, 1, S)."""
+    """Compute noisy mel (1, 100, 1, S), code (B, C, 1, S) scaled by ``SCALE`` → prediction (B, 200, 1, S)."""
     time = iter(modulations)
     for index, layer in enumerate(network.conditioning_timestep_integrator):
         code = _layer(s, code, layer, next(time), frames, f"conditioning_timestep_integrator.{index}")
@@ -119,7 +121,7 @@ def _network(
 
 
 def _integrated(s: Style, x: Var, code: Var, conv: nn.Conv1d, name: str) -> Var:
-    """The convolution of x and code concatenated, computed apart because x is the same for all rows."""
+    """Convolve x and code as if concatenated. They are computed apart because x is the same for all rows."""
     weight, bias = blocks.kernel(conv)
     of_x, of_code = np.split(weight, [x.shape[1]], axis=1)
     return mb.add(
@@ -133,7 +135,7 @@ def _layer(s: Style, x: Var, layer: DiffusionLayer, time: Modulation, frames: Pa
 
 
 def _res_block(s: Style, x: Var, block: TimestepResBlock, time: Modulation, frames: PaddingMask, name: str) -> Var:
-    """x (B, C, 1, S), scaled by ``SCALE``, → the same."""
+    """Apply a block: x (B, C, 1, S), scaled by ``SCALE``, → x."""
     y = mb.silu(x=blocks.group_norm(s, x, block.in_layers["0"], frames, SCALE))
     y = blocks.linear(s, y, block.in_layers["2"], f"{name}.in_layers.2")
     y = mb.silu(x=blocks.group_norm(s, y, block.out_layers["0"], frames, modulation=time))

@@ -1,7 +1,7 @@
-"""Tortoise's converted functions, and the default lengths of Core ML's.
+"""List Tortoise's converted functions, and the default lengths of its Core ML functions.
 
-A bucket is one fixed shape; the runtime takes the smallest that fits and pads. Core ML compiles each bucket, so a few
-well-spread ones are better than many.
+A bucket is one fixed shape. The runtime takes the smallest bucket that fits, and pads. Core ML compiles each bucket, so
+a few well-spread ones are better than many.
 """
 
 from typing import Any
@@ -23,23 +23,23 @@ BATCHES = (1, 2)  # rows of a denoising step: unguided, guided
 
 
 def rounded(length: int, unit: int) -> int:
-    """``length`` rounded up to a multiple of ``unit``."""
+    """Return ``length`` rounded up to a multiple of ``unit``."""
     return -(-length // unit) * unit
 
 
 def doubling(first: int, most: int) -> Sizes:
-    """``first``, its doubles, and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
-    found = []
+    """Return ``first``, its doubles, and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
+    sizes = []
     while first < most:
-        found.append(first)
+        sizes.append(first)
         first *= 2
-    return (*found, rounded(most, found[0] if found else first))
+    return (*sizes, rounded(most, sizes[0] if sizes else first))
 
 
 def codes(model: Bundle) -> int:
-    """The most codes of a chunk."""
-    stated = model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES)
-    return min(stated, model.config("autoregressive").max_mel_tokens - 1)
+    """Return the most codes that a chunk may have."""
+    most_codes = model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES)
+    return min(most_codes, model.config("autoregressive").max_mel_tokens - 1)
 
 
 def positions(model: Bundle) -> int:
@@ -61,9 +61,12 @@ def slots(model: Bundle, lanes: int) -> Sizes:
 
 
 def pool_slots(config: Any, lanes: int, codes: int) -> int:
-    """The largest default number of slots: a prefix and all codes of every lane; for one lane, all its positions."""
-    own = config.max_mel_tokens if lanes == 1 else lanes * codes
-    return rounded(config.max_text_tokens + 3, 64) + rounded(own, 64)
+    """Return the largest default number of slots: a prefix and all codes of every lane.
+
+    For one lane, these are all its positions.
+    """
+    lane_slots = config.max_mel_tokens if lanes == 1 else lanes * codes
+    return rounded(config.max_text_tokens + 3, 64) + rounded(lane_slots, 64)
 
 
 def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
@@ -73,7 +76,7 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 # the embedded decoder reaches 50 to 58 dB when every operation is rounded, 29 with 8 bits, 18 with 6
 DECODER: dict[str, tuple[float, float | None]] = {"fp16": (60.0, 46.0), "8bit": (26.0, 26.0), "6bit": (15.0, 15.0)}
 STATE = {"fp32": (60.0, None), **DECODER}  # a state is always fp16
-# rounding only latents and slopes already limits a trained network to 56 dB; the embedded one reaches 44.3
+# rounding only latents and slopes already limits a trained network to 56 dB. The embedded one reaches 44.3
 VOCODER = {"fp16": (60.0, 41.0)}
 # 6 dB or more below what the embedded networks, and random weights of the official size, reach
 CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
@@ -217,8 +220,8 @@ FUNCTIONS = (
         onnx=onnx.univnet,
         onnx_lengths={"frames": 19},
         bucket=Bucket("frames", 4, lambda model: (14, 62)),  # no row above 16384 samples
-        # it predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its
-        # float64 with trained weights, 91 dB and 5e-4 with random ones
+        # it predicts convolution kernels, which amplifies rounding: torch's float32 is 99 dB and 4e-5 from its float64
+        # with trained weights, 91 dB and 5e-4 with random ones
         onnx_fp32=(80.0, 2e-3),
     ),
     Function(

@@ -1,6 +1,6 @@
-"""The ONNX graphs of Tortoise's networks.
+"""Build the ONNX graphs of Tortoise's networks.
 
-The reference networks themselves are traced, batch first and without padding; the named axes may have any length. The
+The reference networks themselves are traced, batch first and without padding. The named axes may have any length. The
 decoder's step reads caches of the runtime (``converters.onnx.graph``).
 """
 
@@ -16,9 +16,9 @@ from converters.onnx.graph import ids, network_call, noise, traced
 
 
 class ShiftedBias(nn.Module):
-    """``RelativePositionBias`` for a dynamic length; ``unfold`` would be traced with a fixed one.
+    """``RelativePositionBias`` for a dynamic length, because ``unfold`` would be traced with a fixed one.
 
-    Row i is row i − 1 shifted by one, which is read from concatenated copies with a stride one longer than a row.
+    Row i is row i − 1 shifted by one. It is read from concatenated copies with a stride one longer than a row.
     """
 
     def __init__(self, bias: RelativePositionBias):
@@ -32,7 +32,7 @@ class ShiftedBias(nn.Module):
 
 
 def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None:
-    """Replace modules that cannot be traced, and compute norms in two passes, which ONNX's operator does not."""
+    """Replace modules that cannot be traced, and compute norms in two passes, which ONNX's operator does not do."""
     for module in list(network.modules()):
         if isinstance(module, GroupNorm):
             module.two_pass = True
@@ -49,12 +49,14 @@ prefill = traced(
     lambda network, dtype: {"columns": (noise(1, graph.PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})},
 )
 step = traced(
-    lambda network, columns, mask, *caches: graph.stepped(network, columns, mask, None, caches),
+    lambda network, columns, mask, *caches: graph.decoder_step(network, columns, mask, None, caches),
     graph.STEP_OUTPUTS,
     lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=True),
 )
 step_prefixes = traced(
-    lambda network, columns, mask, prefix_index, *caches: graph.stepped(network, columns, mask, prefix_index, caches),
+    lambda network, columns, mask, prefix_index, *caches: graph.decoder_step(
+        network, columns, mask, prefix_index, caches
+    ),
     graph.STEP_OUTPUTS,
     lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=False),
 )
@@ -66,7 +68,7 @@ FRAMES, POSITIONS = {0: "batch", 2: "frames"}, {0: "batch", 1: "positions"}
 
 
 def clip(mels: int) -> Any:
-    """An encoder of clips: mel (B, mels, L) → latent."""
+    """Return the graph of an encoder of clips: mel (B, mels, L) → latent."""
     return traced(network_call, ("latent",), lambda network, dtype: {"mel": (noise(2, mels, 132), FRAMES)})
 
 

@@ -1,4 +1,4 @@
-"""Test inputs for Tortoise's packages: one probe for each kind of function (``converters.functions.Probe``)."""
+"""Call Tortoise's packages with test inputs: one probe for each kind of function (``converters.functions.Probe``)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,19 +14,19 @@ from converters.functions import Probe
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Hidden states and logits of texts that nearly fill the bucket, and of a step, which reads the keys of one."""
+    """Return outputs of texts that nearly fill the bucket, and of a step that reads the keys of one of them."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     codes = Embeddings(**backend.embeddings()).code
     for missing in (5, 3, 2, 9):
         outputs += decoder.prefill(prefix(backend, model, bucket["columns"] - missing, rng))
-        if missing == 2:  # not after the last: `ane verify --layers` looks into the last call of all
+        if missing == 2:  # not after the last prefix, because `ane verify --layers` looks into the last call
             outputs += decoder.step(codes[None, rng.integers(0, len(codes), 1)], np.zeros(1, dtype=np.int64))
     return outputs
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Lanes that advance, one of which restarts, then several positions at once on one lane."""
+    """Run lanes that advance, one of which restarts, then several positions at once on one lane."""
     start, tail = prefix(backend, model, 12, rng), 3
     lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
     decoder = backend.decoder(lanes, min(8, (bucket["slots"] - len(start)) // lanes))
@@ -42,7 +42,10 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """A step after a prefix that takes more than one block if the model has texts as long, which it reads back."""
+    """Run a step after a long prefix, which it reads back.
+
+    The prefix takes more than one block if the model has texts as long.
+    """
     blocks = min(2, bucket["capacity"] // bucket["columns"] - 1)
     decoder = backend.decoder(1, 2)
     outputs = [*decoder.prefill(prefix(backend, model, blocks * bucket["columns"] - 5, rng))]
@@ -51,7 +54,7 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
 
 
 def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generator) -> np.ndarray:
-    """The columns (length, D) of a voice and a text; ``length`` is limited to the decoder's positions."""
+    """Return the columns (length, D) of a voice and a text. ``length`` is limited to the decoder's positions."""
     config = model.config("autoregressive")
     length = min(length, config.text_positions + 2)
     tokens = rng.integers(1, config.number_text_tokens, length - 4)
@@ -60,19 +63,20 @@ def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generato
 
 
 def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """A denoising step conditioned on latents that nearly fill the bucket."""
+    """Run a denoising step conditioned on latents that nearly fill the bucket."""
     return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)  # 40 frames fit into any bucket
 
 
 def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """A denoising step on frames that nearly fill the bucket, guided if the bucket's batch is 2."""
+    """Run a denoising step on frames that nearly fill the bucket, guided if the bucket's batch is 2."""
     frames = bucket["frames"] - 7
     return _denoise_once(backend, model, max(frames // 5, 1), frames, bucket["batch"] == 2, rng)
 
 
 def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Compute latents (count, D) of random codes, as diffusion and HiFi-GAN receive them, with the reference's decoder
-    on every backend.
+    """Compute latents (count, D) of random codes, as diffusion and HiFi-GAN receive them.
+
+    The reference's decoder computes them on every backend.
     """
     reference = backend.fallback if isinstance(backend, PackagedEngine) else backend
     decoder = reference.decoder(1, count)
@@ -94,14 +98,14 @@ def bind_denoiser(backend: Backend, model: Bundle, latents: int, frames: int, rn
 
 
 def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """The audio of latents that nearly fill the bucket."""
+    """Return the audio of latents that nearly fill the bucket."""
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
     latents = decoder_latents(backend, model, max(bucket["frames"] // 5, 1), rng)
     return [hifigan_sound(backend, voice, latents)[None, None]]
 
 
 def id_probe(stage: str, name: str, ids: str) -> Probe:
-    """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: config field with their number."""
+    """Return a probe of a CLVP encoder with ids that nearly fill the bucket. ``ids`` is the field with their number."""
 
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         count = getattr(model.config("clvp"), ids)
@@ -113,7 +117,7 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix."""
+    """Run lanes at different positions, with prefixes of different lengths. One lane changes to another prefix."""
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]
     codes = Embeddings(**backend.embeddings()).code

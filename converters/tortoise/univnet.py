@@ -1,9 +1,9 @@
-"""UnivNet in segments of audio, as Core ML graphs; reference: ``ane.models.tortoise.networks.univnet``.
+"""Build Core ML graphs of UnivNet, which compute audio in segments.
 
-The location-variable convolution has a kernel for each frame, so it is a matrix product for each frame: frames are
-transposed off the last axis and back. Its three taps come from a depthwise convolution with weights of 0 and 1, which
-needs no slices of the last axis (with an offset these are slow, and wrong for large values, on the first Neural
-Engines).
+Reference: ``ane.models.tortoise.networks.univnet``. The location-variable convolution has a kernel for each frame, so
+it is a matrix product for each frame: frames are transposed off the last axis and back. Its three taps come from a
+depthwise convolution with weights of 0 and 1, which needs no slices of the last axis (with an offset these are slow,
+and wrong for large values, on the first Neural Engines).
 """
 
 from math import prod
@@ -17,9 +17,9 @@ from converters.vocoders import SoundMask, cropped, leaky, segmented, upsampled
 
 
 def univnet(network: UnivNet, frames: int) -> CoreMLGraph:
-    """mel (1, 100, 1, W), noise (1, Z, 1, W), inside → sound (``segmented``).
+    """Return the graph mel (1, 100, 1, W), noise (1, Z, 1, W), inside → sound (``segmented``).
 
-    The silent frames at the end of the sound are inside it; before and after it the noise is mirrored, for at least 3
+    The silent frames at the end of the sound are inside it. Before and after it, the noise is mirrored for at least 3
     frames.
     """
     config = network.config
@@ -40,15 +40,15 @@ def _univnet(
     x = blocks.conv(s, cropped(noise, margin - margins[0] - BORDER), *blocks.kernel(network.conv_pre), "conv_pre")
     x = mb.mul(x=x, y=inside.at(s, margins[0], 1))
     rate, before = 1, margins[0]
-    for index, (block, own) in enumerate(zip(network.res_stack, margins, strict=True)):
-        x = cropped(x, (before - own) * rate)
-        x = _block(s, x, mel, inside, block, own, f"res_stack.{index}")
-        rate, before = block.hop, own
+    for index, (block, level_margin) in enumerate(zip(network.res_stack, margins, strict=True)):
+        x = cropped(x, (before - level_margin) * rate)
+        x = _block(s, x, mel, inside, block, level_margin, f"res_stack.{index}")
+        rate, before = block.hop, level_margin
     return {"sound": mb.tanh(x=_last(s, x, inside, network, margins[-1] * rate))}
 
 
 def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margin: int, name: str) -> Var:
-    """(1, C, 1, n) → (1, C, 1, n·stride), 0 outside the sound."""
+    """Compute (1, C, 1, n) → (1, C, 1, n·stride), 0 outside the sound."""
     hidden = _hidden(s, mel, inside, block.kernel_predictor, f"{name}.kernel_predictor")
     hidden = cropped(hidden, inside.margin - margin - block.kernel_predictor.kernel_conv.kernel_size[0] // 2)
     mask = inside.at(s, margin, block.hop)
@@ -71,7 +71,7 @@ def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margi
 
 
 def _hidden(s: Style, mel: Var, inside: SoundMask, predictor: KernelPredictor, name: str) -> Var:
-    """What the kernels are predicted from: (1, mels, 1, W) → (1, hidden, 1, W), 0 outside the sound."""
+    """Compute the input of kernel prediction: (1, mels, 1, W) → (1, hidden, 1, W), 0 outside the sound."""
 
     def masked(x: Var, conv: str) -> Var:
         x = blocks.same_conv(s, x, predictor.get_submodule(conv), f"{name}.{conv}")
@@ -84,9 +84,10 @@ def _hidden(s: Style, mel: Var, inside: SoundMask, predictor: KernelPredictor, n
 
 
 def _kernel(s: Style, hidden: Var, predictor: KernelPredictor, layer: int) -> tuple[Var, Var]:
-    """A layer's kernels (1, L, 2C, 3C) and biases (1, L, 2C, 1), columns ordered (channel, tap), from L + 2 columns.
+    """Return a layer's kernels (1, L, 2C, 3C) and biases (1, L, 2C, 1), from L + 2 columns.
 
-    The rows of the convolution that predicts them are reordered, so that only frames have to be transposed.
+    The kernels' columns are ordered (channel, tap). The rows of the convolution that predicts them are reordered, so
+    that only frames have to be transposed.
     """
     C = predictor.channels
     weight, bias = blocks.kernel(predictor.kernel_conv)  # rows: layer, channel, output, tap
@@ -99,7 +100,10 @@ def _kernel(s: Style, hidden: Var, predictor: KernelPredictor, layer: int) -> tu
 
 
 def _taps(s: Style, x: Var, hop: int) -> Var:
-    """Each sample with its neighbours, frame by frame: (1, C, 1, L·hop) → (1, L, 3C, hop), rows (channel, tap)."""
+    """Return each sample with its neighbours, frame by frame: (1, C, 1, L·hop) → (1, L, 3C, hop).
+
+    The rows are ordered (channel, tap).
+    """
     _, C, _, S = x.shape
     weight = np.tile(np.eye(TAPS), (C, 1))[:, None, None]
     x = blocks.conv(s, x, weight, None, pad_type="custom", pad=[0, 0, TAPS // 2, TAPS // 2], groups=C)
@@ -107,10 +111,11 @@ def _taps(s: Style, x: Var, hop: int) -> Var:
 
 
 def _last(s: Style, x: Var, inside: SoundMask, network: UnivNet, crop: int) -> Var:
-    """conv_post without the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
+    """Apply conv_post without the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
 
     It mirrors at the left end of the sound, where the other convolutions pad with zeros. Outputs 0, 1 and 2 read the
-    mirrored samples 1, 2 and 3: their part is added in the first segment only. At the right end, the sound is silent.
+    mirrored samples 1, 2 and 3, and their part is added only in the first segment. At the right end, the sound is
+    silent.
     """
     x = leaky(s, x, network.config.lReLU_slope)
     weight, bias = blocks.kernel(network.conv_post["1"])

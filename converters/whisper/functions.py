@@ -1,4 +1,4 @@
-"""Whisper's converted functions, and the default lengths of Core ML's."""
+"""List Whisper's converted functions, and the default lengths of its Core ML functions."""
 
 from ane.bundles import Bundle
 from ane.models.whisper.networks import WhisperDecoderConfig
@@ -11,22 +11,25 @@ SHORTEST = 16  # columns of a prefill
 
 
 def prefill_columns(model: Bundle) -> Sizes:
-    """The default lengths of a prefill: the start token alone fits in the first, the longest prompt in the last."""
-    found, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
+    """Return the default lengths of a prefill.
+
+    The first fits only the start token, and the last fits the longest prompt.
+    """
+    lengths, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
     length = SHORTEST
     while length < last:
-        found.append(length)
+        lengths.append(length)
         length *= 4
-    return (*found, last)
+    return (*lengths, last)
 
 
 def longest_prefix(config: WhisperDecoderConfig) -> int:
-    """A prompt with the tokens before and after it (``ane.models.whisper.decoding``)."""
+    """Return the length of a prompt with the tokens before and after it (``ane.models.whisper.decoding``)."""
     return config.n_text_ctx // 2 + 1
 
 
 def slots(model: Bundle, lanes: int) -> Sizes:
-    """The default number of slots: one prefix, and all positions for each lane."""
+    """Return the default number of slots: one prefix, and all positions for each lane."""
     config = model.config("decoder")
     return (sum(-(-length // 64) * 64 for length in (longest_prefix(config), lanes * config.n_text_ctx)),)
 
@@ -35,7 +38,7 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
     return graphs.decoder_graphs(request.network, request.scale)
 
 
-# cross-attention of random weights is nearly a choice of one position, which rounding of the scores moves
+# with random weights, cross-attention nearly selects one position, and rounding the scores changes which one
 ROUNDED = {"fp16": (50.0, 45.0)}
 STATE = {**ROUNDED, "fp32": (60.0, None)}  # a state is always fp16
 HIDDEN = {"hidden": "ln"}

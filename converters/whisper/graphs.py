@@ -1,10 +1,10 @@
-"""Whisper's networks as Core ML graphs; references: ``ane.models.whisper.networks``.
+"""Build Core ML graphs of Whisper's networks.
 
-The encoder's window has one length, so there is no padding and no mask. The decoder's function ``memory`` computes the
-keys and values of the cross-attention once a window; all others take them as the inputs memory_keys and memory_values
-(layers, heads, width, N). So all columns of a call belong to one window. The vocabulary is longer than an axis may be
-on the Neural Engine. The logits are therefore several outputs, which follow one another: logits_0, logits_1, … (1, part
-of V, 1, columns).
+References: ``ane.models.whisper.networks``. The encoder's window has one length, so there is no padding and no mask.
+The decoder's function ``memory`` computes the keys and values of the cross-attention once per window. All others take
+them as the inputs memory_keys and memory_values (layers, heads, width, N). So all columns of a call belong to one
+window. The vocabulary is longer than an axis may be on the Neural Engine. The logits are therefore several consecutive
+outputs: logits_0, logits_1, … (1, part of V, 1, columns).
 """
 
 from functools import partial
@@ -21,11 +21,11 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, measured_scale
 from converters.neural_engine import MAX_AXIS
 
-QUERIES = 256  # computed at once; scores of all 1500 would take 4.5 MB a head (argmaxinc/whisperkittools: 256)
+QUERIES = 256  # computed at once. All 1500 would take 4.5 MB of scores per head (argmaxinc/whisperkittools: 256)
 
 
 def encoder_scale(network: WhisperEncoder) -> float:
-    """Power of two by which the residual stream is multiplied (``scale_for``). Measured on a random spectrogram."""
+    """Return the power of two that multiplies the residual stream (``scale_for``), measured on a random spectrogram."""
     mel = torch.randn(
         1, network.config.n_mels, 2 * network.config.n_audio_ctx, generator=torch.Generator().manual_seed(0)
     )
@@ -33,7 +33,7 @@ def encoder_scale(network: WhisperEncoder) -> float:
 
 
 def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
-    """mel (1, M, 1, 2N) → states (1, D, 1, N)."""
+    """Return the graph mel (1, M, 1, 2N) → states (1, D, 1, N)."""
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
         x = mb.gelu(x=blocks.same_conv(s, mel, network.conv1, "conv1"), mode="EXACT")
@@ -51,7 +51,7 @@ def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
 
 
 def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale: float, name: str) -> Var:
-    """One pre-norm block: x (1, D, 1, N), scaled by ``scale``, → the same."""
+    """Apply one pre-norm block: x (1, D, 1, N), scaled by ``scale``, → x."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = attend_to_all(s, q, k, v, block.attn.heads)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
@@ -60,10 +60,10 @@ def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale:
 
 
 def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
-    """Attention of all positions to all, in blocks of queries: (1, D, 1, N) each.
+    """Let all positions attend to all, in blocks of queries: (1, D, 1, N) each.
 
-    The mean of the values passes beside the attention, which changes nothing while its weights add up to 1. Many
-    weights of trained networks are subnormal in fp16, and an M1 replaces them by 0: together they are near a mean.
+    The mean of the values bypasses the attention, which changes nothing while its weights add up to 1. Many weights of
+    trained networks are subnormal in fp16, and an M1 replaces them by 0. Together they are near a mean.
     """
     N, mean = q.shape[3], mb.reduce_mean(x=v, axes=[3], keep_dims=True)
     v = mb.sub(x=v, y=mean)
@@ -77,26 +77,26 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
 
 
 def queries(s: Style, x: Var, attention: WhisperAttention) -> Var:
-    """(1, D, 1, S), divided by √width."""
+    """Return queries (1, D, 1, S), divided by √width."""
     return blocks.linear(s, x, attention.query, scale=(attention.query.out_features // attention.heads) ** -0.5)
 
 
 def projections(s: Style, x: Var, attention: WhisperAttention) -> tuple[Var, Var, Var]:
-    """Queries, keys and values (1, D, 1, S); the queries are divided by √width."""
+    """Return queries, keys and values (1, D, 1, S). The queries are divided by √width."""
     return queries(s, x, attention), blocks.linear(s, x, attention.key), blocks.linear(s, x, attention.value)
 
 
 def feed_forward(s: Style, x: Var, layers: nn.Sequential, scale: float, name: str) -> Var:
-    """Two linear layers with the exact GELU between them; the output is multiplied by ``scale``."""
+    """Apply two linear layers with the exact GELU between them, and multiply the output by ``scale``."""
     first, _, last = layers
     y = mb.gelu(x=blocks.linear(s, x, first, f"{name}.0"), mode="EXACT")
     return blocks.linear(s, y, last, f"{name}.2", scale)
 
 
 def decoder_scale(network: WhisperDecoder) -> float:
-    """Power of two by which the residual stream is multiplied (``scale_for``).
+    """Return the power of two that multiplies the residual stream (``scale_for``).
 
-    Measured on random tokens, and on random states of the size that the encoder's last norm gives them.
+    It is measured on random tokens, and on random states as large as the encoder's last norm makes them.
     """
     config, generator = network.config, torch.Generator().manual_seed(0)
     network = network.float()
@@ -110,7 +110,7 @@ def decoder_scale(network: WhisperDecoder) -> float:
 
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
-    """The graphs prefill, step and state: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
+    """Build the graphs prefill, step and state: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
     heads = network.config.n_text_head
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var) -> dict[str, Var]:
@@ -135,17 +135,20 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
 
 
 def memory(network: WhisperDecoder) -> CoreMLGraph:
-    """The encoder's states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N)."""
+    """Return the graph of the encoder's states → memory_keys and memory_values (layers, heads, width, N).
+
+    The states are (1, D, 1, N).
+    """
 
     def body(s: Style, states: Var) -> dict[str, Var]:
-        found = {}
+        outputs = {}
         for kind in ("key", "value"):
             layers = [
                 blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
                 for index, block in enumerate(network.blocks)
             ]
-            found[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
-        return found
+            outputs[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
+        return outputs
 
     shape = network.config.decoder_shape
     return CoreMLGraph(
@@ -163,7 +166,7 @@ def _decoder_block(
     memory: LayerPool,
     name: str,
 ) -> tuple[Var, Var, Var]:
-    """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
+    """Apply one pre-norm block: x (1, D, 1, S), scaled by ``scale``, → x, and its keys and values (1, D, 1, S)."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
@@ -175,11 +178,11 @@ def _decoder_block(
 
 
 def _logits(s: Style, hidden: Var, weight: np.ndarray) -> dict[str, Var]:
-    """The product with the token embedding (V, D), in parts of nearly equal size."""
+    """Multiply by the token embedding (V, D), in parts of nearly equal size."""
     parts = np.array_split(weight, -(-len(weight) // MAX_AXIS))
     return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None) for index, part in enumerate(parts)}
 
 
 def _stacked(layers: list[Var], heads: int) -> Var:
-    """Keys or values of each layer (1, D, 1, S) → (layers, heads, width, S)."""
+    """Stack keys or values of each layer (1, D, 1, S) → (layers, heads, width, S)."""
     return mb.concat(values=[blocks.split_heads(layer, heads) for layer in layers], axis=0)

@@ -1,12 +1,11 @@
-"""The ONNX graphs of Whisper's networks: the references, batch first.
+"""Build the ONNX graphs of Whisper's networks from the references, batch first.
 
-The decoder has cross-attention beside the caches (``converters.onnx.graph``).
-
-``memory`` computes the keys and values of the cross-attention once a window. The other graphs take them as inputs of
-each layer: ``memory_keys_i`` and ``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in
-``step_prefixes`` (prefixes, heads, N, w). There the lanes of a window are gathered, so that no memory is copied:
-``memory_lanes`` (prefixes, rows) int64 lists the lanes of each window, padded with any lane; ``memory_rows`` (n,) int64
-is the position of each lane in that list.
+The decoder has cross-attention as well as the caches (``converters.onnx.graph``). ``memory`` computes the keys and
+values of the cross-attention once per window. The other graphs take them as inputs of each layer: ``memory_keys_i`` and
+``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in ``step_prefixes`` (prefixes, heads,
+N, w). There, the lanes of a window are gathered, so that no memory is copied. ``memory_lanes`` (prefixes, rows) int64
+lists the lanes of each window, padded with any lane, and ``memory_rows`` (n,) int64 is the position of each lane in
+that list.
 """
 
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.onnx import graph
 from converters.onnx.graph import network_call, traced
 
-ROWS = 2  # of the example inputs for tracing: lanes of a window
+ROWS = 2  # lanes of a window in the example inputs for tracing
 
 
 def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
-    """The encoder's states (1, N, D) → keys and values (layers, heads, N, w)."""
+    """Compute the encoder's states (1, N, D) → keys and values (layers, heads, N, w)."""
     keys, values = zip(*network.memory(states), strict=True)
     return torch.cat(keys), torch.cat(values)
 
@@ -32,10 +31,15 @@ def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tu
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """A step of lanes of one window."""
-    *own, keys, values = caches
-    return graph.stepped(
-        network, columns, mask, None, own, [cross_attention(*layer) for layer in zip(keys, values, strict=True)]
+    """Compute a step whose lanes all belong to one window."""
+    *caches_of_lanes, keys, values = caches
+    return graph.decoder_step(
+        network,
+        columns,
+        mask,
+        None,
+        caches_of_lanes,
+        [cross_attention(*layer) for layer in zip(keys, values, strict=True)],
     )
 
 
@@ -48,20 +52,20 @@ def _step_prefixes(
     memory_rows: Tensor,
     *caches: list[Tensor],
 ) -> tuple[Tensor, ...]:
-    """A step of lanes of several windows, with a prefix each."""
-    *own, keys, values = caches
-    return graph.stepped(
+    """Compute a step whose lanes belong to several windows, each with its prefix."""
+    *caches_of_lanes, keys, values = caches
+    return graph.decoder_step(
         network,
         columns,
         mask,
         prefix_index,
-        own,
+        caches_of_lanes,
         [grouped_cross_attention(*layer, memory_lanes, memory_rows) for layer in zip(keys, values, strict=True)],
     )
 
 
 def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
-    """Attention of q (n, heads, T, w) of all lanes to one memory (heads, N, w), in one product for each head."""
+    """Let q (n, heads, T, w) of all lanes attend to one memory (heads, N, w), in one product for each head."""
 
     def attend(q: Tensor) -> Tensor:
         n, heads, T, width = q.shape
@@ -72,21 +76,21 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """Attention of q (n, heads, T, w) to the memory of each lane, one of (prefixes, heads, N, w)."""
+    """Let q (n, heads, T, w) attend to the memory of each lane, which is one of (prefixes, heads, N, w)."""
 
     def attend(q: Tensor) -> Tensor:
         _, heads, T, width = q.shape
         prefixes, count = lanes.shape
         grouped = q[lanes.reshape(-1)].view(prefixes, count, heads, T, width).transpose(1, 2)
-        found = attended(grouped.reshape(prefixes, heads, count * T, width), keys, values)
-        found = found.view(prefixes, heads, count, T, width).transpose(1, 2)
-        return found.reshape(prefixes * count, heads, T, width)[rows]
+        result = attended(grouped.reshape(prefixes, heads, count * T, width), keys, values)
+        result = result.view(prefixes, heads, count, T, width).transpose(1, 2)
+        return result.reshape(prefixes * count, heads, T, width)[rows]
 
     return attend
 
 
 def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """(…, rows, w) attends to (…, N, w)."""
+    """Let (…, rows, w) attend to (…, N, w)."""
     scores = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     return torch.softmax(scores.float(), dim=-1).to(q.dtype) @ values
 

@@ -1,4 +1,4 @@
-"""Test inputs for Whisper's packages: one probe for each kind of function (``converters.functions.Probe``)."""
+"""Call Whisper's packages with test inputs: one probe for each kind of function (``converters.functions.Probe``)."""
 
 from collections.abc import Mapping
 
@@ -11,14 +11,14 @@ PREFIX = 5  # tokens of the prefixes of step probes
 
 
 def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """The states of a random spectrogram."""
+    """Return the states of a random spectrogram."""
     config = model.config("encoder")
     mel = rng.standard_normal((1, config.n_mels, 2 * config.n_audio_ctx), dtype=np.float32)
     return [backend.run("encoder", mel=0.5 * mel)]
 
 
 def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """What a short prefix computes with two memories in turn."""
+    """Return the outputs of a short prefix with two memories in turn."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     for _ in range(2):
@@ -28,20 +28,20 @@ def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.r
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the keys of one."""
+    """Return outputs of prefixes that nearly fill the bucket, and of a step that reads the keys of one of them."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     decoder.set_memory(window_states(model, rng))
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
         outputs += decoder.prefill(random_columns(backend, rng, 1, length)[0])
-        if missing == 2:  # not after the last: `ane verify --layers` looks into the last call of all
+        if missing == 2:  # not after the last prefix, because `ane verify --layers` looks into the last call
             outputs += decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))
     return outputs
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Lanes of up to two windows that advance, one of which restarts, then several positions at once on one lane."""
+    """Run lanes of up to two windows, one of which restarts, then several positions at once on one lane."""
     lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
     windows = min(lanes, bucket.get("windows", 2))
     decoder = backend.decoder(lanes, 6, windows, PREFIX)
@@ -59,20 +59,23 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
 
 
 def window_states(model: Bundle, rng: np.random.Generator) -> np.ndarray:
-    """A window's states (N, D), of the size that a norm gives them."""
+    """Return a window's states (N, D), as large as a norm makes them."""
     config = model.config("decoder")
     return rng.standard_normal((config.n_audio_ctx, config.n_text_state), dtype=np.float32)
 
 
 def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, first: int = 0) -> np.ndarray:
-    """Random tokens (rows, count, D) at the positions from ``first`` on."""
+    """Return random tokens (rows, count, D) at ``count`` positions, starting at ``first``."""
     tables = backend.embeddings()
     ids = rng.integers(0, len(tables["token"]), (rows, count))
     return tables["token"][ids] + tables["position"][first : first + count]
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """A step after a prefix that takes more than one block if the model has prefixes as long, which it reads back."""
+    """Run a step after a long prefix, which it reads back.
+
+    The prefix takes more than one block if the model has prefixes as long.
+    """
     length = min(2 * bucket["columns"] - 5, model.config("decoder").n_text_ctx // 2 + 1)
     decoder = backend.decoder(1, 2)
     decoder.set_memory(window_states(model, rng))
@@ -83,7 +86,10 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Lanes of several windows, more of one than of another, at different positions; one lane changes its window."""
+    """Run lanes of several windows, more of one than of another, at different positions.
+
+    One lane changes its window.
+    """
     lanes, windows = lengths["lanes"], 3
     decoder = backend.decoder(lanes, 6, windows, PREFIX)
     for window in range(windows):

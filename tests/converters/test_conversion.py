@@ -189,7 +189,7 @@ def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(
         "converters.coreml.package.lint",
         lambda made: linted.append(made.path.name) or [BrokenRule(gather, Violation("gather", "x", "y"))],
     )
-    with pytest.raises(UserError, match="what the Neural Engine refuses, gather: gather x: y"):
+    with pytest.raises(UserError, match="an operation that the Neural Engine rejects, gather: gather x: y"):
         convert(source, tmp_path / "out", [SMALL], ["autoregressive"])
     assert linted == ["autoregressive-fp16.mlpackage"]
 

@@ -64,7 +64,7 @@ def test_the_kept_codes_that_reports_state_are_those_that_were_counted():
 
 
 def test_an_unknown_network_is_reported_with_the_known_ones():
-    with pytest.raises(UserError, match="whisperer is not converted; there are autoregressive, "):
+    with pytest.raises(UserError, match="whisperer is not converted: choose from autoregressive, "):
         functions_of("whisperer", "coreml")
 
 

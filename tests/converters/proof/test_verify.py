@@ -250,7 +250,7 @@ def test_a_package_states_its_options(small):
         assert CoreMLOptions.of(package) == OPTIONS
         package.source["options"] |= {"heads": "matmul", "wide": []}  # as earlier versions state them
         assert CoreMLOptions.of(package) == OPTIONS
-    with pytest.raises(UserError, match="does not state the options"):
+    with pytest.raises(UserError, match="does not record the options"):
         CoreMLOptions.of(dataclasses.replace(package, source={}))
 
 
