@@ -1,1 +1,1 @@
-"""Evidence about a package: parity with the PyTorch reference, lint, cost."""
+"""Prove that a package is right: parity with the PyTorch reference, lint, cost."""

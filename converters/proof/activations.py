@@ -1,7 +1,7 @@
-"""Compares the values inside a function with the outputs of the reference's modules, or with another run.
+"""Compare the values inside a function with the outputs of the reference's modules, or with another run.
 
-The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``); values of a package are
-(B, C, 1, S), with padding. Both are compared as (rows, channels, columns), without padding.
+The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``). Values of a package are (B,
+C, 1, S), with padding. Both are compared as (rows, channels, columns), without padding.
 """
 
 import re
@@ -25,9 +25,9 @@ from ane.system.decibels import snr_db
 from converters.functions import functions_of
 from converters.proof.elements import ALONE, LayerComparison
 
-MAX_DROP = 8.0  # dB below the lowest earlier value; a larger drop is drift
+MAX_DROP = 8.0  # dB below the lowest earlier value. A larger drop is drift
 HEADROOM = 10.0  # dB above the function's threshold: the level that the first value is compared with
-MAX_SNR = 200.0  # dB recorded for equal arrays; −200 for arrays that are not finite
+MAX_SNR = 200.0  # dB recorded for equal arrays. −200 is recorded for arrays that are not finite
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,17 @@ class ComparedValue:
     """A value of a function compared with its reference.
 
     Attributes:
-        error: largest absolute difference. snr: in dB, between ±``MAX_SNR``; −``MAX_SNR`` when a number is not finite.
-        factor: power of two that the value was first multiplied by, because residual streams are scaled.
-        module: the reference's module; None if the reference is another run.
-        lost: dB below the worst of the op's inputs; None if the reference is a module.
-        outside: number of elements whose error exceeds the tolerance, or that are not finite. count: of all elements.
-        identical: whether all elements are equal.
-        published: the name that the model's authors give the value; "" for none.
+        name: Name of the value.
+        op: Type of the operation that computes it.
+        error: Largest absolute difference.
+        snr: Signal-to-noise ratio in dB, between ±``MAX_SNR``. It is −``MAX_SNR`` if a number is not finite.
+        factor: Power of two that first multiplied the value, because residual streams are scaled.
+        module: Module of the reference. ``None`` means that the reference is another run.
+        lost: dB below the worst of the op's inputs. ``None`` means that the reference is a module.
+        outside: Number of elements whose error exceeds the tolerance, or that are not finite.
+        count: Number of all elements.
+        identical: Whether all elements are equal.
+        published: The authors' name for the value, or "" if there is none.
     """
 
     name: str
@@ -66,8 +70,16 @@ def compare(
     layers: LayerComparison = ALONE,
     path: str = "",
 ) -> ComparedValue:
-    """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best. ``layers`` keeps
-    both under ``path`` (default: ``name``).
+    """Compare two arrays.
+
+    Args:
+        name: Name of the value.
+        op: Type of the operation that computes it.
+        expected: The reference's array.
+        actual: The package's array.
+        scaled: Whether to multiply ``actual`` first by the power of two that fits best.
+        layers: Keeps both arrays under ``path``.
+        path: Key in ``layers`` (default: ``name``).
     """
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
@@ -94,7 +106,10 @@ def compare(
 
 
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
-    """The first value more than ``MAX_DROP`` dB below all earlier ones, else the first as far below the threshold."""
+    """Return the first value that is more than ``MAX_DROP`` dB below all earlier ones.
+
+    If there is none, return the first value that is as far below the threshold, or ``None``.
+    """
     level = threshold + HEADROOM
     for value in values:
         if value.snr < level - MAX_DROP:
@@ -103,17 +118,17 @@ def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedVa
     return next((value for value in values if value.snr < threshold - MAX_DROP), None)
 
 
-ROUNDED = 73.0  # dB of numbers rounded to fp16 once
+ROUNDED = 73.0  # dB of numbers that were rounded to fp16 once
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
 # networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
 COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech", "encoder", "decoder"})
-LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}  # of decoders, which return every column
+LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}  # last norms of decoders, which return every column
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-NETWORK = "(the network)"  # in place of the empty path
+NETWORK = "(the network)"  # shown in place of the empty path
 DIGITS = re.compile(r"var_(\d+)")  # coremltools' name for a value named by a number
 
 Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 array), in program order
@@ -123,7 +138,7 @@ Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 a
 class FunctionCall:
     """Arguments of a call of a function.
 
-    ``state``: a copy from before the call; None without a state, or for one that cannot be read.
+    ``state`` is a copy from before the call. ``None`` means that there is no state, or that it cannot be read.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -133,17 +148,20 @@ class FunctionCall:
 
 @runtime_checkable
 class ReadableState(Protocol):
-    """A state that can be copied: the interpreter's and Core AI's, not Core ML's."""
+    """A state that can be copied, as the states of the interpreter and of Core AI can, but not Core ML's."""
 
     def copied(self) -> InterpreterState: ...
 
 
-# runs a function of a package and yields its values; raises UserError when it cannot
+# runs a function of a package and yields its values. Raises UserError if it cannot
 ActivationSource = Callable[[Path, str, FunctionCall], Activations]
 
 
 def interpreted(engine: Any) -> ActivationSource:
-    """The values that functions of an engine return by themselves: the interpreter's, and Core AI's."""
+    """Return a source of the values that an engine's functions return by themselves.
+
+    The interpreter and Core AI are such engines.
+    """
     return lambda package, function, call: engine.load(package, function, "").activations(
         call.inputs, call.state and call.state.copied()
     )
@@ -153,20 +171,21 @@ class CallRecorder(Runtime):
     """An engine that records calls.
 
     Attributes:
-        calls: the last call of each function, by name. on_state: the names and inputs of all calls, by state.
+        calls: Last call of each function, by name.
+        on_state: Names and inputs of all calls, by state.
     """
 
     def __init__(self, engine: Runtime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
         self.on_state: dict[int, list[tuple[str, Mapping[str, np.ndarray]]]] = {}
-        self.states: list[Any] = []  # kept, so that no other state gets the id of one
+        self.states: list[Any] = []  # holds the states, so that no other state gets the same id
 
     def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
         return RecordedFunction(self, self.engine.load(package, function, compute_units), function, compute_units)
 
-    def default_units(self, stated: str) -> str:
-        return self.engine.default_units(stated)
+    def default_units(self, units: str) -> str:
+        return self.engine.default_units(units)
 
     def unload(self, package: Path) -> None:
         self.engine.unload(package)
@@ -196,7 +215,7 @@ class RecordedFunction:
 
 @contextmanager
 def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray], None]) -> Iterator[None]:
-    """While the block lasts, call ``record`` with a module's path and (first) output after each of its calls."""
+    """Call ``record`` with a module's path and (first) output after each of its calls, while the block lasts."""
 
     def hook(path: str, output: Tensor | tuple) -> None:
         output = output[0] if isinstance(output, tuple) else output
@@ -214,9 +233,9 @@ def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray],
 
 
 class CapturedOutputs:
-    """Outputs of the reference's modules in their last calls, by path.
+    """The outputs of the reference's modules in their last calls, by path.
 
-    ``names``: names of the function's values.
+    ``names`` are the names of the function's values.
     """
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
@@ -224,14 +243,14 @@ class CapturedOutputs:
         self.row = functions_of(network, "coreml")[self.kind]
         self.last_norm = LAST_NORMS[network] if self.kind in DECODER else ""
         modules = dict(reference.named_modules())
-        found = {name: self._module(name) for name in names}
-        self.paths = {name: path for name, path in found.items() if path in modules}
+        candidates = {name: self._module(name) for name in names}
+        self.paths = {name: path for name, path in candidates.items() if path in modules}
         paths = {*self.paths.values(), *([self.last_norm] if self.kind in DECODER else [])}
         self._modules = {path: modules[path] for path in paths}
         self._outputs: dict[str, np.ndarray] = {}
 
     def _module(self, name: str) -> str | None:
-        """Path of the module that computes the same as a value."""
+        """Return the path of the module that computes the same as a value."""
         if name in self.row.outputs:
             return self.row.outputs[name]
         return DIGITS.sub(r"\1", name).replace("__", ".") or None
@@ -250,7 +269,7 @@ class CapturedOutputs:
     def compare(
         self, name: str, op: str, actual: np.ndarray, call: FunctionCall, layers: LayerComparison
     ) -> ComparedValue | None:
-        """A value of the package compared with its module's output; None where their columns do not correspond."""
+        """Compare a value of the package with its module's output, or return ``None`` if their columns do not match."""
         path = self.paths[name]
         pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
         return pair and replace(
@@ -258,7 +277,7 @@ class CapturedOutputs:
         )
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
-        """A module's output as (rows, channels, columns); the decoder's rows become columns."""
+        """Return a module's output as (rows, channels, columns). The decoder's rows become columns."""
         if type(module) is nn.Sequential:
             module = module[-1]
         if isinstance(module, PACKED):
@@ -272,11 +291,11 @@ class CapturedOutputs:
     def _cut(
         self, expected: np.ndarray, actual: np.ndarray, call: FunctionCall
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """The rows and columns that both arrays have."""
-        rows = min(len(expected), len(actual))  # a package computes once what rows of a batch share
+        """Return the rows and columns that both arrays have."""
+        rows = min(len(expected), len(actual))  # a package computes shared rows of a batch once
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
-            # the recorded call may be only the end of the reference's; the reference returns only the last logits
+            # the recorded call may be only the end of the reference's, which returns only the last logits
             valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
             actual = actual[..., actual.shape[2] - expected.shape[2] :]
@@ -286,22 +305,22 @@ class CapturedOutputs:
             if rest or not rate:
                 return None  # the module's output is cropped
             margin = (actual.shape[2] // rate - frames) // 2 * rate
-            actual = actual[..., margin : margin + frames * rate]  # the recorded call is the first of its sound
+            actual = actual[..., margin : margin + frames * rate]  # the recorded call is the first one of its sound
         width = min(expected.shape[2], actual.shape[2])
         return expected[..., :width], actual[..., :width]
 
 
 def _columns(mask: np.ndarray) -> int:
-    """Number of columns that attend to anything; these come first."""
+    """Return the number of columns that attend to anything. These come first."""
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
 def compare_with_modules(
     captured: CapturedOutputs, activations: Activations, call: FunctionCall, layers: LayerComparison = ALONE
 ) -> list[ComparedValue]:
-    """The values that have a module, in program order."""
-    found = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
-    return [value for value in found if value is not None]
+    """Return the values that have a module, in program order."""
+    compared = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
+    return [value for value in compared if value is not None]
 
 
 # Comparison with another run
@@ -316,15 +335,21 @@ def compare_with_run(
     reference_package: Path | None = None,
     exact: float = ROUNDED,
 ) -> list[ComparedValue]:
-    """All values that both runs of a call return, in program order, with the dB that each operation lost.
+    """Return all values that both runs of a call return, in program order, with the dB that each operation lost.
 
-    Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
-    ``reference_package``: the package that the reference runs, of the same values (None: the same package). ``exact``:
-    dB of values that have lost nothing.
+    Padding at the end is left out. Masked scores are left out too, because their magnitude would hide other errors.
+
+    Args:
+        program: The function.
+        call: Arguments of the call.
+        reference, candidate: Sources of the values of both runs.
+        package: The package that the candidate runs.
+        reference_package: The package that the reference runs, with the same values. ``None`` means the same package.
+        exact: dB of values that have lost nothing.
     """
     call, length = _with_padding_filled(call), _length(call)
     producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
-    found: dict[str, ComparedValue] = {}
+    compared: dict[str, ComparedValue] = {}
     runs = (
         reference(reference_package or package, program.name, call),
         (item for item in candidate(package, program.name, call) if item[0] in producers),
@@ -335,13 +360,13 @@ def compare_with_run(
         unmasked = expected > MASKED / 2
         value = compare(name, op, expected[unmasked], actual[unmasked])
         parts = {part for argument in producers[name].arguments.values() for part in argument if isinstance(part, str)}
-        before = min([exact, *(found[part].snr for part in parts if part in found)])
-        found[name] = replace(value, lost=max(before - value.snr, 0.0))
-    return list(found.values())
+        before = min([exact, *(compared[part].snr for part in parts if part in compared)])
+        compared[name] = replace(value, lost=max(before - value.snr, 0.0))
+    return list(compared.values())
 
 
 def _with_padding_filled(call: FunctionCall) -> FunctionCall:
-    """The call with a mask in which the decoder's padding columns attend to what the last true column attends to.
+    """Return the call with a mask that lets the decoder's padding columns attend where its last true column attends.
 
     A fully masked column attends to everything, rounded at the mask's magnitude, which measures nothing.
     """
@@ -354,13 +379,16 @@ def _with_padding_filled(call: FunctionCall) -> FunctionCall:
 
 
 def _length(call: FunctionCall) -> int | None:
-    """Length before the padding of a bucket; None without padding, or with padding on both sides (vocoders)."""
+    """Return the length before the padding of a bucket.
+
+    It is ``None`` without padding, or with padding on both sides (vocoders).
+    """
     inside = call.inputs.get("inside")
     return int(inside.sum()) if inside is not None and inside.flat[0] else None
 
 
 def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tuple[str, str, np.ndarray], np.ndarray]]:
-    """The values that both yield, one at a time; the candidate may leave some out."""
+    """Yield the values that both yield, one by one. The candidate may leave some out."""
     actual = next(candidate, None)
     for expected in reference:
         if actual is not None and expected[0] == actual[0]:

@@ -1,8 +1,8 @@
-"""A function's estimated cost: bytes moved, arithmetic, and the minimum time that these take on a chip.
+"""Estimate a function's cost: bytes moved, arithmetic, and the minimum time that these take on a chip.
 
-All figures are **estimates** from the program and published chip data, not measurements. Values of up to 2 MB are
-assumed to stay on the chip, and a layer's slice of the cache not to be copied. Core ML reportedly reaches 45 to 65 % of
-such limits with language models (Anemll, CoreML-LLM; not measured by us).
+All figures are **estimates** from the program and published chip data, not measurements. They assume that values of up
+to 2 MB stay on the chip, and that a layer's slice of the cache is not copied. Core ML reportedly reaches 45 to 65 % of
+such limits with language models (Anemll, CoreML-LLM, not measured by us).
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -16,15 +16,15 @@ from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import DTYPES, Constant, Expression, Immediate, TensorType
 from converters.neural_engine import ON_CHIP, Chip
 
-DISPATCH = 0.23e-3  # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
-CACHES = ("keys", "values", "recent_keys", "recent_values")  # inputs; states are counted where they are read
+DISPATCH = 0.23e-3  # minimum seconds of a call (ane-guide, chapter 9, measured on an M1)
+CACHES = ("keys", "values", "recent_keys", "recent_values")  # inputs. States are counted where they are read
 NEW = ("new_keys", "new_values")
 FORMULA = (
-    "seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as "
+    "seconds per call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch. bytes = weights as "
     "stored (a chip that expands compressed ones, as an M1 does int8, moves more) + cache read + cache "
-    "written + what is rewritten of a state, read again + 6 for each value of an fp16 input or output, which "
-    "coremltools hands over as float32 and Core ML converts + every value above 2 MB, written once and read "
-    "once; smaller values are assumed to stay on the chip"
+    "written + rewritten parts of a state, read again + 6 for each value of an fp16 input or output, which "
+    "coremltools passes as float32 and Core ML converts + every value above 2 MB, written once and read "
+    "once. Smaller values are assumed to stay on the chip"
 )
 
 
@@ -33,14 +33,16 @@ class FunctionCost:
     """One call of a function.
 
     Attributes:
-        weights: bytes read, as stored; weights that several ops use are read by each.
-        cache_read, cache_written: bytes of the kv-cache: ``CACHES`` and ``NEW``; of a state the slices that are read,
-            and the slice that is updated, or else all of it.
-        rewritten: bytes of states read once more, by the operations that compute all of what is written to them.
-        converted: bytes that handing over inputs and outputs moves: an fp16 value is read or written as float32, and
-            written or read as fp16.
-        large: bytes of computed values above ``ON_CHIP``; a slice of a value and what rewrites a state do not count.
-        flops: of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
+        ops: Number of operations.
+        weights: Bytes of weights read, as stored. If several ops use a weight, each of them reads it.
+        cache_read, cache_written: Bytes of the kv-cache: ``CACHES`` and ``NEW``. For a state, the slices that are read,
+            and the slice that is updated or, without a slice update, the whole state.
+        rewritten: Bytes of states that are read once more, by operations that compute a whole new state.
+        converted: Bytes moved to pass inputs and outputs. An fp16 value is read or written as float32, and written or
+            read as fp16.
+        large: Bytes of computed values above ``ON_CHIP``, without slices of values and without the values that rewrite
+            a state.
+        flops: FLOPs of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
     """
 
     ops: int
@@ -59,7 +61,7 @@ class FunctionCost:
 
 
 def cost(package: Package, function: str | None = None) -> FunctionCost:
-    """The cost of one call of a function. Raises UserError when the package has no such function."""
+    """Return the cost of one call of a function. Raises UserError if the package has no such function."""
     program = package.function(function)
     types = values(program)
     return FunctionCost(
@@ -75,14 +77,17 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
 
 
 class CostEstimate(NamedTuple):
-    """The least seconds of a call on a chip, and what takes longest: "bandwidth", "compute" or "dispatch"."""
+    """The least seconds of a call on a chip, and the part that takes longest: "bandwidth", "compute" or "dispatch"."""
 
     seconds: float
     bound: str
 
 
 def estimate(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> CostEstimate:
-    """``FORMULA`` (Williams et al., "Roofline", 2009; ane-guide, chapter 9). Not a measurement."""
+    """Estimate the seconds of a call by ``FORMULA`` (Williams et al., "Roofline", 2009, and ane-guide, chapter 9).
+
+    This is not a measurement.
+    """
     times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
     bound = max(times, key=times.__getitem__)
     return CostEstimate(times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound)
@@ -96,7 +101,10 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
 
 
 def _state_read(function: ProgramFunction) -> int:
-    """Bytes of states that ops read: of slices, only those; nothing for the value that a slice of it replaces."""
+    """Return the bytes of states that ops read.
+
+    If ops read only slices, only these count. A value that a slice replaces counts as nothing.
+    """
     users_of, total = consumers(function), 0
     for op in function.ops:
         if op.type == "read_state":
@@ -114,7 +122,7 @@ def _state_read(function: ProgramFunction) -> int:
 
 
 def _written(function: ProgramFunction) -> tuple[int, int]:
-    """Bytes of states written, at each write: by a slice update, and whole."""
+    """Return the bytes of states written by slice updates, and the bytes written whole."""
     types, makers = values(function), {name: op for op in function.ops for name in op.outputs}
     parts = whole = 0
     for op in function.ops:
@@ -128,7 +136,7 @@ def _written(function: ProgramFunction) -> tuple[int, int]:
 
 
 def _converted(function: ProgramFunction) -> int:
-    """Bytes moved by the conversion of fp16 inputs from float32, and of fp16 outputs to float32."""
+    """Return the bytes moved to convert fp16 inputs from float32 and fp16 outputs to float32."""
     half, whole = (np.dtype(kind).itemsize for kind in (np.float16, np.float32))
     return sum(
         (half + whole) * type.size
@@ -154,7 +162,10 @@ VIEWS = frozenset(
 
 
 def _large(function: ProgramFunction) -> int:
-    """Bytes of computed values above ``ON_CHIP``, except views and what is computed only to be written to a state."""
+    """Return the bytes of computed values above ``ON_CHIP``.
+
+    Views, and values that are computed only to be written to a state, do not count.
+    """
     users_of = consumers(function)
     rewriting: set[int] = set()
     for op in reversed(function.ops):
@@ -210,7 +221,7 @@ def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType
 
 
 def values(function: ProgramFunction) -> dict[str, TensorType]:
-    """Types of all values by name: inputs, states, constants and outputs of ops."""
+    """Return the types of all values by name: inputs, states, constants and outputs of ops."""
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
         types |= op.outputs
@@ -218,17 +229,20 @@ def values(function: ProgramFunction) -> dict[str, TensorType]:
 
 
 def nbytes(type: TensorType) -> int:
-    """Bytes of a value; dynamic dimensions count as 1."""
+    """Return the bytes of a value. Dynamic dimensions count as 1."""
     return size(type.shape) * np.dtype(DTYPES[type.dtype]).itemsize if type.dtype in DTYPES and type.shape else 0
 
 
 def size(shape: Iterable[int]) -> int:
-    """Number of values of a shape; a dynamic dimension, −1, counts as 1."""
+    """Return the number of values of a shape. A dynamic dimension, −1, counts as 1."""
     return prod(map(abs, shape))
 
 
 def form(constant: Constant) -> str:
-    """The storage of a weight: dense, palette, int8 (a scale per tensor or channel), blockwise, sparse or other."""
+    """Return how a weight is stored: dense, palette, int8, blockwise, sparse or other.
+
+    int8 has a scale per tensor or channel.
+    """
     if not isinstance(constant, Expression):
         return "dense"
     arguments = constant.arguments
@@ -246,7 +260,7 @@ def form(constant: Constant) -> str:
 
 
 def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
-    """Weights by name, once for each op that reads them: all constants that are not immediate values."""
+    """Yield weights by name, once for each op that reads them: all constants that are not immediate values."""
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
             constant = function.constants.get(binding) if isinstance(binding, str) else binding
@@ -255,7 +269,7 @@ def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
 
 
 def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
-    """As ``weights``, each once, by its first name."""
+    """Return ``weights`` with each weight once, by its first name."""
     first: dict[Hashable, tuple[str, Constant]] = {}
     for name, constant in weights(function):
         first.setdefault(constant.key, (name, constant))
@@ -263,19 +277,19 @@ def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
 
 
 def unique_bytes(function: ProgramFunction) -> int:
-    """Bytes of a function's weights as stored, each once."""
+    """Return the bytes of a function's weights as stored, each once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
 
 def stored_bytes(constant: Constant) -> int:
-    """Bytes of a constant, or of all parts of a compressed one."""
+    """Return the bytes of a constant, or of all parts of a compressed one."""
     if isinstance(constant, Expression):
         return sum(stored_bytes(part) for part in constant.arguments.values())
     return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
 
 
 def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
-    """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
+    """Return a constant argument as a list of Python numbers, or as a string. ``None`` means that it is computed."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
         return None
@@ -284,10 +298,10 @@ def constant_of(binding: str | Constant, function: ProgramFunction, package: Pac
 
 
 def consumers(function: ProgramFunction) -> dict[str, list[ProgramOp]]:
-    """The ops that take each value."""
-    found: dict[str, list[ProgramOp]] = {}
+    """Return the ops that take each value."""
+    users_of: dict[str, list[ProgramOp]] = {}
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
             if isinstance(binding, str):
-                found.setdefault(binding, []).append(op)
-    return found
+                users_of.setdefault(binding, []).append(op)
+    return users_of

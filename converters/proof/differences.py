@@ -1,5 +1,6 @@
-"""Which operation of a function differs: values inside it as Core ML computes them on a Mac, and those of the same
-function converted again.
+"""Find the operation of a function that differs, from the values inside it.
+
+The values are those that Core ML computes on a Mac, or the values of the same function converted again.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ BATCH = 40  # values that one compiled model returns
 
 
 class CoreMLInspector:
-    """coremltools' inspector of a package's only function. Raises RuntimeError when Core ML fails."""
+    """coremltools' inspector of a package's only function. Raises RuntimeError if Core ML fails."""
 
     def __init__(self, package: Path, compute_units: str):
         with quiet():
@@ -40,7 +41,7 @@ class CoreMLInspector:
             self.inspector = MLModelInspector(self.model, compute)
 
     def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]:
-        """The values by name; None where Core ML returns none."""
+        """Return the values by name, with ``None`` if Core ML returns none."""
         views = {name: array.view() for name, array in inputs.items()}
         try:
             return asyncio.run(self.inspector.retrieve_outputs(dict(views), list(names)))
@@ -56,14 +57,16 @@ def core_ml_activations(
     chosen: Sequence[str] | None = None,
     inspector: Callable[[Path, str], Any] = CoreMLInspector,
 ) -> activations.Activations:
-    """An ``ActivationSource`` on a Mac: the values of these names, or all. Raises UserError when Core ML fails.
+    """Yield the values with the ``chosen`` names, or all values, on a Mac (an ``ActivationSource``).
 
-    The inspector adds values to a model's outputs and compiles it again: a minute or more for a large function. It
-    (coremltools 9.0) supports models of one function without a state. So a function is first extracted from its
-    package, and functions with a state cannot be inspected.
+    The inspector adds values to a model's outputs and compiles it again, which takes a minute or more for a large
+    function. It (coremltools 9.0) supports models with one function and without a state. So a function is first
+    extracted from its package, and functions with a state cannot be inspected.
 
-    coremltools' MLModelComparator compares Core ML models only, and its ``compute_snr_and_psnr`` adds 1e-5 to the
-    signal, which exceeds the signal of some scaled streams. So values are compared by ``converters.proof.activations``.
+    coremltools' MLModelComparator compares only Core ML models, and its ``compute_snr_and_psnr`` adds 1e-5 to the
+    signal, which exceeds the signal of some scaled streams. So ``converters.proof.activations`` compares the values.
+
+    Raises UserError if Core ML fails.
     """
     program = Package(package).function(function)
     types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
@@ -93,10 +96,10 @@ def core_ml_activations(
 def first_loss(
     program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations], package: Path
 ) -> ComparedValue | None:
-    """The first value of a function that loses more on Core ML than rounding to fp16 explains; None if none does.
+    """Return the first value of a function that loses more on Core ML than rounding to fp16 explains, or ``None``.
 
-    ``BATCH`` values, evenly apart, are compared, then those between the last right one and the first wrong one, and so
-    on: two or three compilations for a large function. Raises UserError when Core ML fails.
+    ``BATCH`` values, evenly spaced, are compared first, then the values between the last right one and the first wrong
+    one, and so on. That takes two or three compilations for a large function. Raises UserError if Core ML fails.
     """
     exact, rounded = (interpreted(MilRuntime(Arithmetic(fp16=fp16))) for fp16 in (False, True))
     usual = {value.name: value.snr for value in compare_with_run(program, call, exact, rounded, package)}
@@ -115,7 +118,7 @@ def first_loss(
 
 
 EXACT = 120.0  # dB of two runs in float32 that sum in another order
-SAME = 80.0  # dB above which they agree
+SAME = 80.0  # dB above which two runs agree
 MAX_LOSS = 15.0  # dB that one operation may lose: deep networks amplify the rounding of their first layers
 
 
@@ -127,21 +130,26 @@ def first_difference(
     candidate: activations.ActivationSource,
     interpreter: MilRuntime,
 ) -> ComparedValue | None:
-    """The first value of a function, or state that it writes, that differs from the same function converted again.
+    """Return the first value, or state that is written, that differs from the same function converted again.
 
     A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every
-    value of a graph the same name each time, so against a fresh conversion of the bundle's own weights it finds the
+    value of a graph the same name each time, so a comparison with a fresh conversion of the same weights finds the
     operation.
 
     Args:
-        call: what both are called with. candidate: runs the package's function. interpreter: runs the fresh one.
+        model: The bundle.
+        package: Record of the package.
+        name: Name of the function.
+        call: Arguments that both functions are called with.
+        candidate: Runs the package's function.
+        interpreter: Runs the fresh function.
 
     Returns:
-        The value, with -``MAX_SNR`` when only the fresh function has it or they declare it differently; None when
-        there is no difference.
+        The value, with -``MAX_SNR`` if only the fresh function has it or they declare it differently. ``None`` if there
+            is no difference.
 
     Raises:
-        UserError: the package does not state its options, or one of the two cannot run.
+        UserError: The package does not record its options, or one of the two functions cannot run.
     """
     with TemporaryDirectory() as folder:
         fresh = (
@@ -154,18 +162,19 @@ def first_difference(
             if declared.get(value, ("", type))[1] != type:
                 return ComparedValue(value, op, float("inf"), -MAX_SNR)
         values = compare_with_run(expected, call, interpreted(interpreter), candidate, path, fresh, EXACT)
-    found = {value.name: value for value in values}
+    compared = {value.name: value for value in values}
     for value, (op, _) in _declared(expected).items():
-        if value not in found:
+        if value not in compared:
             return ComparedValue(value, op, float("inf"), -MAX_SNR)
-        if found[value].snr < SAME and (found[value].lost or 0) > MAX_LOSS:
-            return found[value]
+        if compared[value].snr < SAME and (compared[value].lost or 0) > MAX_LOSS:
+            return compared[value]
     return None
 
 
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
-    """Operation of each value, and of each state that is written, in program order, with its type and settings: axes,
-    epsilons and modes, which may change too little to be seen in what an operation returns.
+    """Return the operation, type and settings of each value and each written state, in program order.
+
+    The settings are axes, epsilons and modes, which may change the results too little to be seen there.
     """
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:

@@ -1,4 +1,4 @@
-"""How two arrays that should be equal are compared element by element, for `ane verify --layers`."""
+"""Compare two arrays that should be equal element by element, for `ane verify --layers`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,16 +8,17 @@ import numpy as np
 from ane.system.files import replacing
 
 TOLERANCE = 1e-4  # absolute error beyond which an element is counted
-SHOWN = 6  # elements of an excerpt
+SHOWN = 6  # elements in an excerpt
 
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """What is counted and kept of the values inside a function.
+    """How the values inside a function are counted and stored.
 
     Attributes:
-        tolerance: The absolute error beyond which an element is counted.
-        kept: Receives both sides of each value, as FOLDER/VALUE/reference and FOLDER/VALUE/package. None keeps nothing.
+        tolerance: Absolute error above which an element is counted.
+        kept: Receives both sides of each value, as FOLDER/VALUE/reference and FOLDER/VALUE/package. ``None`` stores
+            nothing.
         folder: The package and the function.
     """
 
@@ -34,11 +35,12 @@ class LayerComparison:
             self.kept[f"{self.folder}/{value}/package"] = np.asarray(actual, np.float32)
 
     def excerpt(self, value: str) -> list[str]:
-        """Three lines with the elements from the largest error on: of the reference, of the package, and of their
-        difference. No lines for a value that was not kept.
+        """Return three lines with elements from the largest error: the reference, the package, their difference.
+
+        A value that was not stored has no lines.
         """
-        kept = self.kept or {}
-        reference, package = (kept.get(f"{self.folder}/{value}/{side}") for side in ("reference", "package"))
+        arrays = self.kept or {}
+        reference, package = (arrays.get(f"{self.folder}/{value}/{side}") for side in ("reference", "package"))
         if reference is None or package is None or not reference.size:
             return []
         difference = (package.astype(np.float64) - reference).ravel()
@@ -51,10 +53,10 @@ class LayerComparison:
         ]
 
 
-ALONE = LayerComparison()  # of arrays that nobody wants to keep
+ALONE = LayerComparison()  # for arrays that nobody wants to store
 
 
 def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
-    """Write arrays to an .npz file, which appears when it is complete. Raises UserError when it cannot be written."""
+    """Write arrays to an .npz file, which appears when it is complete. Raises UserError if it cannot be written."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)

@@ -1,8 +1,7 @@
-"""Lint: checks functions against rules of the Neural Engine, most of which are community findings.
+"""Check functions against rules of the Neural Engine, most of which are community findings.
 
-The sources conflict, and none is Apple's compiler, so each rule names the source it was read in. Only ``MLComputePlan``
-on a Mac (`ane plan`) shows where a function really runs. A bundle records the rules that its packages break beside
-their parity.
+The sources conflict, and none is Apple's compiler, so each rule names its source. Only ``MLComputePlan`` on a Mac (`ane
+plan`) shows where a function really runs. A bundle records the rules that its packages break next to their parity.
 """
 
 from collections import Counter
@@ -27,7 +26,7 @@ CONVOLUTIONS = "conv", "conv_transpose"
 SLICES = "slice_by_index", "slice_by_size"
 BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")  # their outputs are too small to overflow in a slice
 
-# severities: conversion of decoder and denoiser fails; may leave the engine
+# severities: converting a decoder or denoiser fails, or an operation may leave the engine
 REFUSED, WARNING = "refused", "warning"
 
 # sources of the rules: name and address
@@ -47,7 +46,7 @@ VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
 class Violation(NamedTuple):
-    """A violation of a rule: type and name of the op (or "input", "weight", …), description."""
+    """A violation of a rule: type and name of the op (or "input", "weight", …), and a description."""
 
     op: str
     name: str
@@ -66,14 +65,14 @@ class LintedFunction:
 
     @cached_property
     def activations(self) -> list[tuple[str, str, TensorType]]:
-        """(op type, name, type) of all values that ops compute; of inputs and states, "input" and "state" as op."""
+        """(op type, name, type) of all values that ops compute. Inputs and states have "input" and "state" as op."""
         inputs = [("input", name, type) for name, type in self.function.inputs.items()]
         states = [("state", name, type) for name, type in self.function.states.items()]
         return inputs + states + [(op.type, name, type) for op in self.ops for name, type in op.outputs.items()]
 
     @cached_property
     def producers(self) -> dict[str, str]:
-        """Value → type of the op that computes it."""
+        """Map each value to the type of the op that computes it."""
         return {name: op.type for op in self.ops for name in op.outputs}
 
     def argument_type(self, op: ProgramOp, key: str) -> TensorType:
@@ -81,7 +80,7 @@ class LintedFunction:
         return self.types[binding] if isinstance(binding, str) else binding.type
 
     def constant(self, op: ProgramOp, key: str) -> Any:
-        """A constant argument as a list of numbers or a string; None when it is missing or computed."""
+        """Return a constant argument as a list of numbers or a string, or ``None`` if it is missing or computed."""
         return constant_of(op.arguments[key][0], self.function, self.package) if key in op.arguments else None
 
 
@@ -92,7 +91,7 @@ Check = Callable[[LintedFunction], Iterable[Violation]]
 
 
 def values_where(breaks: Callable[[str, TensorType], bool], what: str) -> Check:
-    """Reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
+    """Return a check that reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
     return lambda function: (
         Violation(op, name, f"{what}: {type.shape}") for op, name, type in function.activations if breaks(op, type)
     )
@@ -117,7 +116,7 @@ def integer_io(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops
         if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}
     ):
-        return  # it only copies to a state, which the CPU does as well
+        return  # the function only copies to a state, which the CPU does as well
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():
             if not type.dtype.startswith("fp"):
@@ -143,7 +142,7 @@ def fp32_values(function: LintedFunction) -> Iterator[Violation]:
 def ops(
     *types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | None] = lambda function, op: op.type
 ) -> Check:
-    """Reports ops of these types (none: of all) for which ``where`` returns what breaks the rule."""
+    """Return a check that reports ops of these types (default: all) for which ``where`` describes a violation."""
 
     def check(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops:
@@ -178,7 +177,10 @@ def many_branches(function: LintedFunction, op: ProgramOp) -> str | bool:
 
 
 def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
-    """A split of the last axis counts: all its parts but the first are such slices."""
+    """Return whether an op slices the last axis with an offset.
+
+    A split of the last axis counts, because all its parts except the first are such slices.
+    """
     x = op.arguments.get("x", ("",))[0]
     if function.producers.get(x) in BOUNDED:
         return False
@@ -210,10 +212,13 @@ class LintRule:
     """A rule.
 
     Attributes:
-        text: the rule and its reason.
-        check: yields the violations in a function.
-        accepted: why our packages may break it.
-        until: the last generation of chips that it applies to (1: M1); None: all.
+        id: Name of the rule.
+        severity: ``REFUSED`` or ``WARNING``.
+        text: The rule and its reason.
+        source: Name and address of the source.
+        check: Yields the violations in a function.
+        accepted: Reason why our packages may break it.
+        until: Last generation of chips that it applies to (1 for an M1). ``None`` means all generations.
     """
 
     id: str
@@ -251,7 +256,7 @@ RULES = (
     LintRule(
         "gather",
         REFUSED,
-        "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
+        "No gather: with rare exceptions it leaves the engine, so the host does look-ups.",
         HOLLANCE,
         ops("gather", "gather_along_axis", "gather_nd"),
     ),
@@ -328,7 +333,7 @@ RULES = (
     LintRule(
         "state-width",
         WARNING,
-        f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the engine.",
+        f"The last axis of a state is a multiple of {STATE_WIDTH}: other lengths fail on the engine.",
         STATE_ISSUE,
         lambda function: [
             Violation("state", name, f"last axis {type.shape[-1]}")
@@ -344,7 +349,7 @@ RULES = (
         "values: check them on the Mac that runs them, with `ane verify --against coreml`.",
         PALETTE_ISSUE,
         weights_where(lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4"),
-        "requested: --precision 4bit; to be checked with `ane verify --against coreml`",
+        "requested: --precision 4bit, to be checked with `ane verify --against coreml`",
     ),
     LintRule(
         "matmul-rows",
@@ -359,7 +364,7 @@ RULES = (
     LintRule(
         "branches",
         WARNING,
-        "From twelve branches into one op on, compiling takes seconds for each such place.",
+        "An op takes at most 11 branches: with more, compiling takes seconds for each such op.",
         ANE_GUIDE,
         ops(where=many_branches),
         f"{OWN} concatenations",
@@ -367,12 +372,12 @@ RULES = (
     LintRule(
         "singleton-width",
         WARNING,
-        "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.",
+        "The last axis is padded to 64 bytes: an axis of size 1 costs 32 times its memory.",
         APPLE_RULES,
         values_where(
             lambda op, type: type.shape[-1:] == (1,) and size(type.shape) > 1 and nbytes(type) > 0, "a last axis of 1"
         ),
-        "inherently one column, such as a latent or a single lane: a few kB a call",
+        "inherently one column, such as a latent or a single lane: a few kB per call",
     ),
     LintRule(
         "kernel-width",
@@ -416,11 +421,11 @@ RULES = (
         ops("conv_transpose", where=odd_stride),
         f"{OWN} strides",
     ),
-    LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, ops("cos", "sin"), until=2),
+    LintRule("sin-cos", WARNING, "sin and cos need an M3 or later.", ANE_GUIDE, ops("cos", "sin"), until=2),
     LintRule(
         "reflection",
         WARNING,
-        "Padding by reflection is supported from the M2 on.",
+        "Padding by reflection needs an M2 or later.",
         ANE_GUIDE,
         ops("pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "by reflection"),
         f"{OWN} padding",
@@ -483,7 +488,7 @@ RULES = (
         "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
         ANE_GUIDE_WEIGHTS,
         weights_where(lambda weight: form(weight) == "int8"),
-        "requested: --precision 8bit; on an M1 only the file is smaller",
+        "requested: --precision 8bit, where on an M1 only the file is smaller",
         until=1,
     ),
 )
@@ -497,7 +502,10 @@ class BrokenRule:
     """A rule that functions of a package break.
 
     Attributes:
-        example: the first violation. ops: number of violations by type of op.
+        rule: The rule.
+        example: The first violation.
+        functions: Names of the functions that break it.
+        ops: Number of violations by type of op.
     """
 
     rule: LintRule
@@ -515,7 +523,7 @@ class BrokenRule:
         self.ops[violation.op] += 1
 
     def record(self) -> dict[str, Any]:
-        """As bundle.json states it."""
+        """Return the entry for bundle.json."""
         return {
             "rule": self.rule.id,
             "severity": self.rule.severity,
@@ -529,15 +537,15 @@ class BrokenRule:
 
 
 def lint(package: Package, functions: Iterable[str] | None = None, generation: int = 1) -> list[BrokenRule]:
-    """The rules that functions of a package break (default: all functions), refusals first.
+    """Return the rules that functions of a package break (default: all functions), refusals first.
 
-    ``generation``: the oldest chip whose rules apply, 1 for an M1. Raises UserError when there is no such function.
+    ``generation`` is the oldest chip whose rules apply, 1 for an M1. Raises UserError if there is no such function.
     """
-    found: dict[str, BrokenRule] = {}
+    broken_rules: dict[str, BrokenRule] = {}
     for name in sorted(package.functions) if functions is None else functions:
         linted = LintedFunction(package, package.function(name))
         for rule in RULES:
             if rule.until is None or generation <= rule.until:
                 for violation in rule.check(linted):
-                    found.setdefault(rule.id, BrokenRule(rule, violation)).add(name, violation)
-    return sorted(found.values(), key=lambda broken: (REFUSED, WARNING).index(broken.rule.severity))
+                    broken_rules.setdefault(rule.id, BrokenRule(rule, violation)).add(name, violation)
+    return sorted(broken_rules.values(), key=lambda broken: (REFUSED, WARNING).index(broken.rule.severity))

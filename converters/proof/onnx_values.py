@@ -1,7 +1,7 @@
-"""The values inside an ONNX graph that modules of the network return.
+"""Read the values inside an ONNX graph that modules of the network return.
 
-A node of a graph states which modules it belongs to. The last value of a module that a node outside reads is what the
-module returns. A copy of the graph has these values as outputs, too, so any provider of ONNX Runtime computes them.
+A node of a graph names the modules that it belongs to. A module's output is its last value that a node outside reads. A
+copy of the graph has these values as outputs too, so any provider of ONNX Runtime computes them.
 """
 
 import ast
@@ -26,7 +26,7 @@ from converters.proof.elements import LayerComparison
 
 @contextmanager
 def captured_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
-    """The outputs of the reference's modules in their last calls, by path; filled inside the block."""
+    """Yield the outputs of the reference's modules in their last calls, by path. The block fills the mapping."""
     captured: dict[str, np.ndarray] = {}
     with hooked({path: module for path, module in reference.named_modules() if path}, captured.__setitem__):
         yield captured
@@ -34,25 +34,26 @@ def captured_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
 
 @dataclass
 class InstrumentedGraph:
-    """A copy of a graph whose outputs are also what its modules return.
+    """A copy of a graph whose outputs include the outputs of its modules.
 
     Attributes:
-        graph: The file of the original.
-        copy: The file of the copy.
-        modules: The path of each module → its value, and the type of the node that computes it, in program order.
-        outputs: The names of the copy's outputs; the original's are the first.
-        last: The values of the last run, by name.
+        graph: File of the original.
+        copy: File of the copy.
+        modules: Path of each module → its value, and the type of the node that computes it, in program order.
+        outputs: Names of the copy's outputs. The original's outputs come first.
+        original_outputs: Number of the original's outputs.
+        last: Values of the last run, by name.
     """
 
     graph: Path
     copy: Path
     modules: Mapping[str, tuple[str, str]]
     outputs: Sequence[str]
-    own: int  # outputs that the original has
+    original_outputs: int
     last: dict[str, np.ndarray] = field(default_factory=dict)
 
     def wrap(self, load: Callable[[SessionKey], Any]) -> Callable[[SessionKey], Any]:
-        """``load``, which loads the copy in place of this graph."""
+        """Return a ``load`` that loads the copy in place of this graph."""
 
         def load_copy(key: SessionKey) -> Any:
             if key.path != self.graph:
@@ -66,7 +67,7 @@ class InstrumentedGraph:
 
 
 class InstrumentedSession:
-    """A session of the copy, which behaves as one of the original and records all outputs."""
+    """A session of the copy that behaves like a session of the original and records all outputs."""
 
     def __init__(self, session: Any, graph: InstrumentedGraph):
         self.session, self.graph = session, graph
@@ -77,11 +78,11 @@ class InstrumentedSession:
     def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         results = self.session.run(outputs, feeds)
         self.graph.record(results)
-        return results[: self.graph.own]
+        return results[: self.graph.original_outputs]
 
     def io_binding(self) -> "InstrumentedBinding":
         binding = InstrumentedBinding(self.session.io_binding())
-        for name in self.graph.outputs[self.graph.own :]:
+        for name in self.graph.outputs[self.graph.original_outputs :]:
             binding.bind_output(name, "cpu")
         return binding
 
@@ -92,7 +93,7 @@ class InstrumentedSession:
 
 
 class InstrumentedBinding:
-    """A binding that knows the order in which outputs were bound, in which it returns them."""
+    """A binding that records the order in which outputs were bound, because it returns them in that order."""
 
     def __init__(self, binding: Any):
         self.binding, self.names = binding, list[str]()
@@ -107,28 +108,31 @@ class InstrumentedBinding:
 
 @contextmanager
 def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
-    """An instrumented copy of a graph, which exists inside the block. Raises UserError for a graph of an earlier
-    version, whose nodes do not state their modules.
+    """Yield an instrumented copy of a graph, which exists inside the block.
+
+    Raises UserError for a graph of an earlier version, whose nodes do not name their modules.
     """
     import onnx
 
     model = onnx.load(graph, load_external_data=False)
     modules = module_values(model.graph)
     if not modules:
-        raise UserError(f"{graph} does not state the modules of its values: convert the model again")
-    own = [value.name for value in model.graph.output]
-    added = [name for name in dict.fromkeys(name for name, _ in modules.values()) if name not in own]
+        raise UserError(f"{graph} does not name the modules of its values: convert the model again")
+    original = [value.name for value in model.graph.output]
+    added = [name for name in dict.fromkeys(name for name, _ in modules.values()) if name not in original]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
     with TemporaryDirectory(prefix="ane-verify.") as folder:
         copy = Path(folder) / graph.name
         copy.write_bytes(model.SerializeToString())
         link_or_copy(graph.parent / WEIGHTS_FILE, copy.parent / WEIGHTS_FILE)
-        yield InstrumentedGraph(graph, copy, modules, [*own, *added], len(own))
+        yield InstrumentedGraph(graph, copy, modules, [*original, *added], len(original))
 
 
 def module_values(graph: Any) -> dict[str, tuple[str, str]]:
-    """For each module, its last value that a node outside it reads or that the graph returns: path → name and type of
-    its node, in program order, a part before the whole.
+    """Map the path of each module to the name and node type of its last value that leaves it.
+
+    Such a value is read by a node outside the module, or the graph returns it. The order is the program's, with a part
+    before the whole.
     """
     inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, the type of its node, its place
     for place, node in enumerate(graph.node):
@@ -143,7 +147,7 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
         for name in names:
             for path in inside.get(name, ([], "", 0))[0]:
                 if path not in paths and (path not in last or inside[name][2] >= inside[last[path]][2]):
-                    last[path] = name  # keys and values leave an attention before what it returns
+                    last[path] = name  # keys and values leave an attention before its output does
     ordered = sorted(last, key=lambda path: (inside[last[path]][2], -len(path)))
     return {path: (last[path], inside[last[path]][1]) for path in ordered}
 
@@ -151,7 +155,7 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
 def compare_values(
     captured: Mapping[str, np.ndarray], graph: InstrumentedGraph, layers: LayerComparison
 ) -> list[ComparedValue]:
-    """The values of the last run that a module of the reference returned in as many elements, in program order."""
+    """Return the last run's values that a module of the reference returned in as many elements, in program order."""
     compared = []
     for path, (name, op) in graph.modules.items():
         expected, actual = captured.get(path), graph.last.get(name)

@@ -1,4 +1,4 @@
-"""Runs a function of any Core ML package on given arrays, and compares what it returns with expected arrays."""
+"""Run a function of any Core ML package on given arrays, and compare its outputs with expected arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,10 @@ class RunValue:
     """A value of a run: an output, or the result of an operation.
 
     Attributes:
-        op: type of the operation; "" for an output. deviation: the standard deviation of its elements.
-        finite: whether all elements are finite. compared: with an expected array of its name; None if there is none.
+        op: Type of the operation, or "" for an output.
+        deviation: Standard deviation of its elements.
+        finite: Whether all elements are finite.
+        compared: Comparison with an expected array of its name. ``None`` if there is no such array.
     """
 
     name: str
@@ -38,11 +40,13 @@ class RunValue:
 
 @dataclass(frozen=True)
 class PackageRun:
-    """The last call of a function, and what it returned.
+    """The last call of a function, and its outputs.
 
     Attributes:
-        outputs: by name; states are among them, under their names.
-        values: the outputs, compared. layers: results of all operations, in program order.
+        function: Name of the function.
+        outputs: Outputs by name. States are among them, under their names.
+        values: The outputs, compared.
+        layers: Results of all operations, in program order.
     """
 
     function: str
@@ -62,12 +66,16 @@ def run_package(
     """Call a function with each of ``calls`` in turn, on one state if it has any.
 
     Args:
-        expected: what the last call should return, by names of outputs or states; with ``layers`` also by names of
-            values inside. Any shape with as many elements.
-        layers: report the values inside the last call too.
+        path: The package.
+        function: Name of the function.
+        runner: Runs the function.
+        calls: Inputs of each call.
+        expected: Expected outputs of the last call, by names of outputs or states. With ``layers`` also by names of
+            values inside. Any shape with as many elements is accepted.
+        layers: Whether to report the values inside the last call too.
 
     Raises:
-        UserError: no such function, arrays that do not fit it, an op that is not supported, or the engine fails.
+        UserError: There is no such function, arrays do not fit it, an op is not supported, or the engine fails.
     """
     program = Package(path).function(function)
     loaded = runner.engine.load(path, program.name, runner.compute_units or COMPUTE_UNITS[0])
@@ -79,7 +87,7 @@ def run_package(
             outputs = dict(loaded.predict(inputs, state))
     except TypeError as error:
         declared = ", ".join(f"{name} {type}" for name, type in program.inputs.items())
-        raise UserError(f"{error}; the inputs are {declared}") from error
+        raise UserError(f"{error}: the inputs are {declared}") from error
     if isinstance(state, ReadableState):
         outputs |= {name: array.astype(np.float32) for name, array in state.copied().items()}
     call = FunctionCall(calls[-1], before, runner.compute_units or COMPUTE_UNITS[0])
@@ -87,23 +95,23 @@ def run_package(
     unknown = sorted(set(expected) - set(outputs) - inside)
     if unknown:
         raise UserError(
-            f"{unknown[0]} is expected, and function {program.name!r} of {path} returns "
-            f"{', '.join(outputs)}{'' if layers else '; values inside need --layers'}"
+            f"{unknown[0]} is expected, but function {program.name!r} of {path} returns "
+            f"{', '.join(outputs)}{'' if layers else ' (values inside need --layers)'}"
         )
     values = [_value(name, "", array, expected) for name, array in outputs.items()]
     if not layers:
         return PackageRun(program.name, outputs, values)
     if program.states and not runner.shows_all:
         raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
-    found = [_value(name, op, array, expected) for name, op, array in runner.source(path, program.name, call)]
-    return PackageRun(program.name, outputs, values, found)
+    inner = [_value(name, op, array, expected) for name, op, array in runner.source(path, program.name, call)]
+    return PackageRun(program.name, outputs, values, inner)
 
 
 def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndarray]) -> RunValue:
     compared = None
     if name in expected:
         if expected[name].size != array.size:
-            raise UserError(f"{name} has the shape {array.shape}, and {expected[name].shape} is expected")
+            raise UserError(f"{name} has the shape {array.shape}, but {expected[name].shape} is expected")
         compared = compare(name, op, expected[name].reshape(array.shape), array)
     filled = array if array.size else np.zeros(1)
     summary = (float(number) for number in (filled.mean(), filled.std(), filled.min(), filled.max()))
@@ -111,12 +119,12 @@ def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndar
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name. Raises UserError when it cannot be read."""
+    """Return the arrays of an .npz file by name. Raises UserError if it cannot be read."""
     try:
         check_regular(path)
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise UserError(f"{path} holds one array without a name; write it with np.savez(FILE, NAME=array)")
+            raise UserError(f"{path} holds one array without a name: write it with np.savez(FILE, NAME=array)")
         with archive:
             arrays = {name: archive[name] for name in archive.files}
     except UserError:

@@ -1,5 +1,4 @@
-"""Parity of packages: every function against the float32 networks, both driven by the probe of its row
-(``converters.functions``). Core ML's functions are interpreted, ONNX graphs run on the CPU.
+"""Measure the parity of packages: every function against the float32 networks.
 
 A Core ML package gets the golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are those
 with which the row's probe last called a function, so that they are typical; what they must return is computed by the
@@ -27,27 +26,28 @@ from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 from converters.proof.activations import MAX_SNR, CallRecorder
 
-# keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
+# keys of a function's recorded parity: for Core ML the interpreter's arithmetic, for ONNX dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
-FLUSHED_THRESHOLD = 45.0  # dB, or that for rounding if it is lower
+FLUSHED_THRESHOLD = 45.0  # dB, or the threshold for rounding if that is lower
 ON_CPU, ERROR = "cpu", "error"
-# A machine must reach what the interpreter does in fp16, less what one that computes right may lose: Apple's Core AI in
-# fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). Never less than the floor: values 5 % too large are
-# at 26 dB. The most is what any machine reaches in fp32.
+# A machine must reach the interpreter's dB in fp16, minus a slack for machines that compute right: Apple's Core AI in
+# fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). The floor applies in any case: values 5 % too large
+# are at 26 dB. Any machine reaches the most in fp32.
 MACHINE_SLACK, MACHINE_FLOOR, MOST_OF_A_PROBE = 12.0, 36.0, 60.0
 
 
 def reference_backend(model: Bundle, keep: bool = False) -> TorchBackend:
-    """The model's own networks on float32 torch, as exact as it computes: what packages are compared with."""
+    """Return the model's networks on float32 torch, as exact as it computes. Packages are compared with it."""
     return TorchBackend(model, "cpu", "fp32", keep=keep, exact=True)
 
 
 def measure_parity(
     model: Bundle, package: PackageRecord, bundle: Path, progress: Callable[[str], None] = lambda function: None
 ) -> dict[str, FunctionRecord]:
-    """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
-    function is below its threshold. A Core ML package gets the golden probes of its functions.
+    """Return the package's functions with their parity with the model's networks on float32 torch.
+
+    A Core ML package gets golden probes of its functions. Raises UserError if a function is below its threshold.
     """
     reference = reference_backend(model, keep=True)
     unpublished = PackageFolder(bundle, [package])
@@ -104,27 +104,30 @@ def _interpreted(
 
 
 def row_of(package: PackageRecord, name: str) -> Function:
-    """The row of a package's function. Raises UserError when this version does not know it."""
+    """Return the row of a package's function. Raises UserError if this version does not know it."""
     kind = package.functions[name].kind
     known = ONNX_THRESHOLDS if package.format == "onnx" else THRESHOLDS
     row = functions_of(package.network, package.format).get(kind)
     if row is None or package.precision not in known:
         raise UserError(
-            f"{package.path}, function {name}: {package.precision} {kind} is not supported; convert the "
+            f"{package.path}, function {name}: {package.precision} {kind} is not supported: convert the "
             "model again, or update tortoise-ane"
         )
     return row
 
 
 def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str) -> list[np.ndarray]:
-    """What a function's probe returns on a backend."""
+    """Return the outputs of a function's probe on a backend."""
     row = row_of(package, name)
     bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket
     return row.probe(backend, model, bucket, np.random.default_rng(0))
 
 
 def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
-    """The function, and those that its probe also calls; a state is shared by functions of the same capacity."""
+    """Return the function, and the functions that its probe also calls.
+
+    Functions with the same capacity share a state.
+    """
     needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
     return frozenset(
         (
@@ -139,14 +142,16 @@ def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
 
 
 def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> float:
-    """dB that a function must reach with ``MATHS``; with other arithmetic, the threshold for rounding if there is one.
+    """Return the dB that a function must reach with an arithmetic.
 
-    Of an ONNX graph, with any. Raises UserError for an unknown precision or kind of function.
+    With ``MATHS``, this is the first threshold. With other arithmetic, it is the threshold for rounding if there is
+    one. An ONNX graph has one threshold for any arithmetic. Raises UserError for an unknown precision or kind of
+    function.
     """
     row = row_of(package, name)
     if package.format == "onnx":
-        own = row.onnx_fp32 if package.precision == "fp32" else None
-        return own[0] if own else ONNX_THRESHOLDS[package.precision]
+        special = row.onnx_fp32 if package.precision == "fp32" else None
+        return special[0] if special else ONNX_THRESHOLDS[package.precision]
     maths, rounding = row.thresholds.get(package.precision) or THRESHOLDS[package.precision]
     if arithmetic == MATHS or rounding is None:
         return maths
@@ -154,7 +159,7 @@ def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> f
 
 
 def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -> None:
-    """Raise UserError when a function's recorded parity is below its threshold, or its error above the largest."""
+    """Raise UserError if a function's recorded parity is below its threshold, or its error above the largest."""
     where = f"{package.network}, function {name}, in {package.precision}"
     for key, value in record.parity.items():
         if key == ERROR:
@@ -173,13 +178,13 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Signal-to-noise ratio in dB, at most ``MAX_SNR``, of the mean of the arrays' noise-to-signal ratios."""
+    """Return the signal-to-noise ratio of the arrays' mean noise-to-signal ratio, in dB, at most ``MAX_SNR``."""
     noise = [10 ** (-snr_db(reference, output) / 10) for reference, output in zip(references, outputs, strict=True)]
     return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))  # type: ignore[call-overload]
 
 
 def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """The largest error, as a share of the largest value of the same array."""
+    """Return the largest error, as a share of the largest value of the same array."""
     return max(
         float(np.abs(reference - output).max() / np.abs(reference).max())
         for reference, output in zip(references, outputs, strict=True)
@@ -187,7 +192,7 @@ def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarra
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """The largest absolute error."""
+    """Return the largest absolute error."""
     return max(
         float(np.abs(reference.astype(np.float64) - output).max())
         for reference, output in zip(references, outputs, strict=True)
@@ -200,8 +205,14 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
     """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
 
-    ``fp16``: whether it computes in fp16. What it returns is that of its own weights, however they were compressed, and
-    so is what a machine must reach.
+    The function's weights, however they were compressed, determine the expected outputs and the dB that a machine must
+    reach.
+
+    Args:
+        recorder: The recorded calls.
+        path: The package.
+        name: Name of the function.
+        fp16: Whether the function computes in fp16.
     """
     package = Package(path)
     calls = _calls(recorder, package, name)
@@ -232,9 +243,9 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> G
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inputs of a decoder's function, with its first column in place of those that were not used.
+    """Return the inputs of a decoder's function, with its first column in place of unused columns.
 
-    A column that sees nothing has scores of -10,000 and a little, which fp16 cannot tell apart; its values are dropped.
+    A column that sees nothing has scores of about -10,000, which fp16 cannot tell apart, and its values are dropped.
     """
     if "mask" not in inputs or "x" not in inputs:
         return dict(inputs)
@@ -245,7 +256,10 @@ def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
-    """The last call of a function, after what was stored before it; of a store, all until the first that reads them."""
+    """Return the last call of a function, after the stores before it.
+
+    For a store, return all calls until the first one that reads the stored values.
+    """
     if name in recorder.calls and not package.function(name).states:
         return [(name, recorder.calls[name].inputs)]
     for calls in reversed(recorder.on_state.values()):

@@ -1,4 +1,4 @@
-"""Verifies the packages of a bundle: each function, and optionally each value inside, against the networks."""
+"""Verify the packages of a bundle: each function, and optionally each value inside, against the networks."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ CORE_AI_SLACK = 0.5  # dB that Core AI in float32 may lose against the interpret
 
 
 class UnverifiedBundle(Bundle):
-    """A bundle whose packages may be damaged: opening it does not check the packages' files."""
+    """A bundle whose packages may be damaged, because opening it does not check the packages' files."""
 
     @property
     def files(self) -> dict[str, FileRecord]:
@@ -47,13 +47,15 @@ class FunctionCheck:
     """A function compared with the reference.
 
     Attributes:
-        threshold: dB that it must reach. recorded: dB at conversion, with the same arithmetic. slack: dB that it may
-            lose against that.
-        snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
-        problem: why it could not be run, or why there are no values.
-        values: those compared with a module of the reference, in program order.
-        difference: the first value that differs from the same function converted again; on Core ML, of a function that
-            failed: from the interpreter, by more than rounding explains.
+        threshold: dB that it must reach.
+        slack: dB that it may lose against ``recorded``.
+        recorded: dB at conversion, with the same arithmetic.
+        snr: dB of its probe's outputs. ``None`` means that it could not run.
+        error: Largest absolute difference of these outputs. ``None`` means that it could not run.
+        problem: Reason why it could not run, or why there are no values.
+        values: Values compared with a module of the reference, in program order.
+        difference: First value that differs from the same function converted again. For a function that failed on Core
+            ML, the first value that differs from the interpreter by more than rounding explains.
     """
 
     network: str
@@ -77,7 +79,7 @@ class FunctionCheck:
 
     @property
     def required(self) -> float:
-        """The threshold, or a little less than what was recorded if that is more."""
+        """The threshold, or a little less than the recorded parity if that is more."""
         if self.recorded is None:
             return self.threshold
         return max(self.threshold, min(self.recorded, FLOAT32_NOISE) - self.slack)
@@ -93,12 +95,14 @@ class FunctionCheck:
 
 @dataclass(frozen=True)
 class Runner(ABC):
-    """A way to run packages, which a function is checked on.
+    """A way to run packages, on which a function is checked.
 
     Attributes:
-        arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
+        name: Name of the runner, as in --against.
+        arithmetic: Name of the recorded parity that a function should reach. ``None`` means that no parity is recorded
+            for this runner.
         slack: dB that it may lose against the recorded parity.
-        limit: highest threshold; above it the rounding of float32 alone decides.
+        limit: Highest threshold. Above it, only the rounding of float32 decides.
     """
 
     name: str
@@ -109,7 +113,10 @@ class Runner(ABC):
     def check(
         self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend, layers: LayerComparison | None
     ) -> FunctionCheck:
-        """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
+        """Compare a function with the reference, and with ``layers`` also the values inside.
+
+        The result records a problem.
+        """
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(
             package.network,
@@ -130,7 +137,7 @@ class Runner(ABC):
         return check
 
     def recorded(self, function: FunctionRecord) -> float | None:
-        """dB that the function reached at conversion; an fp32 function in fp32, whatever the arithmetic."""
+        """Return the dB that the function reached at conversion, or for an fp32 function the dB in fp32."""
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
     @abstractmethod
@@ -142,23 +149,25 @@ class Runner(ABC):
         reference: TorchBackend,
         layers: LayerComparison | None,
     ) -> None:
-        """Fill in what is measured, as soon as it is known. Raises UserError."""
+        """Fill in the measurements as soon as they are known. Raises UserError."""
 
     def unload(self, package: Path) -> None:
-        """Free what was loaded of a package."""
+        """Free the loaded functions of a package."""
         return
 
 
 @dataclass(frozen=True)
 class PackageRunner(Runner):
-    """Runs Core ML packages.
+    """A runner for Core ML packages.
 
     Attributes:
-        engine: runs functions. source: returns the values inside a function, on ``values_engine`` (None: on none that
-            is kept loaded). shows_all: of every function, at little more cost than a few of them.
-        compute_units: where Core ML may run every network; None: as the bundle states for each.
-        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
-            compared.
+        engine: Runs functions.
+        source: Returns the values inside a function.
+        values_engine: Engine that ``source`` uses. ``None`` means that it uses no engine that stays loaded.
+        shows_all: Whether ``source`` shows all values of every function at little more cost than a few of them.
+        compute_units: Where Core ML may run every network. ``None`` means as the bundle says for each.
+        interpreter: Computes as exactly as this runner, to compare with a function converted again. ``None`` means that
+            there is no such comparison.
     """
 
     engine: Runtime
@@ -210,7 +219,7 @@ class PackageRunner(Runner):
 
 @dataclass(frozen=True)
 class OnnxRunner(Runner):
-    """Runs ONNX packages on a device of ONNX Runtime."""
+    """A runner for ONNX packages on a device of ONNX Runtime."""
 
     device: OnnxDevice
 
@@ -223,7 +232,7 @@ class OnnxRunner(Runner):
         layers: LayerComparison | None,
     ) -> None:
         file, load = model.path / package.path / f"{check.function}.onnx", session_loader(self.device)
-        # a published graph does not name the modules of its values, so its outputs alone are compared
+        # a published graph does not name the modules of its values, so only its outputs are compared
         inside = layers and PUBLISHED not in package.source
         with instrumented(file) if inside else nullcontext() as graph:
             with captured_outputs(reference.network(package.network)) as captured:
@@ -241,10 +250,10 @@ class OnnxRunner(Runner):
 
 
 def runner_named(name: str, compute_units: str | None = None) -> Runner:
-    """The runner that --against of `ane verify` names.
+    """Return the runner that --against of `ane verify` names.
 
-    Raises UserError for compute units of another than Core ML, Core ML outside macOS, or a provider of ONNX Runtime
-    that does not load.
+    Raises UserError for compute units with an engine other than Core ML, for Core ML outside macOS, or for a provider
+    of ONNX Runtime that does not load.
     """
     if compute_units and name != "coreml":
         raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
@@ -255,8 +264,8 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
     if name == "coreml":
         if sys.platform != "darwin":
             raise UserError(
-                "Core ML runs on macOS only; against=mil interprets the same packages here, and "
-                "against=coreai runs them on Apple's Core AI"
+                "Core ML runs only on macOS: use against=mil to interpret the same packages here, or "
+                "against=coreai to run them on Apple's Core AI"
             )
         from ane.backends.coreml.runtime import CoreMLRuntime
         from ane.backends.coreml.trial import CoreMLTrial
@@ -299,8 +308,8 @@ def verify(
 ) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
-    ``layers``: compare the values inside too, in this way. The result of a damaged package, or of a function that
-    cannot be run, states the problem.
+    ``layers`` says how to compare the values inside too. For a damaged package, or a function that cannot run, the
+    result records the problem.
     """
     reference, results = reference_backend(model), []
     for package, functions in chosen:
@@ -315,18 +324,21 @@ def verify(
 def choose_packages(
     model: Bundle, networks: Sequence[str] | None = None, function: str | None = None, format: str = "coreml"
 ) -> list[tuple[PackageRecord, list[str]]]:
-    """The packages of a bundle in this format with their functions; optionally of some networks or one function only.
-    Raises UserError when there are none.
+    """Return a bundle's packages in this format with their functions.
+
+    ``networks`` and ``function`` select some of them. Raises UserError if there are none.
     """
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise model.lacks_packages(format)
     for network in networks or ():
-        if network not in (there := list(dict.fromkeys(package.network for package in existing))):
-            raise UserError(f"networks={network}: {model.name} has no package of it; there are {', '.join(there)}")
+        if network not in (available := list(dict.fromkeys(package.network for package in existing))):
+            raise UserError(
+                f"networks={network}: {model.name} has no package of it: choose from {', '.join(available)}"
+            )
     packages = [package for package in existing if not networks or package.network in networks]
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
-        there = list(dict.fromkeys(name for package in packages for name in package.functions))
-        raise UserError(f"function={function}: no package has it; there are {', '.join(there)}")
+        available = list(dict.fromkeys(name for package in packages for name in package.functions))
+        raise UserError(f"function={function}: no package has it: choose from {', '.join(available)}")
     return [(package, names) for package, names in chosen if names]

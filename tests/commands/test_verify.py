@@ -125,7 +125,7 @@ def test_a_bundle_without_packages_is_refused(complain, small):
 def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(complain, small, monkeypatch, named):
     monkeypatch.setattr(packages, "cached_packages", lambda *_: pytest.fail("it converts"))
     bundle = ["--bundle", small] if named else []
-    assert "ane: error: Core ML runs on macOS only; --against mil interprets the same packages here" in complain(
+    assert "ane: error: Core ML runs only on macOS: use --against mil to interpret the same packages here" in complain(
         "verify", *bundle, "--against", "coreml"
     )
 

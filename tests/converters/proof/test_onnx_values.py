@@ -121,4 +121,4 @@ def test_a_graph_that_does_not_state_its_modules_is_a_problem_of_one_line(bundle
     file.write_bytes(model.SerializeToString())
     record_again(path, file)
     [found] = verified(path, tmp_path, "--networks", "diffusion", "--function", "denoise", status=1).values()
-    assert "does not state the modules of its values: convert the model again" in found["problem"]
+    assert "does not name the modules of its values: convert the model again" in found["problem"]
