@@ -1,8 +1,11 @@
 """Measure the parity of packages: every function against the float32 networks.
 
-A Core ML package gets the golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are those
-with which the row's probe last called a function, so that they are typical; what they must return is computed by the
-interpreter in float32.
+The probe of a function's row (``converters.functions``) drives both. Core ML functions are interpreted, and ONNX graphs
+run on the CPU.
+
+A Core ML package gets golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are the arguments
+of the last call that the row's probe made, so that they are typical. The interpreter computes the expected outputs in
+float32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +92,7 @@ def _interpreted(
     engines: Mapping[str, MilRuntime],
     reference: Backend,
 ) -> tuple[dict[str, float], GoldenCase | None]:
-    """The parity of a Core ML function by arithmetic, and its golden probe."""
+    """Return the parity of a Core ML function by arithmetic, and its golden probe."""
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
         backend = PackagedBackend(
@@ -203,7 +206,7 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 
 
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
-    """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
+    """Return the probe of a function from recorded calls, or ``None`` if it was not called.
 
     The function's weights, however they were compressed, determine the expected outputs and the dB that a machine must
     reach.
