@@ -1,4 +1,4 @@
-"""Create the HTTP application, with the routes for speech, models, voices and the state of the server."""
+"""Create the HTTP application, with the routes for speech, models, voices and health."""
 
 import asyncio
 import base64
