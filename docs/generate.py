@@ -75,6 +75,7 @@ READING_PATH = {
     ],
     "The backend": [
         "ane.backends.base",
+        "ane.backends.rows",
         "ane.backends.choosing",
         "ane.backends.packaged.backend",
         "ane.backends.packaged.selection",
@@ -114,7 +115,7 @@ TORTOISE_PATH = {
         "ane.backends.denoising",
         "ane.backends.torch.frame_layers",
     ],
-    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
+    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.backends.windows", "ane.audio.trimming"],
     "The networks": [
         "ane.models.tortoise.family",
         "ane.models.tortoise.networks",

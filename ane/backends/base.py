@@ -35,6 +35,19 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class RowLimit:
+    """How long a row one call of a stage takes.
+
+    Attributes:
+        most: The most positions, or ``None`` for any number.
+        divides: Whether a call takes longer rows, too, and divides them itself.
+    """
+
+    most: int | None = None
+    divides: bool = False
+
+
+@dataclass(frozen=True)
 class FunctionSet:
     """The fixed-shape functions of one network's package, for the ``packaged`` call of a stage.
 
@@ -60,6 +73,7 @@ class Stage:
         packaged: Function (functions, stage name, inputs) → output that runs the stage on the fixed-shape functions of
             a package. It is a ``Rows`` or ``Exact`` of ``ane.backends.fixed_shapes``, or a small function if neither
             fits. ``None`` means that packages never contain the network.
+        divides: Whether ``packaged`` divides rows that are longer than the largest bucket.
     """
 
     network: str
@@ -67,6 +81,12 @@ class Stage:
     output: TensorSpec
     method: str = "forward"
     packaged: Callable[[FunctionSet, str, dict[str, np.ndarray]], np.ndarray] | None = None
+    divides: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The name in a bucket for the length of a row."""
+        return getattr(self.packaged, "unit", "frames")
 
 
 @dataclass(frozen=True)
@@ -168,14 +188,9 @@ class Backend(ABC):
         for inputs in calls:
             yield self.run(stage, **inputs)
 
-    def longest(self, stage: str, length: str) -> int | None:
-        """Return the largest allowed length of a stage's inputs in one call, or ``None`` if there is no limit.
-
-        Args:
-            stage: Name of the stage.
-            length: Name of the length in a bucket, such as "frames".
-        """
-        return None
+    def row_limit(self, stage: str) -> RowLimit:
+        """Return how long a row one call of a stage takes. Models use ``ane.backends.rows`` and ``windows``."""
+        return RowLimit()
 
     def embeddings(self) -> dict[str, np.ndarray]:
         """Return the decoder's look-up tables, float32, by their names in ``DecoderStage.tables``."""

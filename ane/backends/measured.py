@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, ForwardingBackend
+from ane.backends.base import Backend, ForwardingBackend, RowLimit
 from ane.backends.decoding import Decoder
 from ane.system.checked import read_record, validated
 from ane.system.errors import UserError
@@ -110,8 +110,8 @@ class PhasedBackend(ForwardingBackend):
     def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
         return self.fallback.run_all(stage, calls)
 
-    def longest(self, stage: str, length: str) -> int | None:
-        return self.fallback.longest(stage, length)
+    def row_limit(self, stage: str) -> RowLimit:
+        return self.fallback.row_limit(stage)
 
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.decoding.embeddings()

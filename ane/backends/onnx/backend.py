@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, Stage
+from ane.backends.base import Backend, RowLimit, Stage
 from ane.backends.denoising import Denoiser
 from ane.backends.onnx.engines import USUAL, TensorRTOptions
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ane.backends.onnx.decoder import OnnxDecoder
     from ane.bundles.bundle import Bundle
 
-# stages that split what exceeds the largest engine, with the axis; vocoders take any length in windows of their own
-LIMITED = {("text", "symbols"), ("mel", "frames")}
+LIMITED = {"text", "mel"}  # stages without windows: a text that is longer than the largest engine is split
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
@@ -62,9 +61,9 @@ class OnnxBackend(PackagedEngine):
         self.options, self.sessions = options, SessionCache(load or session_loader(device, threads))
         self.graphs = PackageGraphs(self.folder, self.verified_package, device, self.sessions, machine, options)
 
-    def longest(self, stage: str, length: str) -> int | None:
-        asked = getattr(self.options, f"engine_{length}", ()) if (stage, length) in LIMITED else ()
-        return max(asked, default=None)
+    def row_limit(self, stage: str) -> RowLimit:
+        ends = getattr(self.options, f"engine_{self.stages.calls[stage].unit}", ()) if stage in LIMITED else ()
+        return RowLimit(max(ends, default=None))
 
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
         return partial(self.run_graph, declared.network, stage)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ane.backends.base import Backend, ForwardingBackend, FunctionSet, Stage, check_inputs
+from ane.backends.base import Backend, ForwardingBackend, FunctionSet, RowLimit, Stage, check_inputs
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, bind_separately
 from ane.backends.packaged.decoder import PackagedDecoder
@@ -180,11 +180,13 @@ class PackagedBackend(PackagedEngine):
     def _function_set(self, network: str) -> FunctionSet:
         return FunctionSet(partial(self.functions, network), partial(self.table, network))
 
-    def longest(self, stage: str, length: str) -> int | None:
-        """The largest bucket of a stage; None for a network that has no package."""
-        network = self.stages.calls[stage].network
-        records = self.packages[network].functions.values() if network in self.packages else ()
-        return max((record.bucket[length] for record in records if record.kind == stage), default=None)
+    def row_limit(self, stage: str) -> RowLimit:
+        """Return the largest bucket of a stage, or no limit for a network that has no package."""
+        declared = self.stages.calls[stage]
+        package = self.packages.get(declared.network)
+        records = package.functions.values() if package else ()
+        lengths = [record.bucket[declared.unit] for record in records if record.kind == stage]
+        return RowLimit(max(lengths), declared.divides) if lengths else RowLimit()
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         bind = partial(super().decoder, lanes, capacity, prefixes, max_prefix_length)

@@ -64,6 +64,7 @@ STAGES = {
         {"mel": TensorSpec(("B", "M", "L"))},
         TensorSpec(("B", 1, "256L")),
         packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"]),
+        divides=True,
     ),
 }
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from ane.audio.mel import griffin_lim
 from ane.backends.base import Backend
+from ane.backends.rows import longest_pass
+from ane.backends.windows import FIRST_LENGTHS, Windowed
 from ane.bundles import Bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import HIGHEST, HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.text import SymbolChunk, halve, split_into_symbols, symbol_words, unknown_phonemes
-from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
 from ane.speech.chunks import RenderedChunk
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
@@ -46,10 +47,8 @@ class FastSpeechSynthesizer(Speaker):
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        # of one pass: the model's positions, or the largest buckets of its packages
         positions: int = model.config("fastspeech").max_seq_len
-        self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
-        self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
+        self.most_symbols, self.most_frames = (longest_pass(backend, stage, positions) for stage in ("text", "mel"))
 
     def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
         return {"speed": request.speed, "frames": 0}
@@ -105,10 +104,9 @@ class FastSpeechSynthesizer(Speaker):
             return
         if "vocoder" not in self.model.networks:
             yield griffin_lim(mel, SAMPLE_RATE, HIGHEST)
-        elif not first and self.backend.longest("vocoder", "frames") is not None:  # packages have their own windows
-            yield self.mel_sound(mel)
         else:
-            yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
+            margin = self.model.config("vocoder").margin
+            yield from Windowed(self.backend, "vocoder", margin, self.mel_sound).whole(mel, first)
 
     def encode(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.rows import STEP, longest_pass, run_rows
 from ane.models.durations import durations, length_mask, repeats
 from ane.models.hibari.config import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
@@ -23,8 +24,7 @@ MOST_SILENCE = 4  # slow frames before a chunk: the model would wait for a third
 LOG_PITCH_SCALE = 5.0
 GAIN = 1.7  # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
 WHOLE_FRAMES = 256  # a chunk of at most so many is one call: its first sound waits 6 ms longer
-FIRST_FRAMES, MOST_FRAMES = 24, 960  # of the first call of a longer chunk, and of any other, without margins
-STEP = 32  # calls have multiples of it: libraries keep compiled code for every length that they met
+FIRST_FRAMES = 24  # of the first call of a longer chunk, without margins
 
 
 class HibariSynthesizer(Speaker):
@@ -43,11 +43,10 @@ class HibariSynthesizer(Speaker):
         return normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[PhonemeChunk]:
-        most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
         return split_into_phonemes(
             context.passages(request),
             request.settings.split,
-            most,
+            longest_pass(self.backend, "text", MOST_IDS),
             lambda text: request.settings.pause,
             request.settings.british,
         )
@@ -97,15 +96,16 @@ class HibariSynthesizer(Speaker):
         """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""
         for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
         slow = for_prosody.repeat(counts, axis=0)  # (S, P)
-        prosody = np.concatenate(list(self.in_windows("prosody", "states", slow, SLOW_FRAME)))
+        margin = margins(self.config)["prosody"]
+        prosody = np.concatenate(list(run_rows(self.backend, "prosody", margin, slow, SLOW_FRAME, name="states")))
         f0 = np.ascontiguousarray(prosody[:, 0])
         pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
         return f0, np.column_stack((for_sound.repeat(SLOW_FRAME * counts, axis=0), pitch, prosody[:, 1]))
 
     def spectra(self, frames: np.ndarray, spoken: np.ndarray) -> Iterator[np.ndarray]:
         """The spectra of those of frames (L, C + 2) that are spoken, window after window."""
-        done, first = 0, MOST_FRAMES if len(frames) <= WHOLE_FRAMES else FIRST_FRAMES
-        for window in self.in_windows("spectra", "frames", frames, first=first):
+        done, first = 0, WHOLE_FRAMES if len(frames) <= WHOLE_FRAMES else FIRST_FRAMES
+        for window in run_rows(self.backend, "spectra", margins(self.config)["spectra"], frames, first=first):
             inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
             done += len(window)
             if len(inside):
@@ -118,27 +118,6 @@ class HibariSynthesizer(Speaker):
         ids[0, :length] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(np.array([length]), ids.shape[1]))[0, :length]
         return encoded[:, :-1], np.maximum(repeats(durations(encoded[:, -1]), 1 / speed), 1)
-
-    def in_windows(
-        self, stage: str, name: str, x: np.ndarray, rate: int = 1, first: int = MOST_FRAMES
-    ) -> Iterator[np.ndarray]:
-        """The output of a stage for x (N, C), window after window, (rate · n, C') each: as for the whole at once.
-
-        Args:
-            first: the most positions of the first window.
-        """
-        margin, longest = margins(self.config)[stage], self.backend.longest(stage, "frames")
-        most = MOST_FRAMES if longest is None else longest - 2 * margin
-        done, size = 0, min(first, most)
-        while done < len(x):
-            begin, stop = max(done - margin, 0), min(done + size, len(x))
-            end = min(stop + margin, len(x))
-            length = end - begin
-            window = np.zeros((1, min(-(-length // STEP) * STEP, longest or 10**9), x.shape[1]), np.float32)
-            window[0, :length] = x[begin:end]
-            mask = length_mask(np.array([length]), window.shape[1])
-            yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin) : rate * (stop - begin)]
-            done, size = stop, most
 
 
 SPEAKER = HibariSynthesizer

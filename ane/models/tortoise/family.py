@@ -57,18 +57,21 @@ STAGES = {
         {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
         TensorSpec(("B", 1, "256L")),
         packaged=lambda package, stage, given: univnet_sounds(package.functions(stage), **given),
+        divides=True,
     ),
     "bigvgan": Stage(
         "bigvgan",
         {"mel": TensorSpec(("B", 100, "L"))},
         TensorSpec(("B", 1, "256L")),
         packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"]),
+        divides=True,
     ),
     "hifigan": Stage(
         "hifigan",
         {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
         TensorSpec(("B", 1, "256L")),
         packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), **given),
+        divides=True,
     ),
     # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
     **{

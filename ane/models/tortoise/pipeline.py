@@ -15,6 +15,7 @@ import numpy as np
 
 from ane.audio.trimming import Trimmer
 from ane.backends.base import Backend
+from ane.backends.windows import StreamingWindow, Windowed
 from ane.bundles import Bundle
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import (
@@ -40,7 +41,6 @@ from ane.models.tortoise.vocoding import (
 )
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.speech.chunks import RenderedChunk
 from ane.speech.lanes import Decoding, Lanes
 from ane.speech.request import SpeechContext, SpeechRequest
@@ -74,10 +74,7 @@ class DiffusedSound:
     """Latents that arrive incrementally to sound: windows of diffusion, then its vocoder."""
 
     def __init__(
-        self,
-        windows: WindowedDiffusion,
-        vocoder: UnivnetSound | StreamingVocoder | SourceFilterSound,
-        timeline: Timeline,
+        self, windows: WindowedDiffusion, vocoder: UnivnetSound | Windowed | SourceFilterSound, timeline: Timeline
     ):
         self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
 
@@ -252,8 +249,7 @@ class Rendering:
             self._add("diffuse", self.settings.diffusion.steps)
 
     def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | SourceFilterSound | DiffusedSound:
-        any_length = self.backend.longest(self.vocoder, "frames") is None
-        vocoder = self._vocoder(chunk, 0, VocodingWindow(largest=LARGEST_WINDOW if any_length else 0))
+        vocoder = self._vocoder(chunk, 0, StreamingWindow(largest=LARGEST_WINDOW))
         if self.settings.diffusion is None:
             return vocoder
         windows = WindowedDiffusion(
@@ -336,7 +332,7 @@ class Rendering:
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
         return best
 
-    def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
+    def _vocoder(self, chunk: TokenChunk, rank: int, window: StreamingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
         upstream's api_fast.py.
         """

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
+from ane.backends.windows import StreamingWindow, Windowed
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
 from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
 LARGEST = 254  # frames of a call to a network of a source filter
 SCALES = 1024 / 256, 24000 / 22050  # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
@@ -26,18 +26,19 @@ class HifiganSound:
     """The sound of latents (n, D) that arrive incrementally, in a voice's conditioning latent (1, D), all float32.
 
     (256·⌊4·N·24000/22050⌋,) float32 samples in pieces; in whatever pieces the latents arrive, exactly the same.
-    ``window``: of ``StreamingVocoder``.
+    ``window``: of ``Windowed``.
     """
 
     def __init__(
-        self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray, window: VocodingWindow | None = None
+        self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray, window: StreamingWindow | None = None
     ):
         self.frames = LatentInterpolation()
-        self.vocoder = StreamingVocoder(
+        self.vocoder = Windowed(
+            backend,
+            "hifigan",
             config.margin,
             lambda columns: backend.run("hifigan", frames=columns[None], conditioning=conditioning)[0, 0],
             window,
-            backend.longest("hifigan", "frames") is not None,
         )
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
@@ -51,11 +52,11 @@ class HifiganSound:
 class UnivnetSound:
     """The sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces.
 
-    ``rng`` draws the noise of L + 10 frames; ``window``: of ``StreamingVocoder``.
+    ``rng`` draws the noise of L + 10 frames; ``window``: of ``Windowed``.
     """
 
     def __init__(
-        self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator, window: VocodingWindow | None = None
+        self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator, window: StreamingWindow | None = None
     ):
         self.config, self.rng = config, rng
         self.ahead = draw_noise(rng, config, SILENT_FRAMES)
@@ -66,7 +67,7 @@ class UnivnetSound:
             noise = np.concatenate((noise, self.ahead), axis=1)
             return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
 
-        self.vocoder = StreamingVocoder(config.margin, run, window, backend.longest("univnet", "frames") is not None)
+        self.vocoder = Windowed(backend, "univnet", config.margin, run, window)
 
     def feed(self, mel: np.ndarray) -> Iterator[np.ndarray]:
         noise = np.concatenate((self.ahead, draw_noise(self.rng, self.config, mel.shape[1])), axis=1)
@@ -77,14 +78,16 @@ class UnivnetSound:
         return self.vocoder.finish()
 
 
-def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: VocodingWindow | None = None) -> StreamingVocoder:
+def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
     """What makes the sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces."""
-    return StreamingVocoder(config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window)
+    return Windowed(
+        backend, "bigvgan", config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window
+    )
 
 
 class SourceFilterSound:
     """The sound of what arrives incrementally, for the stage "source_filter" latents (n, D), for "mel_source_filter" a
-    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``StreamingVocoder``.
+    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``Windowed``.
     """
 
     def __init__(
@@ -93,19 +96,15 @@ class SourceFilterSound:
         stage: str,
         config: SourceFilterConfig,
         rng: np.random.Generator,
-        window: VocodingWindow | None = None,
+        window: StreamingWindow | None = None,
     ):
         self.frames = LatentInterpolation() if stage == "source_filter" else None
         self.sound = SourceFilter(rng)
-        if longest := backend.longest(stage, "frames"):  # of a package
-            window = (
-                replace(window, window=min(window.window, longest))
-                if window
-                else VocodingWindow(longest - config.margin, longest)
-            )
-        elif window:
+        if window:
             window = replace(window, largest=LARGEST, growth=2)  # the network is small, its margins are wide
-        self.parameters = StreamingVocoder(
+        self.parameters = Windowed(
+            backend,
+            stage,
             config.margin,
             lambda columns: backend.run(
                 stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)

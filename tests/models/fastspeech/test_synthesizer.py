@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
+from ane.backends.windows import FIRST_LENGTHS
 from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
-from ane.models.vocoders.streaming import FIRST_LENGTHS
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from tests.imported import imported

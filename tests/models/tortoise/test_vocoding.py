@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ane.backends.base import check_inputs
+from ane.backends.base import RowLimit, check_inputs
+from ane.backends.windows import WHOLE, StreamingWindow
 from ane.bundles.family import Config
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
@@ -27,13 +28,12 @@ from ane.models.tortoise.vocoding import (
     interpolate_latents,
 )
 from ane.models.vocoders.segments import hifigan_sounds
-from ane.models.vocoders.streaming import WHOLE, VocodingWindow
 from converters.tortoise.univnet import univnet
 from converters.vocoders import hifigan
 from tests.backends.packaged.packages import FP32, functions, saved
 from tests.random_model import draw
 
-STREAMED = VocodingWindow()
+STREAMED = StreamingWindow()
 HIFIGAN = HifiganConfig(in_channels=12, upsample_initial_channel=16, cond_channels=8)
 UNIVNET = UnivNetConfig(channel_size=4, noise_dim=6, kpnet_hidden_channels=8)
 VOICE = np.random.default_rng(1).standard_normal((1, 8), dtype=np.float32)
@@ -47,8 +47,8 @@ class VocoderBackend:
     def __init__(self, networks: dict[str, Callable[..., np.ndarray]]):
         self.networks, self.frames = networks, []
 
-    def longest(self, stage: str, length: str) -> int | None:
-        return None
+    def row_limit(self, stage: str) -> RowLimit:
+        return RowLimit()
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         check_inputs(stage, STAGES[stage], inputs)
@@ -105,7 +105,7 @@ def noise() -> np.random.Generator:
 
 
 def stream(
-    backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray], window: VocodingWindow | None = STREAMED
+    backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray], window: StreamingWindow | None = STREAMED
 ) -> Iterator[np.ndarray]:
     sound = (
         HifiganSound(backend, HIFIGAN, VOICE, window)
@@ -118,7 +118,7 @@ def stream(
 
 
 def whole_and_pieces(
-    backend: VocoderBackend, vocoder: str, length: int, sizes: list[int], window: VocodingWindow = STREAMED
+    backend: VocoderBackend, vocoder: str, length: int, sizes: list[int], window: StreamingWindow = STREAMED
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The sound at once, and the pieces of the stream."""
     whole = random_input(vocoder, length)
@@ -138,7 +138,7 @@ def whole_and_pieces(
 def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window, largest):
     length = length if vocoder == "univnet" else -(-length // 4)
     backend = VocoderBackend(torch_vocoders)
-    window = VocodingWindow(first, window, largest)
+    window = StreamingWindow(first, window, largest)
     whole, pieces = whole_and_pieces(backend, vocoder, length, sizes, window)
     assert all(len(piece) and piece.dtype == np.float32 for piece in pieces)
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=1e-5)
@@ -147,7 +147,7 @@ def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, size
 
 
 @both_vocoders
-@pytest.mark.parametrize(("window", "first", "later"), [(STREAMED, 12, 62), (VocodingWindow(20, 90), 20, 90)])
+@pytest.mark.parametrize(("window", "first", "later"), [(STREAMED, 12, 62), (StreamingWindow(20, 90), 20, 90)])
 def test_a_call_gets_new_frames_and_their_margins_only(backend, vocoder, window, first, later):
     pieces = list(stream(backend, vocoder, split(vocoder, 400, [1]), window))
     frames, margin = backend.frames, NETWORKS[vocoder][1].margin
@@ -159,7 +159,7 @@ def test_a_call_gets_new_frames_and_their_margins_only(backend, vocoder, window,
 @both_vocoders
 def test_windows_grow_and_are_ready_in_time(backend, vocoder):
     """With sound that takes two thirds of its length, a longer call is ready before the sound so far has been heard."""
-    pieces = list(stream(backend, vocoder, split(vocoder, 400, [1]), VocodingWindow(largest=126)))
+    pieces = list(stream(backend, vocoder, split(vocoder, 400, [1]), StreamingWindow(largest=126)))
     assert {62, 94, 126} <= set(backend.frames)
     ends = np.cumsum([len(piece) // 256 for piece in pieces])
     for frames, before, end in zip(backend.frames[1:], ends, ends[1:], strict=False):
@@ -212,8 +212,8 @@ def test_pieces_from_packages_join_to_the_whole_on_torch(torch_vocoders, tmp_pat
     graphs = [build(random_network(*NETWORKS[vocoder]), 22)]
     packaged = VocoderBackend({vocoder: partial(sounds, functions(graphs, saved(graphs, FP32, tmp_path)))})
     length = 20 if vocoder == "hifigan" else 80
-    whole, _ = whole_and_pieces(VocoderBackend(torch_vocoders), vocoder, length, [length], VocodingWindow())
-    _, pieces = whole_and_pieces(packaged, vocoder, length, [7], VocodingWindow(10, 44))
+    whole, _ = whole_and_pieces(VocoderBackend(torch_vocoders), vocoder, length, [length], StreamingWindow())
+    _, pieces = whole_and_pieces(packaged, vocoder, length, [7], StreamingWindow(10, 44))
     assert len(pieces) > 2
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=3e-5)
 

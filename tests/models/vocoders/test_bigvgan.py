@@ -15,13 +15,13 @@ from safetensors import safe_open
 
 import ane
 from ane.backends import load_backend
+from ane.backends.windows import StreamingWindow
 from ane.bundles import open_model
 from ane.bundles.torch_checkpoint import assemble, sources
 from ane.cli import main
 from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.vocoding import bigvgan_sound, sound_of
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
-from ane.models.vocoders.streaming import VocodingWindow
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_THRESHOLDS, functions_of
@@ -113,7 +113,7 @@ def test_its_sound_in_pieces_is_that_of_one_call(bundle):
     backend, config = load_backend("torch:cpu", model), model.config("bigvgan")
     mel = np.random.default_rng(0).standard_normal((100, 140), dtype=np.float32)
     whole = backend.run("bigvgan", mel=mel[None])[0, 0]
-    for window in (None, VocodingWindow()):
+    for window in (None, StreamingWindow()):
         pieces = list(sound_of(bigvgan_sound(backend, config, window), mel))
         assert len(pieces) > 1
         assert np.allclose(np.concatenate(pieces), whole, atol=1e-6)

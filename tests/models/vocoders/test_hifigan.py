@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ane.backends.base import RowLimit
+from ane.backends.windows import FIRST_LENGTHS, LEAST, WHOLE, StreamingWindow, Windowed, call_lengths
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.vocoders.checkpoints import HifiganCheckpoint
 from ane.models.vocoders.harmonic_noise import BINS, HOP, SAMPLE_RATE, SPECTRA, WINDOW, HarmonicNoise, pulses
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
-from ane.models.vocoders.streaming import FIRST_LENGTHS, LEAST, WHOLE, StreamingVocoder, call_lengths, vocoded_in_calls
 from ane.system.errors import UserError
 from tests.fastspeech_files import V1, V3, hifigan_entries, write_hifigan
 
@@ -183,25 +186,51 @@ def test_calls_have_few_lengths_and_cover_the_sound(length, margin, first):
     assert max(lengths) <= min(length, WHOLE[-1])
 
 
+def network_of(margin: int, called: list[int]) -> Callable[[np.ndarray], np.ndarray]:
+    """A network that reads ``margin`` frames on either side, and zeros beyond the ends."""
+
+    def run(columns: np.ndarray) -> np.ndarray:
+        called.append(columns.shape[1])
+        return np.repeat(np.convolve(columns[0], np.ones(2 * margin + 1))[margin:-margin], WAVE_HOP)
+
+    return run
+
+
+def windowed(
+    run: Callable[[np.ndarray], np.ndarray], margin: int, limit: RowLimit, window: StreamingWindow | None = None
+) -> Windowed:
+    return Windowed(SimpleNamespace(row_limit=lambda stage: limit), "vocoder", margin, run, window)
+
+
 @given(length=st.integers(1, 700), margin=st.integers(1, 40), first=st.sampled_from([(), FIRST_LENGTHS]))
 def test_the_pieces_are_those_of_one_call_with_all_frames(length, margin, first):
-    def run(columns: np.ndarray) -> np.ndarray:
-        """A network that reads ``margin`` frames on either side, and zeros beyond the ends."""
-        called.append(columns.shape[1])
-        sums = np.convolve(columns[0], np.ones(2 * margin + 1))[margin:-margin]
-        return np.repeat(sums, WAVE_HOP)
-
-    columns, called = np.random.default_rng(length).integers(-9, 9, (1, length)).astype(np.float64), []
+    called: list[int] = []
+    run = network_of(margin, called)
+    columns = np.random.default_rng(length).integers(-9, 9, (1, length)).astype(np.float64)
     whole = run(columns)
     called.clear()
-    pieces = list(vocoded_in_calls(columns, margin, run, first))
+    pieces = list(windowed(run, margin, RowLimit()).whole(columns, first))
     assert all(map(len, pieces))
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
     if first and length > 100 and margin <= 20:
         assert len(pieces[0]) <= (FIRST_LENGTHS[-1] - margin) * WAVE_HOP
     assert sum(called) <= length + 2 * margin * (len(called) - 1) + max(FIRST_LENGTHS[-1], 32 * len(called))
-    vocoder = StreamingVocoder(margin, run, window=None)
-    np.testing.assert_array_equal(np.concatenate([*vocoder.feed(columns), *vocoder.finish()]), whole)
+
+
+@pytest.mark.parametrize("window", [None, StreamingWindow(largest=254, growth=2)])
+@pytest.mark.parametrize("limit", [RowLimit(), RowLimit(64), RowLimit(62, divides=True)])
+@given(length=st.integers(1, 700), margin=st.integers(1, 20), size=st.integers(1, 90))
+def test_calls_keep_the_limit_of_an_engine(limit, window, length, margin, size):
+    """An engine that divides long calls itself gets one call for frames that are all there."""
+    called: list[int] = []
+    columns = np.random.default_rng(length).integers(-9, 9, (1, length)).astype(np.float64)
+    vocoder = windowed(network_of(margin, called), margin, limit, window)
+    pieces = [piece for start in range(0, length, size) for piece in vocoder.feed(columns[:, start : start + size])]
+    np.testing.assert_array_equal(np.concatenate([*pieces, *vocoder.finish()]), network_of(margin, [])(columns))
+    if limit.divides and window is None:
+        assert called == [length]
+    else:
+        assert max(called) <= (limit.most or 256)
 
 
 FRAMES = 60

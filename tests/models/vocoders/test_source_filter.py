@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ane.backends.base import RowLimit
+from ane.backends.windows import StreamingWindow
 from ane.models.tortoise.vocoding import SourceFilterSound, sound_of, vocoder_of
 from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, PARAMETERS, SourceFilter, mel_bins
-from ane.models.vocoders.streaming import VocodingWindow
 from training.envelopes import envelopes_of
 from training.pitch import pitch_of
 
@@ -104,8 +105,8 @@ class OneNetwork:
         torch.manual_seed(4)
         self.network = SourceFilterNetwork(CONFIGS[stage]).eval()
 
-    def longest(self, stage: str, length: str) -> int | None:
-        return None
+    def row_limit(self, stage: str) -> RowLimit:
+        return RowLimit()
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -120,10 +121,10 @@ def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
     backend, rng = OneNetwork(stage), np.random.default_rng(0)
     whole = rng.standard_normal((30, 12) if stage == "source_filter" else (100, 30), dtype=np.float32)
 
-    def source(window: VocodingWindow | None) -> SourceFilterSound:
+    def source(window: StreamingWindow | None) -> SourceFilterSound:
         return SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), window)
 
-    stream = source(VocodingWindow())
+    stream = source(StreamingWindow())
     axis = 0 if stage == "source_filter" else 1
     pieces = [
         piece
@@ -150,7 +151,7 @@ def test_a_stream_computes_few_frames_twice_whatever_the_pieces(monkeypatch):
     monkeypatch.setattr(backend, "run", counted)
     heard = []
     for size in (3, frames):
-        stream = SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), VocodingWindow())
+        stream = SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), StreamingWindow())
         pieces = [piece for start in range(0, frames, size) for piece in stream.feed(mel[:, start : start + size])]
         heard.append(np.concatenate((*pieces, *stream.finish())))
     assert calls[0] < 40, "the first sound comes soon"
