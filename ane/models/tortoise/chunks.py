@@ -1,4 +1,4 @@
-"""Text to chunks, each short enough to be spoken in one pass."""
+"""Split text into chunks that are short enough to be spoken in one pass."""
 
 import re
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ WORD = re.compile(r"[\w']+")
 class TokenChunk(Chunk):
     """A piece of text spoken in one pass."""
 
-    tokens: list[int]  # the result of ``text_tokens``
-    index: int = 0  # position in its text; its random numbers depend on it
-    words: float = 1.0  # the result of ``spoken_words``
+    tokens: list[int]  # token ids as ``text_tokens`` returns them
+    index: int = 0  # position in the text, which selects the random numbers
+    words: float = 1.0  # length in words, as ``spoken_words`` counts it
 
     @property
     def length(self) -> int:
@@ -29,12 +29,12 @@ class TokenChunk(Chunk):
 
 
 def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: Settings) -> list[TokenChunk]:
-    """The chunks of a text, or of its passages, without empty ones.
+    """Split a text, or its passages, into chunks that are not empty.
 
-    A chunk that is too long for the decoder after normalisation (many digits, say) is split again into smaller ones.
+    A chunk that normalisation makes too long for the decoder, for example by its many digits, is split again.
 
     Raises:
-        UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
+        UserError: There is nothing to say, or a chunk is too long and cannot or must not be split.
     """
     tokenizer, config = Tokenizer(model.tokenizer, settings.normaliser), model.config("autoregressive")
 
@@ -52,15 +52,18 @@ def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: Se
 
 
 def spoken_words(normalised: str) -> float:
-    """How many words of usual length a normalised text takes as long as: a letter alone is a third of one, and eight
-    letters more are one more. At least one.
+    """Return the length of a normalised text in words of usual length, at least 1.
+
+    A single letter counts as a third of a word, and a word of more than eight letters as one word per eight letters.
     """
     return max(1.0, sum(1 / 3 if len(word) == 1 else max(1.0, len(word) / 8) for word in WORD.findall(normalised)))
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
-    """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one). Raises
-    UserError: more tokens than the decoder has text positions, or tokens that it does not know.
+    """Append the stop token to token ids, as the networks take them (upstream api.py pads by one).
+
+    Raises:
+        UserError: There are more tokens than the decoder has text positions, or tokens that it does not know.
     """
     if len(ids) > max_text_tokens(config):
         raise UserError(
@@ -76,5 +79,5 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
 
 
 def max_text_tokens(config: UnifiedVoiceConfig) -> int:
-    """Tokens, without the stop token, that the decoder takes in one pass: upstream requires fewer than 400 with it."""
+    """Return the most tokens of one pass, without the stop token. Upstream requires fewer than 400 with it."""
     return config.max_text_tokens - 4

@@ -1,12 +1,12 @@
-"""Sampling the candidates of chunks on the lanes of a decoder, and CLVP's scores of them, by which `pipeline.py` ranks.
+"""Sample the candidates of chunks on a decoder's lanes, and score them with CLVP so that `pipeline.py` can rank them.
 
-Each candidate has its own random generator, so its codes do not depend on the number of lanes or on the other
-candidates. On torch on the CPU neither does any bit of its hidden states, in every precision; other backends compute
-them up to rounding, which can turn a tie between two codes.
+Every candidate has its own random generator, so its codes do not depend on the number of lanes or on other candidates.
+On torch on the CPU, the bits of its hidden states do not depend on them either, in any precision. Other backends
+compute hidden states up to rounding, which can turn a tie between two codes.
 
-Upstream computes latents in a second pass over the codes. Here the steps return them: the hidden state that predicts
-code i is latent i of that pass, because the network is causal. Upstream also overwrites the codes after the stop code
-before that pass; only the few latents that this changes need another call, with the lane's cache.
+Upstream computes latents in a second pass over the codes. Here the decoder steps return them: the network is causal, so
+the hidden state that predicts code i is latent i of that pass. Before its second pass, upstream also overwrites the
+codes after the stop code. Only the few latents that this changes need another call, which uses the lane's cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class Embeddings:
-    """All tables are float32."""
+    """Look-up tables of the decoder, all float32."""
 
     text: np.ndarray  # (tokens, D)
     text_position: np.ndarray  # (positions, D)
@@ -33,7 +33,7 @@ class Embeddings:
     code_position: np.ndarray  # (positions, D)
 
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
-        """The columns [conditioning][start, tokens, stop][start of codes]: (1, D), ids → (len(tokens) + 4, D)."""
+        """Return the columns [conditioning (1, D)][start, tokens, stop][start of codes]: (len(tokens) + 4, D)."""
         ids = [config.start_text_token, *tokens, config.stop_text_token]
         text = self.text[ids] + self.text_position[: len(ids)]
         return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
@@ -43,19 +43,20 @@ class Embeddings:
         return len(tokens) + 4
 
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
-        """Columns (…, D) of codes at mel positions; code i of a sequence is at i + 1, after the start code."""
+        """Return columns (…, D) of codes at mel positions. Code i is at position i + 1, after the start code."""
         return self.code[codes] + self.code_position[position]
 
 
 def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> np.ndarray:
-    """Codes padded as in upstream: silent codes from the stop code on, and ``config.tail_tokens`` as the last ones.
+    """Pad codes as upstream does: silent codes from the stop code on, and ``config.tail_tokens`` at the end.
 
     Args:
-        codes: sampled codes before the stop code, at most ``length``.
-        length: of upstream's array, its max_mel_tokens.
+        codes: Sampled codes before the stop code, at most ``length``.
+        length: Length of upstream's array, its max_mel_tokens.
+        config: Config of the decoder.
 
     Returns:
-        (length,) int64; if there was no stop code (``len(codes) == length``), the codes unchanged.
+        The padded codes, (length,) int64. Without a stop code (``len(codes) == length``) the codes are unchanged.
     """
     out = np.full(length, config.calm_token, dtype=np.int64)
     out[: len(codes)] = codes
@@ -66,9 +67,9 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Number of latents that diffusion gets: those before the first silent code that exceeds ``calm_run`` in a row.
+    """Return how many latents diffusion gets: all before the first silent code beyond ``calm_run`` in a row.
 
-    Upstream keeps eight in a row for every model (api.py, calm_tokens); here the config has the number.
+    Upstream keeps eight in a row for every model (api.py, calm_tokens). Here the config has the number.
     """
     run = 0
     for index, code in enumerate(codes):
@@ -79,7 +80,7 @@ def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
 
 
 def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
-    """How many codes in a row repeat themselves after at most four codes, silent ones apart."""
+    """Return the most codes in a row that repeat the code one to four places before. Silent codes do not count."""
     codes_array, longest = np.asarray(codes), 0
     for distance in range(1, 5):
         run = 0
@@ -96,32 +97,32 @@ class Candidate:
     codes: list[int]  # without the stop code
     stopped: bool  # whether the stop code was sampled within ``max_codes`` codes
     hidden: np.ndarray  # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
-    padded_codes: np.ndarray  # (max_codes,) int64, as upstream ranks them (``pad_codes``)
-    latents: np.ndarray  # (t, D) float32, the input of diffusion: those of ``padded_codes``, trimmed
-    log_probability: float = 0.0  # mean of the codes' and the stop code's, in nats, among those that could be sampled
-    # what each code and the stop code attend to before the start code, if it was recorded:
+    padded_codes: np.ndarray  # (max_codes,) int64, padded by ``pad_codes`` for ranking as in upstream
+    latents: np.ndarray  # (t, D) float32, the input of diffusion: trimmed latents of ``padded_codes``
+    log_probability: float = 0.0  # mean over codes and stop code in nats, relative to the codes that could be sampled
+    # scores with which each code and the stop code attend to positions before the start code, if recorded:
     # (heads, len(codes) + stopped, prefix length − 1) float32
     prefix_scores: np.ndarray | None = None
 
 
 PREFIX_ID = 1  # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
-LEAST_PROBABILITY = 1e-9  # that counts for a code, also of a sampler that ignores the distribution
+LEAST_PROBABILITY = 1e-9  # lower bound for a code's probability, for samplers that ignore the distribution
 
 
 @dataclass
 class Prompt:
-    """What the decoder continues for one chunk, as ``ane.speech.lanes`` takes it."""
+    """The prefix of one chunk and the way its codes are sampled, as ``ane.speech.lanes`` takes them."""
 
     conditioning: np.ndarray  # the voice's conditioning latent (1, D) float32
     tokens: Sequence[int]  # the result of ``ane.models.tortoise.chunks.text_tokens``
-    samplers: Sequence[CodeSampler]  # one for each candidate
+    samplers: Sequence[CodeSampler]  # one per candidate
     tables: Embeddings
     config: UnifiedVoiceConfig
     sampling: Sampling
-    # compute the latents of the codes that upstream writes after the stop code, which takes another call per candidate;
-    # otherwise ``Candidate.latents`` ends before them
+    # whether to compute the latents of the codes that upstream writes after the stop code, by another call per
+    # candidate; if not, ``Candidate.latents`` ends before them
     rewrite_tail: bool = True
-    codes: int = 0  # sampled so far in all candidates
+    codes: int = 0  # number of codes sampled so far in all candidates
 
     @property
     def count(self) -> int:
@@ -129,7 +130,7 @@ class Prompt:
 
     def prefix(self) -> np.ndarray:
         prefix = self.tables.prefix(self.conditioning, self.tokens, self.config)
-        if not np.isfinite(prefix).all():  # it would stay in the cache, where others' masked products read it
+        if not np.isfinite(prefix).all():  # would stay in the cache, where masked products of other lanes read it
             raise UserError("the voice's latents hold NaN or infinite numbers: make the voice again")
         return prefix
 
@@ -148,7 +149,7 @@ class SampledCandidate:
         self.hidden: list[np.ndarray] = []
         self.prefix_scores: list[np.ndarray] = []  # (heads, positions) for each row of ``hidden``, if recorded
         self.stopped = False
-        self.log_probability = 0.0  # of all codes
+        self.log_probability = 0.0  # sum over all codes
 
     def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
         if not np.isfinite(logits).all():
@@ -175,12 +176,15 @@ class SampledCandidate:
         return None if count + 1 == prompt.sampling.max_codes else prompt.tables.codes(code, count + 1)
 
     def certain(self, start: int) -> list[np.ndarray]:
-        """Rows of ``hidden`` that are certain to be those of the result, or of its latents if diffusion takes them."""
+        """Return the rows of ``hidden`` from ``start`` on that no later code changes in the result.
+
+        If diffusion takes the latents, these are the rows that its latents will have.
+        """
         end = trimmed_length(self.codes, self.prompt.config) if self.prompt.rewrite_tail else len(self.hidden)
         return self.hidden[start:end]
 
     def finish(self, extend: Extend) -> Candidate:
-        """The result, including the latents of the codes that upstream writes after the stop code."""
+        """Return the candidate, with the latents of the codes that upstream writes after the stop code."""
         prompt, hidden = self.prompt, np.stack(self.hidden)
         codes = pad_codes(self.codes, prompt.sampling.max_codes, prompt.config)
         length = trimmed_length(codes, prompt.config)
@@ -213,11 +217,17 @@ def make_lanes(
     recorded_heads: Sequence[tuple[int, int]] = (),
     turns: Turns | None = None,
 ) -> Lanes:
-    """Lanes for candidates of at most ``max_codes`` codes.
+    """Create lanes for candidates of at most ``max_codes`` codes.
 
     Args:
-        prefixes: that the decoder stores. longest: columns of a prefix; None: of any that the network takes.
-        recorded_heads: (layer, head) each, of ``Candidate.prefix_scores``. turns: of ``Lanes``.
+        backend: Backend of the decoder.
+        config: Config of the decoder.
+        lanes: Number of lanes.
+        max_codes: Most codes of a candidate.
+        prefixes: Number of prefixes that the decoder stores.
+        longest: Most columns of a prefix. ``None`` allows any prefix that the network takes.
+        recorded_heads: Heads whose attention is recorded in ``Candidate.prefix_scores``, (layer, head) each.
+        turns: Turns of ``Lanes``.
 
     Raises:
         UserError: ``max_codes`` exceeds the decoder's positions.
@@ -229,28 +239,29 @@ def make_lanes(
 
 
 def check_codes(max_codes: int, limit: int) -> None:
-    """Raise UserError for a limit on codes that the positions of a lane do not hold."""
+    """Raise UserError if a lane has too few positions for ``max_codes``."""
     if not 1 <= max_codes <= limit:
         raise UserError(
             f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}", "max_codes"
         )
 
 
-CANDIDATES_PER_CALL = 8  # enough to keep the hardware busy; more would only take more memory
+CANDIDATES_PER_CALL = 8  # keeps the hardware busy, and more would only take more memory
 
 
 def score_candidates(
     backend: Backend, tokens: Sequence[int], codes: np.ndarray, progress: Callable[[int], None] = lambda done: None
 ) -> np.ndarray:
-    """Scores (n,) float32 of candidates, higher is better.
+    """Score candidates with CLVP. Returns (n,) float32, where higher is better.
 
     Args:
-        tokens: the text's ids with a stop token at the end, without a start token.
-        codes: (n, S) int64, padded to one length by ``pad_codes``.
-        progress: called with the number of candidates scored so far.
+        backend: Backend of CLVP.
+        tokens: Ids of the text with a stop token at the end and no start token.
+        codes: Codes of the candidates, (n, S) int64, padded to one length by ``pad_codes``.
+        progress: Called with the number of candidates scored so far.
 
     Raises:
-        UserError: scores that are NaN or infinite.
+        UserError: A score is NaN or infinite.
     """
     text = backend.run("clvp_text", tokens=np.array([tokens], dtype=np.int64))
     scores = []
@@ -268,5 +279,5 @@ def score_candidates(
 
 
 def best_candidates(scores: np.ndarray, count: int) -> list[int]:
-    """Indices of the ``count`` best scores, best first; of equal scores the earlier candidate comes first."""
+    """Return the indices of the ``count`` best scores, best first. Equal scores keep the order of the candidates."""
     return [int(index) for index in np.argsort(-scores, kind="stable")[:count]]

@@ -1,10 +1,11 @@
-"""Latents to a mel spectrogram, at once or in windows: the coefficients of all steps, and the denoising loop.
+"""Turn latents into a mel spectrogram by diffusion, at once or in windows.
 
-Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Arithmetic on the sample is float32, as in upstream.
+The code follows upstream's utils/diffusion.py (OpenAI improved-diffusion) and api.py. Arithmetic on the sample is
+float32, as in upstream.
 
-With windows sound can start after the first one, however long the speech is. Each window of latents is diffused
-separately. It overlaps the previous one, and the two mels are cross-faded there. Overlapping frames get the same noise
-in both windows, so that the two mels differ little.
+With windows, sound can start after the first window, however long the speech is. Each window of latents is diffused
+separately. It overlaps the previous window, and the two mels are cross-faded there. Overlapping frames get the same
+noise in both windows, so that the two mels differ little.
 
     first   ├────────┤
     next          ├──┼─────────────┤           each is up to twice as long as the previous one, at most ``size``
@@ -30,18 +31,21 @@ StepProgress = Callable[[int, int], None]  # steps done, steps in all
 
 
 def frame_count(latents: int) -> int:
-    """Mel frames at 24 kHz for a number of latents: four frames per latent at 22.05 kHz, rounded as in upstream."""
+    """Return the mel frames at 24 kHz of some latents: four frames per latent at 22.05 kHz, rounded as in upstream."""
     return latents * 4 * 24000 // 22050
 
 
 def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[DenoisingStep]:
-    """All steps of a sampling run, in order: from the schedule's last index down to 0.
+    """Return all steps of a sampling run, from the schedule's last index down to 0.
 
-    ``prediction`` is what the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon",
-    "v" = √ᾱ·ε − √(1−ᾱ)·x0 (Salimans & Ho 2022) or "x0".
+    Args:
+        schedule: Noise schedule.
+        diffusion: Settings of the diffusion.
+        prediction: Quantity that the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "x0", or
+            "v" = √ᾱ·ε − √(1−ᾱ)·x0 (Salimans & Ho 2022).
 
     Raises:
-        ValueError: no such prediction.
+        ValueError: The prediction has another name.
     """
     return [
         DenoisingStep(
@@ -55,14 +59,17 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
 
 
 def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> dict[str, float]:
-    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as in upstream), or 0."""
+    """Return the weights of a step's two predictions, (1 + c)·m_cond − c·m_uncond (Ho & Salimans 2022).
+
+    c = k·(1 − index / steps), a ramp as in upstream, or 0 in steps without guidance.
+    """
     guided = diffusion.guidance_steps is None or index < diffusion.guidance_steps
     scale = (diffusion.guidance or 0.0) * (1 - index / len(schedule.betas)) * guided
     return {"conditional": 1 + scale, "unconditional": -scale}
 
 
 def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
-    """Weights of x and of the network's prediction in the estimate of the clean sample x0."""
+    """Return the weights of x and of the network's prediction in the estimate of the clean sample x0."""
     alpha_bar = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
         return {
@@ -84,10 +91,19 @@ def sample(
     progress: StepProgress = lambda done, total: None,
     prediction: str = "epsilon",
 ) -> list[np.ndarray]:
-    """Sample normalised mels (1, 100, L) float32 within ±1, one call per step; ``prediction``: see ``denoising_steps``.
+    """Sample normalised mels (1, 100, L) float32 within ±1, with one call of the denoiser per step.
 
-    Each draws from its own ``rng`` float32 normals (1, 100, L): x_T, then for sampler ``p`` one per step, the last
-    unused.
+    Args:
+        denoiser: Denoiser that is bound to the utterances.
+        frames: Number of frames of each mel.
+        diffusion: Settings of the diffusion.
+        rngs: Generator of each mel. It draws float32 normals (1, 100, L): x_T, then one per step for sampler ``p``, of
+            which the last is unused.
+        progress: Called after each step.
+        prediction: Prediction of ``denoising_steps``.
+
+    Raises:
+        UserError: A value is NaN or infinite.
     """
     xs = [
         rng.standard_normal((1, MELS, length), dtype=np.float32) * np.float32(diffusion.temperature)
@@ -103,7 +119,7 @@ def sample(
             for x, rng in zip(xs, rngs, strict=True)
         ]
         outputs = denoiser(xs, step.timestep, step.guided)
-        taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
+        taken = [step.take(*arrays) for arrays in zip(xs, previous_x0s, outputs, noise, strict=True)]
         xs, previous_x0s = map(list, zip(*taken, strict=True))
         if not all(np.isfinite(array).all() for array in (*outputs, *xs)):
             raise UserError(
@@ -124,19 +140,25 @@ def spectrograms(
     prediction: str = "epsilon",
     lengths: Sequence[int] = (),
 ) -> list[np.ndarray]:
-    """Latents (N, D) of utterances and their voice's diffusion latent (1, C) → log-mels (1, 100, L) for the vocoder, in
-    order.
+    """Diffuse utterances to log-mels (1, 100, L) for the vocoder, in order, in batches of the backend's preferred size.
 
-    Each has its own ``rng``. They are batched as the backend prefers. ``progress`` counts the steps of all utterances.
-    ``lengths``: the frames of each, where they are parts of longer ones.
+    Args:
+        backend: Backend of the network.
+        latents: Latents of each utterance, (N, D).
+        voice: Diffusion latent of the voice of all utterances, (1, C).
+        diffusion: Settings of the diffusion.
+        rngs: Generator of each utterance.
+        progress: Called with the steps done and all steps, summed over the utterances.
+        prediction: Prediction of ``denoising_steps``.
+        lengths: Frames of each utterance, if they are parts of longer ones.
     """
     lengths = lengths or [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)
     mels: list[np.ndarray] = []
     for group in group_by_frames(lengths, backend.max_batched_frames):
 
-        def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
-            progress(before + done * each, total)
+        def report(done: int, _: int, before: int = diffusion.steps * len(mels), count: int = len(group)) -> None:
+            progress(before + done * count, total)
 
         rows, random = [latents[index] for index in group], [rngs[index] for index in group]
         frames = [lengths[index] for index in group]
@@ -147,7 +169,7 @@ def spectrograms(
 
 
 def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
-    """Indices of consecutive utterances, grouped so that no group of two or more exceeds ``limit`` frames."""
+    """Group the indices of consecutive utterances so that no group of two or more exceeds ``limit`` frames."""
     groups: list[range] = []
     total = 0
     for index, length in enumerate(lengths):
@@ -162,13 +184,13 @@ def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Lengths in latents, 21.5 per second. A window is at most twice as long as the previous one, so that playback does
-    not stall.
+    """Lengths of windows in latents, of which a second has 21.5.
 
-    The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
+    A window is at most twice as long as the previous one, so that playback does not stall. The defaults were chosen
+    with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
     """
 
-    first: int = 32  # length of the first window; shorter speech is diffused in one piece
+    first: int = 32  # length of the first window: shorter speech is diffused in one piece
     size: int = 128  # length of the longest window
     overlap: int = 12  # minimum overlap of consecutive windows
 
@@ -182,15 +204,19 @@ class Windows:
 
 
 class WindowedDiffusion:
-    """Latents (n, D) that arrive incrementally → log-mel pieces (100, m).
+    """Diffuses latents (n, D) that arrive incrementally to pieces (100, m) of a log-mel.
 
-    The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as
-    ``spectrograms`` returns, and are equal to it when one window holds all.
+    The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as the
+    result of ``spectrograms``, and equal it if one window holds all latents.
 
     Args:
-        voice: the voice's diffusion latent (1, C).
-        rng: draws for each window what ``spectrograms`` draws, but only for frames that no earlier window had.
-        progress: called with the steps done and all steps of the current window.
+        backend: Backend of the network.
+        voice: Diffusion latent of the voice, (1, C).
+        diffusion: Settings of the diffusion.
+        rng: Generator that draws as in ``spectrograms``, but only for frames that no earlier window had.
+        windows: Lengths of the windows. ``None`` means the defaults of ``Windows``.
+        progress: Called with the steps done and all steps of the current window.
+        prediction: Prediction of ``denoising_steps``.
     """
 
     def __init__(
@@ -208,13 +234,11 @@ class WindowedDiffusion:
         self.noise: Any = OverlappingNoise(rng)
         self.latents: Any = None  # (n, D) or None, from the start of the previous window on
         self.first = 0  # index of the first latent in ``latents``
-        self.start, self.size = 0, self.windows.first  # of the next window
+        self.start, self.size = 0, self.windows.first  # beginning and length of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
-        """Append latents, and yield the mel of every window that is complete and not the last, each up to where the
-        window after it begins.
-        """
+        """Append latents, and yield the mel of each complete window but the last, up to the next window's start."""
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
         while self.first + len(self.latents) > (stop := self.start + self.size):
             mel = self._cross_faded(self.start, stop)
@@ -231,7 +255,7 @@ class WindowedDiffusion:
             yield self._cross_faded(max(self.first, min(self.start, received - self.size)), received)
 
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
-        """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
+        """Return the mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
         latents = self.latents[start - self.first : stop - self.first]
@@ -248,7 +272,7 @@ class WindowedDiffusion:
 
 
 class OverlappingNoise:
-    """In place of a window's random generator; frames that the previous window had get the previous window's noise."""
+    """Replaces a window's random generator. Frames that the previous window had get their noise from there."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
@@ -262,7 +286,7 @@ class OverlappingNoise:
         self.start, self.draws = start, []
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        """As ``numpy.random.Generator.standard_normal``; the last axis of ``shape`` is the window's frames."""
+        """Draw like ``numpy.random.Generator.standard_normal``. The last axis of ``shape`` is the window's frames."""
         known = self.previous[len(self.draws)] if self.previous else np.empty((*shape[:-1], 0), dtype)
         new = self.rng.standard_normal((*shape[:-1], shape[-1] - known.shape[-1]), dtype=dtype)
         self.draws.append(np.concatenate((known, new), axis=-1))

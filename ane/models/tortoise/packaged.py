@@ -1,4 +1,4 @@
-"""The stages of Tortoise on functions of fixed shapes: what the host does around them."""
+"""Run the stages of Tortoise on fixed-shape functions, with the work that the host does around them."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,13 +13,13 @@ from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
-INPUT = "the text"  # what is too long when no bucket fits
+INPUT = "the text"  # name of the input in the message that no bucket is large enough
 
 
 class PackagedDenoiser(Denoiser):
-    """One utterance on the graphs of ``converters.tortoise.diffusion_decoder``.
+    """Denoises one utterance with the graphs of ``converters.tortoise.diffusion_decoder``.
 
-    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
+    It uses the smallest bucket of each kind that fits. Inputs that do not depend on the step are padded once.
     """
 
     def __init__(
@@ -31,8 +31,18 @@ class PackagedDenoiser(Denoiser):
         conditioning: np.ndarray,
         length: int,
     ):
-        """``condition``, ``denoise``: functions of these kinds; ``unconditioned``: (1, C, 1), ``latents``: (1, N, D),
-        ``conditioning``: (1, 2C) float32; ``length``: frames. Raises UserError when no bucket is large enough.
+        """Compute the conditioning of the utterance.
+
+        Args:
+            condition: Functions of the kind "condition".
+            denoise: Functions of the kind "denoise".
+            unconditioned: Embedding that replaces the conditioning in unguided rows, (1, C, 1).
+            latents: Latents of the utterance, (1, N, D) float32.
+            conditioning: Diffusion latent of the voice, (1, 2C) float32.
+            length: Number of frames.
+
+        Raises:
+            UserError: No bucket is large enough.
         """
         self.length = length
         self._denoise = denoise
@@ -61,7 +71,7 @@ class PackagedDenoiser(Denoiser):
         return [outputs["prediction"][: 1 + guided, :, 0, : self.length]]
 
     def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
-        """The inputs that are the same for every step, padded once per bucket."""
+        """Return the inputs that are the same for every step, padded once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
             self._prepared[key] = {
@@ -72,7 +82,7 @@ class PackagedDenoiser(Denoiser):
 
 
 def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> PackagedDenoiser:
-    """``ane.backends.base.DenoiserStage.packaged``."""
+    """Bind a package to an utterance, as ``ane.backends.base.DenoiserStage.packaged``."""
     kinds = (package.functions(kind) for kind in ("condition", "denoise"))
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
@@ -84,14 +94,14 @@ def denoiser_conditioning(
     conditioning: np.ndarray,
     frames: int,
 ) -> np.ndarray:
-    """``ane.backends.base.DenoiserStage.conditioning``."""
+    """Compute the graph's input ``code``, as ``ane.backends.base.DenoiserStage.conditioning``."""
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
 
 
 def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
-    """The last axis resized to ``length`` as by torch's interpolate(mode="nearest"), in the same float32 arithmetic."""
+    """Resize the last axis to ``length`` like torch's interpolate(mode="nearest"), in the same float32 arithmetic."""
     count = code.shape[-1]
     source = np.arange(length, dtype=np.float32) * (np.float32(count) / np.float32(length))
     return code[..., np.minimum(source.astype(np.int64), count - 1)]
@@ -100,15 +110,17 @@ def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
 def clvp_vectors(
     functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str, ids: np.ndarray
 ) -> np.ndarray:
-    """Ids (B, T) int64 → vectors of CLVP's text or speech encoder (B, E) float32; rows are encoded one by one.
+    """Encode ids (B, T) int64 to vectors (B, E) float32 with CLVP's text or speech encoder, row by row.
 
     Args:
-        functions: of the kind clvp_text or clvp_speech. table: embeddings (ids, width) float32.
-        factor: length of the vectors: exp(temperature) for the text, 1 for the speech.
-        what: name of the input in messages, "the text" or "the speech".
+        functions: Functions of the kind "clvp_text" or "clvp_speech".
+        table: Embeddings, (ids, width) float32.
+        factor: Length of the vectors: exp(temperature) for the text, 1 for the speech.
+        what: Name of the input in messages, "the text" or "the speech".
+        ids: Ids of the rows.
 
     Raises:
-        UserError: too long for every bucket, or an id that has no embedding.
+        UserError: A row is too long for every bucket, or an id has no embedding.
     """
     if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
         raise UserError(
@@ -126,7 +138,7 @@ def clvp_vectors(
 
 
 def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of clvp_text and clvp_speech."""
+    """Run the stage clvp_text or clvp_speech, as ``Stage.packaged``."""
     [ids] = inputs.values()
     side = stage.removeprefix("clvp_")
     factor = float(np.exp(package.table("temperature"))) if side == "text" else 1.0
@@ -137,7 +149,7 @@ MIRRORED = 3  # frames of noise that UnivNet's first convolution mirrors at eith
 
 
 def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """mel (B, 100, L), noise (B, Z, L + 10) → (B, 1, 256·L), all float32."""
+    """Return the sound (B, 1, 256·L) of mels (B, 100, L) and noise (B, Z, L + 10), all float32."""
     stop, length = mel.shape[2], mel.shape[2] + SILENT_FRAMES
     mel = np.pad(mel, ((0, 0), (0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
     noise = np.pad(noise[:, :, :length], ((0, 0), (0, 0), (MIRRORED, MIRRORED)), mode="reflect")

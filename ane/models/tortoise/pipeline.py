@@ -1,7 +1,7 @@
-"""From chunks of text to sound: decode, rank, diffuse, vocode.
+"""Turn chunks of text into sound: decode, rank, diffuse, vocode.
 
-Whole speech is made in groups of chunks: each step is finished for a group, and its networks are released, before the
-next step begins, so that few networks are loaded at a time. A stream alternates between the steps.
+Whole speech is made in groups of chunks. A group finishes each step and releases the networks of the step before the
+next step begins, so few networks are loaded at once. A stream alternates between the steps.
 """
 
 import math
@@ -48,8 +48,8 @@ from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
 NO_SOUND = np.zeros(0, np.float32)
-LARGEST_WINDOW = 126  # frames of a call to a vocoder, in the middle of a stream
-MIN_GROUP = 16  # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
+LARGEST_WINDOW = 126  # most frames of a vocoder call in the middle of a stream
+MIN_GROUP = 16  # smallest size of a group of chunks: it fills the lanes, and bounds memory for long texts
 UNFINISHED = (
     "chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
     "more candidates or shorter sentences"
@@ -63,15 +63,15 @@ UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens,
 
 @dataclass(frozen=True)
 class DecodingSignals:
-    """What the codes of a chunk tell about its speech."""
+    """Signs in the codes of a chunk that its speech may be faulty."""
 
     stopped: bool  # whether they ended with a stop code
-    loop: int  # how many codes in a row repeat those just before them
-    log_probability: float  # mean in nats, among the codes that could be sampled
+    loop: int  # most codes in a row that repeat the codes just before (``longest_loop``)
+    log_probability: float  # mean over the codes in nats, relative to the codes that could be sampled
 
 
 class DiffusedSound:
-    """Latents that arrive incrementally to sound: windows of diffusion, then its vocoder."""
+    """Makes sound of latents that arrive incrementally: windows of diffusion, then a vocoder."""
 
     def __init__(
         self, windows: WindowedDiffusion, vocoder: UnivnetSound | Windowed | SourceFilterSound, timeline: Timeline
@@ -91,10 +91,15 @@ class DiffusedSound:
 
 
 class Rendering:
-    """The steps of one request, from chunks to their sound.
+    """Renders the chunks of one request.
 
     Args:
-        timer: what times words; None: nothing does.
+        model: Bundle of the model.
+        backend: Backend that runs its networks.
+        chunks: Chunks of the text, in order.
+        request: Request with a seed and settings.
+        context: Progress, timing, and lanes that streams share.
+        timer: Timer of the words. ``None`` leaves them untimed.
     """
 
     def __init__(
@@ -120,11 +125,11 @@ class Rendering:
             "vocode": count,
         }
         self._done = dict.fromkeys(self._totals, 0)
-        self._noted: set[int] = set()  # voices whose notes are stated
+        self._noted: set[int] = set()  # voices whose notes have been reported
         self._decodings: list[Decoding] = []
 
     def rendered(self) -> Iterator[RenderedChunk]:
-        """Every chunk with its sound, in order."""
+        """Yield every chunk with its sound, in order."""
         if not self.context.batched:
             yield from self._streamed()
             return
@@ -136,7 +141,7 @@ class Rendering:
     # Whole chunks, step by step
 
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
-        """The sound of chunks. Each is ranked as soon as its candidates end, so that only the best are in memory."""
+        """Yield the chunks of a group. Each is ranked when its candidates end, so only the best stay in memory."""
         made: list[tuple[RenderedChunk, list[Candidate]]] = []
         lanes = self._own_lanes(chunks)
         try:
@@ -171,17 +176,17 @@ class Rendering:
             yield rendered
 
     def _diffused(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
-        """What the vocoder takes for every candidate: its mel (100, L), or without diffusion its latents."""
+        """Return the vocoder's input for every candidate: a mel (100, L), or the latents if there is no diffusion."""
         if self.settings.diffusion is None:
             return [candidate.hidden for _, best in made for candidate in best]
         mels = []
-        for _, own in groupby(made, lambda each: id(each[0].chunk.voice)):
-            mels += self._spectrograms(list(own))
+        for _, group in groupby(made, lambda item: id(item[0].chunk.voice)):
+            mels += self._spectrograms(list(group))
         self.backend.release("diffusion")
         return mels
 
     def _spectrograms(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
-        """The mel (100, L) of every candidate; all are in one voice."""
+        """Diffuse the mel (100, L) of every candidate. All candidates have the same voice."""
         chunks = [(rendered.chunk, rank) for rendered, best in made for rank in range(len(best))]
         with self.timeline.record("diffuse"):
             mels = spectrograms(
@@ -199,8 +204,10 @@ class Rendering:
     # Chunk after chunk, all steps at once
 
     def _streamed(self) -> Iterator[RenderedChunk]:
-        """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
-        started to sound: each active lane slows the others a little.
+        """Yield every chunk in order, each with its sound as it is made.
+
+        Only the first chunk is decoded until its first sound is ready, because every active lane slows the others a
+        little. Then each chunk that starts to sound lets one more chunk be decoded.
         """
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
@@ -217,14 +224,14 @@ class Rendering:
                 lanes.close()
 
     def _decode_ahead(self, lanes: Lanes, most: int) -> None:
-        """Let chunks wait for lanes until so many are being decoded."""
-        while len(self._decodings) < len(self.chunks) and sum(not each.done for each in self._decodings) < most:
+        """Submit chunks to the lanes until ``most`` of them are being decoded."""
+        while len(self._decodings) < len(self.chunks) and sum(not decoding.done for decoding in self._decodings) < most:
             self._decodings.append(
                 lanes.submit(self._prompt(self.chunks[len(self._decodings)]), self.context.priority, self.context.check)
             )
 
     def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
-        """The sound of a chunk while it is decoded, or after ranking."""
+        """Yield the sound of a chunk while it is decoded, or after its candidates are ranked."""
         chunk: Any = rendered.chunk
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
         decoding = self._decodings[index]
@@ -286,7 +293,7 @@ class Rendering:
         return Prompt(chunk.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
 
     def _most_codes(self, chunk: TokenChunk) -> int:
-        """The codes of a candidate at most: of any chunk, or for the words of this one."""
+        """Return the most codes of a candidate: the limit of any chunk, or of this chunk's words if that is lower."""
         most, per_word = self.settings.sampling.max_codes, self.settings.codes_per_word
         return most if per_word is None else min(most, math.ceil(per_word * chunk.words))
 
@@ -295,12 +302,13 @@ class Rendering:
         return Embeddings(**self.backend.embeddings())
 
     def _report_decoding(self) -> None:
-        seconds = sum(each.prompt.codes for each in self._decodings) * SECONDS_PER_CODE / self.settings.candidates
-        self._report("decode", sum(each.finished for each in self._decodings), f"{seconds:.1f} s of sound")
+        seconds = SECONDS_PER_CODE * sum(item.prompt.codes for item in self._decodings) / self.settings.candidates
+        self._report("decode", sum(decoding.finished for decoding in self._decodings), f"{seconds:.1f} s of sound")
 
     def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
-        """The best candidates of a chunk, best first; a single one is not scored. States the chunk's facts, its words
-        before trimming.
+        """Return the best candidates of a chunk, best first. A single candidate is not scored.
+
+        This also reports the chunk's facts, and its words with their times before trimming.
         """
         chunk: Any = rendered.chunk
         best, notes = candidates[: self.settings.best], []
@@ -327,14 +335,15 @@ class Rendering:
         if not best[0].stopped:
             notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
         rendered.state(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
-        for candidate in best:  # freed, to save memory
+        for candidate in best:  # frees memory
             unused = "latents" if self.settings.diffusion is None else "hidden"
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
         return best
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: StreamingWindow | None = None) -> Any:
-        """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
-        upstream's api_fast.py.
+        """Create the object that makes a chunk's sound: from a mel, or from latents if there is no diffusion.
+
+        The latents include the stop code's, as in upstream's api_fast.py.
         """
         config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":
@@ -352,7 +361,7 @@ class Rendering:
     def _trimmed(
         self, sound: Iterator[np.ndarray], trimmer: Trimmer | None, ended: bool = True
     ) -> Iterator[np.ndarray]:
-        """Pieces of sound without the silence that is trimmed, none of them empty. ``ended``: no more follow."""
+        """Yield pieces of sound that are not empty, without trimmed silence. ``ended``: no more sound follows."""
         for samples in self.timeline.record_each("vocode", sound):
             kept = samples if trimmer is None else trimmer.feed(samples)
             if len(kept):
@@ -362,7 +371,7 @@ class Rendering:
 
     @staticmethod
     def _count_trimmed(rendered: RenderedChunk, trimmer: Trimmer | None) -> None:
-        """Move the words of a chunk by what was trimmed before its sound."""
+        """Subtract the silence that was trimmed before a chunk's sound from the times of its words."""
         seconds = trimmer.removed / SAMPLE_RATE if trimmer else 0.0
         rendered.words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in rendered.words]
 

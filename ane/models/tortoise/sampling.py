@@ -1,6 +1,6 @@
-"""The random numbers of a request, and sampling a code from logits, as the logits processors of transformers 4.31 do.
+"""Draw the random numbers of a request, and sample codes from logits as transformers 4.31 does.
 
-These run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
+The logits processors run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 
 from ane.models.tortoise.settings import Sampling
 
-# ids and their probabilities → the sampled id
+# takes ids and their probabilities, and returns the sampled id
 CodeSampler = Callable[[np.ndarray, np.ndarray], int]
 
 
@@ -35,14 +35,14 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
     order = np.argsort(np.abs(-logp - entropy), kind="stable")
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)
     last = min(int((cumulative < mass).sum()), len(scores) - 1)
-    kept = np.full_like(scores, -np.inf)
+    typical_scores = np.full_like(scores, -np.inf)
     keep = order[: last + 1]
-    kept[keep] = scores[keep]
-    return kept
+    typical_scores[keep] = scores[keep]
+    return typical_scores
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:
-    """Keep the k largest scores and those equal to the k-th."""
+    """Keep the k largest scores, and all scores equal to the k-th."""
     k = min(k, len(scores))
     threshold = np.partition(scores, -k)[-k]
     return np.where(scores < threshold, np.float32(-np.inf), scores)
@@ -61,7 +61,7 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
 
 
 def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Apply all processors to scores (V,) float32; ``history``: previous ids, with upstream's prefix placeholder."""
+    """Apply all processors to scores (V,) float32. ``history``: earlier ids, with upstream's prefix placeholder."""
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:
         scores = typical(scores, sampling.typical_mass)
@@ -70,7 +70,7 @@ def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) 
 
 
 def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """The ids that can be sampled, ascending, and their probabilities; arguments as in ``process_scores``."""
+    """Return the ids that can be sampled, ascending, and their probabilities. Takes the inputs of ``process_scores``."""
     scores = process_scores(scores, history, sampling)
     ids = np.flatnonzero(scores > -np.inf)
     return ids, np.exp(log_softmax(scores[ids]))
@@ -92,18 +92,18 @@ VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
 
 
 class Randomness:
-    """Random streams of one request.
+    """Random streams of one request, each with its own key.
 
     ===========  ====================  ===========================================================================
     stream       key                   draws, in order
     ===========  ====================  ===========================================================================
     voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
-                                       decoder's (1, C). Crops of long clips have a seed of their own (0), so that
-                                       a voice stays the same in every request
+                                       decoder's (1, C). Crops of long clips always use seed 0, so that a voice stays
+                                       the same in every request
     candidate    chunk, candidate      one uniform number per code
     diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) per step, the last unused
     vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally;
-                                       or the source filter's, a number a sample
+                                       or the source filter's, one number per sample
     ===========  ====================  ===========================================================================
     """
 

@@ -1,8 +1,8 @@
-"""The noise schedule of the diffusion, and its samplers.
+"""Define the noise schedule of the diffusion and its samplers.
 
-A sampler is a function that returns a step's coefficients of the sample, of x0 and of the noise
-(``ane.backends.denoising.DenoisingStep``). Upstream: utils/diffusion.py (OpenAI improved-diffusion). Schedules are
-float64.
+A sampler is a function that returns the coefficients of one step for the sample, x0 and the noise
+(``ane.backends.denoising.DenoisingStep``). The schedule follows upstream's utils/diffusion.py (OpenAI
+improved-diffusion) and is float64.
 """
 
 from collections.abc import Callable
@@ -11,25 +11,28 @@ from typing import Literal
 
 import numpy as np
 
-TRAINED_STEPS = 4000  # of the diffusion
+TRAINED_STEPS = 4000  # timesteps that the diffusion was trained with
 
 
 def trained_alphas_cumprod() -> np.ndarray:
-    """ᾱ of the 4000 trained timesteps, decreasing: (4000,) float64."""
+    """Return ᾱ of the 4000 trained timesteps, decreasing: (4000,) float64."""
     scale = 1000 / TRAINED_STEPS
     return np.cumprod(1 - np.linspace(scale * 1e-4, scale * 0.02, TRAINED_STEPS, dtype=np.float64))
 
 
 def log_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
-    """λ = ln(α/σ), half the logarithm of the signal-to-noise ratio, from ᾱ = α² = 1 − σ²."""
+    """Return λ = ln(α/σ), half the logarithm of the signal-to-noise ratio, from ᾱ = α² = 1 − σ²."""
     return 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
 
 
 def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
-    """``steps`` of the 4000 trained timesteps, from 0 to 3999: (steps,) int64, ascending and distinct.
+    """Choose ``steps`` of the 4000 trained timesteps, 0 to 3999. Returns (steps,) int64, ascending and distinct.
 
-    "even": evenly spaced, as upstream (a single step is at 0). "logsnr": nearest to evenly spaced λ = ln(α/σ) (Lu et
-    al. 2022, DPM-Solver), so that solvers in λ take steps of equal size (a single step is at 3999).
+    Args:
+        steps: Number of timesteps.
+        spacing: "even" spaces them evenly, as upstream does, and puts a single step at 0. "logsnr" takes the timesteps
+            nearest to evenly spaced λ = ln(α/σ) (Lu et al. 2022, DPM-Solver), so that solvers in λ take steps of equal
+            size, and puts a single step at 3999.
     """
     if spacing == "even":
         stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
@@ -45,7 +48,7 @@ def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
 
 
 class Schedule:
-    """The noise schedule reduced to a number of steps. Arrays are (steps,) float64; noise grows with the index."""
+    """The noise schedule, reduced to some steps. Arrays are (steps,) float64, and noise grows with the index."""
 
     def __init__(self, steps: int, spacing: str = "even"):
         self.timesteps = spaced_timesteps(steps, spacing)
@@ -58,16 +61,16 @@ class Schedule:
         self.posterior_mean_coef1 = self.betas * np.sqrt(self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
         self.posterior_mean_coef2 = (1 - self.alphas_cumprod_prev) * np.sqrt(1 - self.betas) / (1 - self.alphas_cumprod)
         variance = self.betas * (1 - self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
-        # the variance of the first step is 0: upstream uses the second's (with one step there is only beta)
+        # the variance of the first step is 0, so upstream uses the second step's, or beta if there is one step
         first = variance[1:2] if steps > 1 else self.betas[:1]
         self.posterior_log_variance_clipped = np.log(np.append(first, variance[1:]))
 
 
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
-    """The posterior's mean plus noise of the learned variance (Ho et al. 2020); no noise at the last step.
+    """Return the posterior's mean plus noise of the learned variance (Ho et al. 2020). The last step has no noise.
 
-    The variance is between the posterior's and beta, interpolated in the log domain by the network's second half
-    v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
+    The second half of the network's output, v ∈ ±1, interpolates between the logarithms l of the posterior's variance
+    and h of beta (Nichol & Dhariwal 2021, eq. 15): σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
     return {
@@ -79,7 +82,10 @@ def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
 
 
 def ddim(schedule: Schedule, index: int) -> dict[str, float]:
-    """Deterministic, η = 0 (Song et al. 2021): x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1)."""
+    """Return a deterministic step, η = 0 (Song et al. 2021).
+
+    x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1).
+    """
     next_alpha_bar = schedule.alphas_cumprod_prev[index]
     ratio = np.sqrt(1 - next_alpha_bar) / schedule.sqrt_recipm1_alphas_cumprod[index]
     return {
@@ -89,7 +95,7 @@ def ddim(schedule: Schedule, index: int) -> dict[str, float]:
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
-    """Multistep DPM-Solver++(2M) (Lu et al. 2022, algorithm 2), in λ = ln(α/σ); the last step gives x0."""
+    """Return a multistep DPM-Solver++(2M) in λ = ln(α/σ) (Lu et al. 2022, algorithm 2). The last step gives x0."""
     if index == 0:
         return {"next_from_x": 0.0, "next_from_x0": 1.0}
     snr = log_snr(schedule.alphas_cumprod)

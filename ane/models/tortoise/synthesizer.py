@@ -1,4 +1,4 @@
-"""Synthesis of 24 kHz speech from text and a voice."""
+"""Speak with a Tortoise model: 24 kHz speech from text and a voice."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -30,13 +30,13 @@ from ane.voices import Voice
 
 
 class Synthesizer(Speaker):
-    """A Tortoise model on a backend. ``speed`` is from 0.5 to 2: the sound is stretched, its pitch stays."""
+    """A Tortoise model on a backend. A ``speed`` from 0.5 to 2 stretches the sound without changing its pitch."""
 
     settings, sample_rate, speeds, stretches = Settings, SAMPLE_RATE, SPEEDS, True
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        self._timers: dict[str, WordTimer] = {}  # by normaliser; they keep the decoder's tables
+        self._timers: dict[str, WordTimer] = {}  # by normaliser, because a timer keeps the decoder's tables
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes:
         config = self.model.config("autoregressive")
@@ -77,7 +77,7 @@ class Synthesizer(Speaker):
         return voice
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
-        """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
+        """Return a voice by name, path or mix. Raises UserError if it is unknown, unsuitable or of another model."""
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
@@ -115,7 +115,7 @@ class Synthesizer(Speaker):
             self.backend.release()
 
     def word_timer(self, normaliser: str) -> WordTimer:
-        """What times the words of texts that this normaliser reads."""
+        """Return the timer for words of texts that this normaliser reads."""
         if normaliser not in self._timers:
             self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
         return self._timers[normaliser]

@@ -1,7 +1,8 @@
-"""Latents or a mel to sound with a vocoder, at once or as a stream.
+"""Turn latents or a mel into sound with a vocoder, at once or as a stream.
 
-HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, from 22050/1024 Hz to 22050/256 Hz to
-24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise, BigVGAN a mel.
+HiFi-GAN takes latents at the rate of mel frames. They are interpolated linearly twice, from 22050/1024 Hz to 22050/256
+Hz to 24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise, and BigVGAN
+takes a mel.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,15 +19,20 @@ from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
 
-LARGEST = 254  # frames of a call to a network of a source filter
-SCALES = 1024 / 256, 24000 / 22050  # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
+LARGEST = 254  # most frames of a call to a source filter's network
+SCALES = 1024 / 256, 24000 / 22050  # frames per latent at 22050 Hz, then output frames per frame at 22050 Hz
 
 
 class HifiganSound:
-    """The sound of latents (n, D) that arrive incrementally, in a voice's conditioning latent (1, D), all float32.
+    """Makes sound of latents (n, D) that arrive incrementally, with HiFi-GAN.
 
-    (256·⌊4·N·24000/22050⌋,) float32 samples in pieces; in whatever pieces the latents arrive, exactly the same.
-    ``window``: of ``Windowed``.
+    N latents give 256·⌊4·N·24000/22050⌋ float32 samples, which do not depend on the pieces that latents arrive in.
+
+    Args:
+        backend: Backend of the network.
+        config: Config of the network.
+        conditioning: The voice's conditioning latent, (1, D) float32.
+        window: Window of ``Windowed``.
     """
 
     def __init__(
@@ -50,9 +56,13 @@ class HifiganSound:
 
 
 class UnivnetSound:
-    """The sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces.
+    """Makes sound of a log-mel (100, n) that arrives incrementally, with UnivNet: 256 float32 samples per frame.
 
-    ``rng`` draws the noise of L + 10 frames; ``window``: of ``Windowed``.
+    Args:
+        backend: Backend of the network.
+        config: Config of the network.
+        rng: Generator of the noise, which has 10 frames more than the mel.
+        window: Window of ``Windowed``.
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class UnivnetSound:
         self.ahead = draw_noise(rng, config, SILENT_FRAMES)
 
         def run(columns: np.ndarray) -> np.ndarray:
-            """Of columns that are each a frame of the mel and its noise; only the last call depends on ``ahead``."""
+            """Vocode columns of mel and noise. Only the last call depends on ``ahead``."""
             mel, noise = np.split(columns, [config.n_mel_channels])
             noise = np.concatenate((noise, self.ahead), axis=1)
             return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
@@ -79,15 +89,21 @@ class UnivnetSound:
 
 
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
-    """What makes the sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces."""
+    """Create a vocoder of log-mels (100, n) that arrive incrementally, which makes 256 float32 samples per frame."""
     return Windowed(
         backend, "bigvgan", config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window
     )
 
 
 class SourceFilterSound:
-    """The sound of what arrives incrementally, for the stage "source_filter" latents (n, D), for "mel_source_filter" a
-    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``Windowed``.
+    """Makes sound with a source filter, of input that arrives incrementally: 256 float32 samples per frame.
+
+    Args:
+        backend: Backend of the network.
+        stage: "source_filter", which takes latents (n, D), or "mel_source_filter", which takes a mel (100, n).
+        config: Config of the network.
+        rng: Generator of the noise.
+        window: Window of ``Windowed``.
     """
 
     def __init__(
@@ -126,40 +142,43 @@ class SourceFilterSound:
 
 
 def vocoder_of(networks: Collection[str], diffused: bool) -> str:
-    """The network that makes the sound of a mel, or without diffusion of latents: ours where a model has it."""
+    """Return the name of the network that makes sound of a mel, or of latents if nothing is diffused.
+
+    A model with a vocoder trained for it, which comes first in the list, speaks with that vocoder.
+    """
     choices = ("mel_source_filter", "bigvgan", "univnet") if diffused else ("source_filter", "hifigan")
     return next((name for name in choices if name in networks), choices[-1])
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
-    """What a source of sound yields when it is fed its last columns."""
+    """Feed the last columns to a source of sound, and yield all its remaining sound."""
     yield from source.feed(columns)
     yield from source.finish()
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
-    """The sound of all latents (N, D) by one call of the network."""
+    """Return the sound of latents (N, D), by one call of HiFi-GAN."""
     return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
 
 
 def draw_noise(rng: np.random.Generator, config: UnivNetConfig, frames: int) -> np.ndarray:
-    """UnivNet's noise (Z, frames), drawn frame by frame, so that incremental draws equal one large draw."""
+    """Draw UnivNet's noise (Z, frames) frame by frame, so that several draws equal one large draw."""
     return rng.standard_normal((frames, config.noise_dim), dtype=np.float32).T
 
 
 def interpolate_latents(latents: np.ndarray) -> np.ndarray:
-    """Latents (N, D) at the rate of frames: (D, ⌊⌊4·N⌋·24000/22050⌋) float32."""
+    """Interpolate latents (N, D) to the rate of frames: (D, ⌊⌊4·N⌋·24000/22050⌋) float32."""
     return LatentInterpolation().finish(latents)
 
 
 class LatentInterpolation:
-    """``interpolate_latents`` for latents that arrive incrementally: the same numbers, as soon as they are final."""
+    """Interpolates latents that arrive incrementally to the numbers that ``interpolate_latents`` gives."""
 
     def __init__(self) -> None:
         self._stages = [LinearInterpolation(scale) for scale in SCALES]
 
     def feed(self, latents: np.ndarray | None, ended: bool = False) -> np.ndarray:
-        """Latents (n, D) → the new frames (D, m) that no later latent changes, all if ``ended``."""
+        """Append latents (n, D), and return the new frames (D, m) that no later latent changes, or all if ``ended``."""
         columns = None if latents is None else latents.T
         for stage in self._stages:
             columns = stage.feed(columns, ended)
@@ -171,21 +190,21 @@ class LatentInterpolation:
 
 
 class LinearInterpolation:
-    """torch's linear interpolation by a scale factor, align_corners=False, for columns that arrive incrementally.
+    """Interpolates columns that arrive incrementally as torch does, linearly by a scale factor, align_corners=False.
 
-    Output i is at (i + 0.5) / scale − 0.5 of the input, whatever the input's length; past the last column the last
-    column is repeated. When the scale does not change the length the output is a copy, as in torch.
+    Output i is at (i + 0.5) / scale − 0.5 of the input, for any length of the input. Past the last column, the last
+    column is repeated. If the scale does not change the length, the output is a copy, as in torch.
     """
 
     def __init__(self, scale: float):
         self.scale = scale
-        self.columns: np.ndarray | None = None  # those that later outputs depend on
-        self.first = self.done = 0  # index of the first of them, and outputs returned
+        self.columns: np.ndarray | None = None  # columns that later outputs depend on
+        self.first = self.done = 0  # index of the first of ``columns``, and number of outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
-        """Columns (C, n) → the new outputs (C, m) that are between received columns, or if ``ended`` all that remain.
+        """Append columns (C, n), and return the new outputs (C, m) between received columns, or all if ``ended``.
 
-        After n columns in all, ⌊n·scale⌋ have been returned.
+        After n columns in all, ⌊n·scale⌋ outputs have been returned.
         """
         if columns is not None:
             self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
@@ -203,13 +222,13 @@ class LinearInterpolation:
         weight = source - before.astype(np.float32)
         out = self.columns[:, before - self.first] * (1 - weight) + self.columns[:, after - self.first] * weight
         self.done += len(source)
-        kept = min(int(self._sources(self.done)), received)
-        self.columns, self.first = self.columns[:, kept - self.first :], kept
+        needed = min(int(self._sources(self.done)), received)
+        self.columns, self.first = self.columns[:, needed - self.first :], needed
         return out
 
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
-        """Positions in the input of outputs, float32.
+        """Return the positions of outputs in the input, float32.
 
-        torch rounds 1/scale to float32, then the result once (UpSample.h compiles to a fused multiply-add).
+        torch rounds 1/scale to float32, and then the result once (UpSample.h compiles to a fused multiply-add).
         """
         return np.maximum(np.float64(np.float32(1 / self.scale)) * (outputs + 0.5) - 0.5, 0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""From a voice's name, path, mix or clips to its latents, and random voices."""
+"""Make a voice's latents from its name, path, mix or clips, or at random."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,8 +14,8 @@ from ane.system.errors import UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
-CONDITIONING_SAMPLES = 132300  # 6 s at 22050 Hz: the part of a clip that the autoregressive model encodes
-DIFFUSION_SAMPLES = 102400  # 4.27 s at 24000 Hz: the part that the diffusion model encodes
+CONDITIONING_SAMPLES = 132300  # 6 s at 22050 Hz, which the autoregressive model encodes of a clip
+DIFFUSION_SAMPLES = 102400  # 4.27 s at 24000 Hz, which the diffusion model encodes of a clip
 VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
@@ -29,26 +29,30 @@ def encode_clips(
     source: str = "",
     mode: str = "first",
 ) -> Voice:
-    """A voice from reference clips: the latents of both encoders, averaged over the clips.
+    """Encode reference clips to a voice: the latents of both encoders, averaged over the clips.
 
-    The autoregressive model encodes 6 s of each clip, from a random start when it is longer; the diffusion model its
-    first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). Every clip has the
-    same number of frames, so the mean of the clips' means is upstream's mean over all frames.
+    The autoregressive model encodes 6 s of each clip, from a random start if the clip is longer. The diffusion model
+    encodes its first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). All
+    clips then have the same number of frames, so the mean of the clips' means is upstream's mean over all frames.
 
     Args:
-        clips: (audio (S,) float32, rate in Hz) each, at least one.
-        mel_norms: (80,) float32.
-        mode: which parts of the clips are encoded. "first": as above. "slices": all of them, in slices of 6 and of
-            4.27 s, every slice with the same weight. "whole": the mean of a clip's slices, every clip with the same.
-        rng: draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
+        clips: Audio (S,) float32 and rate in Hz of each clip, at least one.
+        backend: Backend of the encoders.
+        mel_norms: Norms of the decoder's mel, (80,) float32.
+        rng: Generator that draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
+        name: Name of the voice.
+        source: Origin of the voice.
+        mode: Parts of the clips that are encoded. "first" means the parts above. "slices" encodes all audio in slices
+            of 6 s and 4.27 s, all with the same weight. "whole" takes the mean of each clip's slices, and gives all
+            clips the same weight.
 
     Raises:
-        UserError: no clips.
+        UserError: There are no clips.
     """
     if not clips:
         raise UserError(f"voice {name}: no clips; give at least one")
     ar, diffusion = [], []
-    for audio, rate in clips:  # one at a time, to bound memory
+    for audio, rate in clips:  # one by one, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
         first = mode == "first"
         windows = [conditioning_window(at_22050, rng)] if first else _slices(at_22050, CONDITIONING_SAMPLES)
@@ -65,9 +69,12 @@ def encode_clips(
 
 
 def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Generator) -> Voice:
-    """A random voice: noise through upstream's two random latent converters.
+    """Make a random voice: pass noise through upstream's two random latent converters.
 
-    ``rng`` draws ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32; ``widths`` is (D, C).
+    Args:
+        backend: Backend of the converters.
+        widths: Widths (D, C) of the two latents.
+        rng: Generator that draws ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32.
     """
     ar_noise, diffusion_noise = (rng.standard_normal((1, width), dtype=np.float32) for width in widths)
     return Voice(
@@ -79,24 +86,24 @@ def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Gener
 
 
 def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """6 s of audio (S,) at 22050 Hz: (132300,), a random crop, or padded with zeros at the end if it is shorter."""
+    """Crop audio (S,) at 22050 Hz to 6 s at random, or pad it with zeros at the end: (132300,)."""
     gap = len(audio) - CONDITIONING_SAMPLES
     start = int(rng.integers(0, gap + 1)) if gap > 0 else 0
     return _fit_length(audio[start:], CONDITIONING_SAMPLES)
 
 
 def diffusion_window(audio: np.ndarray) -> np.ndarray:
-    """The first 4.27 s of audio (S,) at 22050 Hz → (102400,) at 24000 Hz, padded with zeros at the end.
+    """Return the first 4.27 s of audio (S,) at 22050 Hz as (102400,) at 24000 Hz, padded with zeros at the end.
 
-    Uses upstream's resampler, with which the model was trained: above 11 kHz it leaves spectral images of the speech,
-    soxr silence. On five upstream voices, soxr lowers the three highest bands of the log-mel by 2.3, and with random
-    weights changes the latent by 6 to 9 % (22 to 25 dB).
+    This uses upstream's resampler, because the model was trained with it. Above 11 kHz it leaves spectral images of the
+    speech, where soxr leaves silence. On five upstream voices, soxr lowers the three highest bands of the log-mel by
+    2.3. With random weights, it changes the latent by 6 to 9 % (22 to 25 dB).
     """
     return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
 
 def _slices(audio: np.ndarray, samples: int) -> list[np.ndarray]:
-    """Audio (S,) in slices (samples,), one after the other; the last ends where the audio does, and overlaps."""
+    """Cut audio (S,) into consecutive slices (samples,). The last slice ends with the audio, and overlaps."""
     starts = [*range(0, max(len(audio) - samples, 0), samples), max(len(audio) - samples, 0)]
     return [_fit_length(audio[start : start + samples], samples) for start in starts]
 
@@ -106,7 +113,7 @@ def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _mean(rows: list[np.ndarray]) -> np.ndarray:
-    """Latents (1, width) each → their mean (1, width) float32."""
+    """Return the mean (1, width) float32 of latents (1, width)."""
     return np.concatenate(rows).mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
 
 
@@ -123,24 +130,28 @@ def resolve_voice(
     cache: bool = True,
     mode: str = "first",
 ) -> Voice:
-    """The voice that ``spec`` names: a name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
+    """Return the voice that ``spec`` names.
 
-    A mix without weights whose voices are all clips is one voice encoded from all clips together, as in upstream; any
-    other mix is the mean of its voices' latents. (Upstream refuses to mix clips with latents, and a mix with ``random``
-    is entirely random there.)
+    If a mix has no weights and all its voices are clips, it is one voice that is encoded from all clips together, as in
+    upstream. Any other mix is the mean of its voices' latents. (Upstream refuses to mix clips with latents, and makes a
+    mix with ``random`` entirely random.)
 
     Args:
-        folders: the folders in which names are looked up, in order.
-        mel_norms, mode: of ``encode_clips``.
-        model_id: identifies the encoders' weights and precision; cached latents belong to one model.
-        widths: (D, C) of the model.
-        rng: the request's generator. Only ``random`` draws from it, as in ``random_voice``.
-        seed: selects the 6 s that are used of longer clips. Not from ``rng``, so that a voice is the same in every
-            request; in upstream it changes with the request's seed.
-        cache: read latents of clips from the cache, and store them there.
+        spec: A name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
+        folders: Folders in which names are looked up, in order.
+        backend: Backend of the encoders.
+        mel_norms: Norms of ``encode_clips``.
+        model_id: Identity of the encoders' weights and precision. Cached latents belong to one model.
+        widths: Widths (D, C) of the model's latents.
+        rng: Generator of the request. Only ``random`` draws from it, as in ``random_voice``.
+        seed: Seed that selects 6 s of longer clips. It does not come from ``rng``, so that a voice is the same in every
+            request. In upstream, it changes with the request's seed.
+        cache: Whether to read latents of clips from the cache, and to store them there.
+        mode: Mode of ``encode_clips``.
 
     Raises:
-        UserError: no such voice, unsuitable clips, damaged files, an invalid mix, or latents of another model.
+        UserError: The voice does not exist, its clips are unsuitable, a file is damaged, the mix is invalid, or latents
+            belong to another model.
     """
     names, weights = parse_mix(spec)
     folders = list(folders)
@@ -179,7 +190,7 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
 
 
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
-    """Warnings: a voice that another decoder made, or clips for a model that was trained on few speakers."""
+    """Return warnings about a voice that another decoder made, or clips for a model that does not clone voices."""
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):
         return [

@@ -1,8 +1,8 @@
-"""Times of the words of a chunk, from what the decoder attended to while it predicted each code.
+"""Time the words of a chunk by the decoder's attention to the text while it predicted each code.
 
 A few heads move along the text as the codes go on. The mean of their attention gives each code a probability for every
-text token; what is far from a monotonic path through it (dynamic time warping, as openai-whisper does it) is removed.
-The expected number of codes before a token is then its time, with a resolution finer than a code.
+text token. Dynamic time warping finds a monotonic path through it, as in openai-whisper, and attention far from that
+path is removed. The time of a token is then the expected number of codes before it, which is finer than one code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ from ane.speech.words import SpokenWord, interpolate_words, timed_words
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
-WINDOW = 4  # tokens beside the path that count
-CHOSEN = 4  # heads that are chosen on a chunk at most, when the model states none
-# Such heads have this share of attention on their path, and there are two of them or more: in the embedded decoder the
-# best four have 0.8 and more, in one of random weights seldom one has 0.6.
+WINDOW = 4  # tokens on either side of the path that count
+CHOSEN = 4  # most heads that are chosen on a chunk if the model names none
+# A chosen head has at least this share of its attention on the path, and there are at least two. In the embedded
+# decoder, the best four heads have 0.8 and more. With random weights, hardly any head has 0.6.
 LEAST_SHARE, LEAST_HEADS = 0.6, 2
 
 TimedHead = tuple[int, int, int]  # layer, head, delay in codes
 
 
 class WordTimer:
-    """Times words by what the decoder recorded while it sampled the codes.
+    """Times words by the attention that the decoder recorded while it sampled the codes.
 
-    Where it did not, as on backends whose decoders cannot, it makes another pass over the chunk's text and codes.
+    If the decoder of a backend cannot record, the timer makes another pass over the chunk's text and codes.
     """
 
     def __init__(self, backend: Backend, model: Bundle, normaliser: str):
@@ -39,10 +39,12 @@ class WordTimer:
         self.tokenizer = Tokenizer(model.tokenizer, normaliser)
 
     def words(self, chunk: TokenChunk, conditioning: np.ndarray, candidate: Candidate) -> list[SpokenWord]:
-        """The words of a chunk, in seconds from the first sample that the vocoder makes of the candidate.
+        """Return the words of a chunk, in seconds from the first sample that the vocoder makes of the candidate.
 
         Args:
-            conditioning: the voice's conditioning latent (1, D) float32.
+            chunk: The chunk.
+            conditioning: The voice's conditioning latent, (1, D) float32.
+            candidate: The candidate that is spoken.
         """
         seconds = (len(candidate.codes) + 1) * SECONDS_PER_CODE
         starts = self.token_starts(chunk.tokens, conditioning, candidate)
@@ -52,9 +54,10 @@ class WordTimer:
         return timed_words(chunk.text, self.spoken_words(chunk.tokens[:-1]), times)
 
     def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate) -> np.ndarray | None:
-        """Where each token begins and the last one ends, in codes: (len(tokens),) float64, never decreasing.
+        """Return where each token begins and the last token ends, in codes: (len(tokens),) float64, never decreasing.
 
-        None: the backend returns no attention, or no head follows the text. ``tokens``: with the stop token.
+        ``tokens`` end with the stop token. Returns ``None`` if the backend returns no attention, or if no head follows
+        the text.
         """
         if not self.backend.returns_attention or not candidate.codes:
             return None
@@ -73,9 +76,9 @@ class WordTimer:
     def attention_of(
         self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate, heads: Sequence[TimedHead]
     ) -> np.ndarray:
-        """What each code and the stop code attend to in the text, rows of sum 1.
+        """Return the attention of each code and the stop code to the text tokens, rows of sum 1.
 
-        Returns (heads, len(codes) + 1, len(tokens) − 1) float32.
+        The result is (heads, len(codes) + 1, len(tokens) − 1) float32.
         """
         distinct, scores = distinct_heads(heads), candidate.prefix_scores
         if scores is None or len(scores) != len(distinct) or not candidate.stopped:
@@ -87,10 +90,10 @@ class WordTimer:
     def scores_of(
         self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int], heads: Sequence[tuple[int, int]]
     ) -> np.ndarray:
-        """``Candidate.prefix_scores`` by another pass: (heads, len(codes) + 1, prefix length − 1) float32."""
+        """Compute ``Candidate.prefix_scores`` by another pass: (heads, len(codes) + 1, prefix length − 1) float32."""
         prefix = self.tables.prefix(conditioning, tokens, self.config)
-        own = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
-        columns = np.concatenate((prefix, own)).astype(np.float32)
+        sampled = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
+        columns = np.concatenate((prefix, sampled)).astype(np.float32)
         return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # from the start code's column on
 
     @property
@@ -100,7 +103,7 @@ class WordTimer:
 
     @property
     def stated_heads(self) -> Sequence[TimedHead]:
-        """The model's heads; none: they are chosen on each chunk."""
+        """The heads that the model names. If it names none, heads are chosen on each chunk."""
         return self.config.alignment_heads
 
     @cached_property
@@ -108,36 +111,36 @@ class WordTimer:
         return Embeddings(**self.backend.embeddings())
 
     def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """The words of normalised text, each with its first token and the one after its last, without punctuation."""
+        """Yield the words of normalised text without punctuation, each with its first token and the one after its last."""
         pieces = (self.tokenizer.decode([token]) for token in tokens)
         return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)
 
 
 def distinct_heads(heads: Sequence[TimedHead]) -> list[tuple[int, int]]:
-    """(layer, head) each, in ascending order."""
+    """Return the distinct (layer, head) of some heads, ascending."""
     return sorted({(layer, head) for layer, head, _ in heads})
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Compute the softmax over the last axis."""
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
-    """Attention (T, K) shifted ``codes`` codes earlier; its ends are repeated."""
+    """Shift attention (T, K) by ``codes`` codes to earlier ones. The ends are repeated."""
     return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
 
 
 def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the last token of each code on the monotonic path that is attended to most, (T,) int64 each."""
+    """Return each code's first and last token on the monotonic path with most attention, (T,) int64 each."""
     rows, tokens = warping_path(-attention.astype(np.float64))
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     return tokens[starts], tokens[np.append(starts[1:], len(rows)) - 1]
 
 
 def share_on_path(attention: np.ndarray) -> float:
-    """Share of the attention (T, K) on the path and one token beside it, above that of even attention: 1 at most."""
+    """Return by how much the share of attention (T, K) within a token of the path exceeds even attention, 1 at most."""
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])
     near = (tokens >= first[:, None] - 1) & (tokens <= last[:, None] + 1)
@@ -146,7 +149,7 @@ def share_on_path(attention: np.ndarray) -> float:
 
 
 def expected_starts(attention: np.ndarray) -> np.ndarray:
-    """Where each token begins and the last one ends, in codes: (K + 1,), never decreasing. ``attention``: (T, K)."""
+    """Return where each token begins and the last ends by attention (T, K), in codes: (K + 1,), never decreasing."""
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])
     near = (tokens >= first[:, None] - WINDOW) & (tokens <= last[:, None] + WINDOW)

@@ -1,6 +1,7 @@
-"""Blocks of ConvNeXt on sequences (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814), and a stack of them.
+"""Define ConvNeXt blocks on sequences, a stack of them, and the network of a source-filter vocoder.
 
-Axes: B batch, L frames, C channels. ``mask`` is 1 at real positions and 0 at padding, which changes nothing.
+The blocks are from Liu et al. 2022 (arXiv 2201.03545), used for speech in Vocos (arXiv 2306.00814). Axes: B batch,
+L frames, C channels. ``mask`` is 1 at real positions and 0 at padding. Padding changes no result at a real position.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ane.models.vocoders.source_filter import PARAMETERS
 
 
 class ConvNextBlock(nn.Module):
-    """Depthwise convolution, norm, two linear layers, and the residual: (B, T, C), mask (B, T, 1) → the same."""
+    """Depthwise convolution, norm, two linear layers and a residual: x (B, T, C), mask (B, T, 1) → (B, T, C)."""
 
     def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
         super().__init__()
@@ -32,7 +33,7 @@ class ConvNextBlock(nn.Module):
 
 
 class FrameDecoder(nn.Module):
-    """A convolution, ``layers`` blocks, a norm and a linear layer."""
+    """A convolution, ``layers`` blocks, a norm and a linear layer, on frames."""
 
     def __init__(self, channels: int, width: int, inner: int, layers: int, outputs: int):
         super().__init__()
@@ -42,7 +43,7 @@ class FrameDecoder(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
-        """Frames (B, L, channels), mask (B, L, 1) → (B, L, outputs)."""
+        """Compute outputs (B, L, outputs) from frames (B, L, channels) and their mask (B, L, 1)."""
         x = self.dec_in(frames.transpose(1, 2)).transpose(1, 2) * mask
         for block in self.dec:
             x = block(x, mask)
@@ -53,10 +54,10 @@ class FrameDecoder(nn.Module):
 class SourceFilterConfig(Config):
     """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``."""
 
-    channels: int = 1024  # of its frames: a decoder's latents, or bands of a mel
-    width: int = 192  # of the blocks
-    inner: int = 512  # within a block
-    layers: int = 6  # blocks
+    channels: int = 1024  # channels of the input frames: the decoder's latents, or bands of a mel
+    width: int = 192  # channels of the blocks
+    inner: int = 512  # channels within a block
+    layers: int = 6  # number of blocks
 
     @property
     def margin(self) -> int:
@@ -64,12 +65,12 @@ class SourceFilterConfig(Config):
 
 
 class SourceFilterNetwork(FrameDecoder):
-    """Frames of 256 samples at 24 kHz to the parameters of their sound."""
+    """Predicts the sound parameters of frames of 256 samples at 24 kHz."""
 
     def __init__(self, config: SourceFilterConfig):
         super().__init__(config.channels, config.width, config.inner, config.layers, PARAMETERS)
         self.config = config
 
     def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
-        """Frames (B, L, channels), mask (B, L) → (B, L, 66)."""
+        """Compute parameters (B, L, 66) from frames (B, L, channels) and their mask (B, L)."""
         return super().forward(frames, mask[..., None])

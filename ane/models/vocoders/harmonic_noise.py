@@ -1,15 +1,15 @@
-"""A vocoder without a network: harmonics of f0 and noise, filtered by predicted spectra, and one inverse STFT.
+"""Make sound without a network: filter harmonics of f0 and noise by predicted spectra, and invert one STFT.
 
 For each frame of 300 samples at 24 kHz there are f0 and five spectra of 601 bins, the parameters of
 
     S = exp(harmonic) · e^{iπ tanh(phase)} · STFT(pulses(f0)) + exp(noise) · Z + exp(free) · e^{i angle}
 
-with band-limited pulses of unit harmonics below 11 kHz and complex normal noise Z. After dsp.py of the package
-hibari-tts (Maureese Williams, Apache-2.0).
+with band-limited pulses of unit harmonics below 11 kHz and complex normal noise Z. The formula is from dsp.py of the
+package hibari-tts (Maureese Williams, Apache-2.0).
 
-``HarmonicNoise`` takes frames in pieces, and its samples are the same for any division into pieces: the phase of the
-pulses, the noise and the overlap of the inverse STFT continue. Its noise comes from a table of complex normal numbers,
-because drawing an index takes a tenth of the time that a normal number takes.
+``HarmonicNoise`` takes frames in pieces. Its samples do not depend on the division into pieces, because the phase of
+the pulses, the noise and the overlap of the inverse STFT continue from one piece to the next. Its noise comes from a
+table of complex normal numbers, because drawing an index takes a tenth of the time that drawing a normal number takes.
 """
 
 from functools import cache
@@ -20,35 +20,41 @@ from numpy import fft  # SciPy's saves 5 ms for 10 s of sound, and its import ta
 SAMPLE_RATE, HOP, WINDOW = 24000, 300, 1200
 BINS, SPECTRA = WINDOW // 2 + 1, 5
 HALF = WINDOW // 2
-OVERLAP = WINDOW // HOP  # frames that a sample is part of
-VOICED, HIGHEST = 40.0, 11000.0  # Hz: f0 from which a frame is voiced; upper limit of the harmonics
-NORMALS = 2**13  # complex numbers that noise is drawn from
-BLOCK = 64  # frames that are filtered in one call: they fit the processor's cache
+OVERLAP = WINDOW // HOP  # number of frames that contain a sample
+VOICED, HIGHEST = 40.0, 11000.0  # Hz: f0 above which a frame is voiced, and upper limit of the harmonics
+NORMALS = 2**13  # size of the table that noise is drawn from
+BLOCK = 64  # frames that are filtered at once, which fit into the processor's cache
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
-PULSE_HANN = HANN * 4  # HANN / (WINDOW / 4), times WINDOW, which ``norm="forward"`` divides by
-LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(np.float32)  # of a frame's samples, in frames after its middle
+PULSE_HANN = HANN * 4  # HANN / (WINDOW / 4), times WINDOW, because ``norm="forward"`` divides by WINDOW
+LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(np.float32)  # frames from a frame's middle to each of its samples
 
 
 class HarmonicNoise:
-    """The sound of frames that arrive in pieces; ``f0``: (L,) float32 in Hz, of all frames; ``seed``: of the noise."""
+    """Makes the sound of frames that arrive in pieces.
+
+    Args:
+        f0: Fundamental frequency of all frames in Hz, (L,) float32.
+        seed: Seed of the noise.
+    """
 
     def __init__(self, f0: np.ndarray, seed: int):
         self.f0, self.random = f0, np.random.default_rng(seed)
-        self.done = 0  # frames of which the spectra have been added
-        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)  # what the next frames add to
-        self.source = np.zeros(0, np.float32)  # pulses, as far as they were needed
-        self.first = 0  # sample at which they begin
-        self.pitches = 0.0  # sum of the pitch until their end: exact in float64
-        # results are written into these: new arrays of this size would be new pages of memory each time
+        self.done = 0  # number of frames whose spectra have been added
+        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)  # sums that the next frames add to
+        self.source = np.zeros(0, np.float32)  # pulses made so far, without those no longer needed
+        self.first = 0  # sample at which ``source`` begins
+        self.pitches = 0.0  # sum of the pitch until the end of ``source``, exact in float64
+        # buffers for results: new arrays of this size would be new pages of memory each time
         self.indices = np.empty((BLOCK, BINS + 1), np.intp)
         self.bins, self.polar = np.empty((2, BLOCK, BINS), np.complex64)
         self.size, self.part = np.empty((2, BLOCK, BINS), np.float32)
         self.filtered = np.empty((BLOCK, WINDOW), np.float32)
 
     def feed(self, spectra: np.ndarray) -> np.ndarray:
-        """The next frames (l, 5 · 601) float32 → the samples (m,) that they complete; with the last frame all of them.
+        """Append frames (l, 5 · 601) float32, and return the samples (m,) that they complete.
 
-        A frame ends 600 samples before the last sample that depends on it.
+        The last sample that depends on a frame is 600 samples after the frame's end. The last frames complete all
+        remaining samples.
         """
         count, begins = len(spectra), self.done
         sums = np.zeros((count + OVERLAP - 1, HOP), np.float32)  # rows of 300 samples
@@ -61,7 +67,7 @@ class HarmonicNoise:
                 sums[first + part : first + part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
         self.sums = sums[count:].copy()
         self.done += count
-        # the sound begins at the centre of the first frame, and ends 300 samples after that of the last
+        # the sound begins at the center of the first frame, and ends 300 samples after the center of the last
         last = self.done == len(self.f0)
         start = max(HALF // HOP - begins, 0)
         stop = max(count + (HALF // HOP if last else 0), start)
@@ -70,7 +76,7 @@ class HarmonicNoise:
         return made.reshape(-1)
 
     def frames(self, spectra: np.ndarray, windows: np.ndarray, heard: np.ndarray) -> np.ndarray:
-        """Filter the windows of at most BLOCK frames, and add the noise: (l, 1200), valid until the next call.
+        """Filter the windows of at most BLOCK frames, and add the noise. Returns (l, 1200), valid until the next call.
 
         Args:
             heard: Indices of the frames with pulses.
@@ -82,7 +88,7 @@ class HarmonicNoise:
         indices[:] = self.random.integers(NORMALS, size=indices.shape, dtype=np.uint16)
         normals().take(indices[:, :BINS], out=bins, mode="clip")
         magnitude(noise, size)
-        for component in (bins.real, bins.imag):  # NumPy makes factors complex otherwise
+        for component in (bins.real, bins.imag):  # in-place on each part, because NumPy would make the factor complex
             component *= size
         bins += polar(free, angle, self.polar[:count], size, self.part[:count])
         if voiced := len(heard):
@@ -98,14 +104,14 @@ class HarmonicNoise:
 
     def weights(self, first: int, count: int) -> np.ndarray:
         """Return the factors of ``count`` rows of samples, (count, 300): 1 / the sum of the squared windows."""
-        found = np.repeat(weight(0, OVERLAP)[None], count, axis=0)
+        factors = np.repeat(weight(0, OVERLAP)[None], count, axis=0)
         stop, frames = first + count, len(self.f0)
         for row in {*range(first, min(stop, OVERLAP - 1)), *range(max(first, frames), stop)}:
-            found[row - first] = weight(max(row + 1 - frames, 0), min(row + 1, OVERLAP))  # parts of existing frames
-        return found
+            factors[row - first] = weight(max(row + 1 - frames, 0), min(row + 1, OVERLAP))  # parts of existing frames
+        return factors
 
     def with_pulses(self, count: int) -> np.ndarray:
-        """Tell which of the next frames may have pulses around their centres, (count,) bool."""
+        """Return whether each of the next frames may have pulses around its center, (count,) bool."""
         near = np.arange(self.done, self.done + count)[:, None] + np.arange(-OVERLAP, OVERLAP + 1)
         return (self.f0[np.clip(near, 0, len(self.f0) - 1)] > VOICED).any(axis=1)
 
@@ -126,8 +132,8 @@ class HarmonicNoise:
 @cache
 def normals() -> np.ndarray:
     """Return complex normal numbers with the exact power of 2, (NORMALS,) complex64."""
-    found = np.random.default_rng(0).standard_normal((NORMALS, 2), dtype=np.float32)
-    return (found / np.sqrt(np.mean(found * found))).view(np.complex64)[:, 0]
+    drawn = np.random.default_rng(0).standard_normal((NORMALS, 2), dtype=np.float32)
+    return (drawn / np.sqrt(np.mean(drawn * drawn))).view(np.complex64)[:, 0]
 
 
 @cache
@@ -136,34 +142,46 @@ def weight(first: int, stop: int) -> np.ndarray:
     return 1 / np.maximum((HANN * HANN).reshape(OVERLAP, HOP)[first:stop].sum(axis=0), np.float32(1e-11))
 
 
-def magnitude(logarithm: np.ndarray, found: np.ndarray | None = None) -> np.ndarray:
-    """exp(logarithm), at most e⁷, into ``found`` if it is given."""
-    return np.exp(np.minimum(logarithm, np.float32(7), out=found), out=found)
+def magnitude(logarithm: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return exp(logarithm), at most e⁷, in ``out`` if it is given."""
+    return np.exp(np.minimum(logarithm, np.float32(7), out=out), out=out)
 
 
 def polar(
     logarithm: np.ndarray,
     angle: np.ndarray,
-    found: np.ndarray | None = None,
+    out: np.ndarray | None = None,
     size: np.ndarray | None = None,
     part: np.ndarray | None = None,
 ) -> np.ndarray:
-    """exp(logarithm) · e^{i angle}, complex64: in ``found``, with ``size`` and ``part`` for results between, if given.
-    ``part`` may be the angle.
+    """Return exp(logarithm) · e^{i angle}, complex64, with exp(logarithm) limited by ``magnitude``.
+
+    Args:
+        logarithm: Logarithm of the magnitude, float32.
+        angle: Angle in radians, float32.
+        out: Array for the result.
+        size: Array for the magnitude.
+        part: Array for the cosine, which may be ``angle``.
     """
-    found = np.empty(logarithm.shape, np.complex64) if found is None else found
+    out = np.empty(logarithm.shape, np.complex64) if out is None else out
     size = magnitude(logarithm, size)
-    np.multiply(np.sin(angle), size, out=found.imag)
-    np.multiply(np.cos(angle, out=part), size, out=found.real)
-    return found
+    np.multiply(np.sin(angle), size, out=out.imag)
+    np.multiply(np.cos(angle, out=part), size, out=out.real)
+    return out
 
 
 def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.ndarray, float]:
-    """Return the pulses of frames ``first`` … ``first + count`` of f0 (L,) in Hz, (300 · count,), zeros where there is
-    no voice, and the sum of the pitch at all samples up to their end.
+    """Make the pulses of some frames, with zeros where there is no voice.
 
     Args:
-        pitches: That sum before them. Float64 holds it exactly, so that the phase depends on no division.
+        f0: Fundamental frequency of all frames in Hz, (L,).
+        first: Index of the first frame.
+        count: Number of frames.
+        pitches: Sum of the pitch at all earlier samples. Float64 holds it exactly, so the phase does not depend on the
+            division into pieces.
+
+    Returns:
+        The pulses (300 · count,) float32, and the sum of the pitch up to their end.
     """
     near = f0[np.clip(np.arange(first - 1, first + count + 1), 0, len(f0) - 1)].astype(np.float32, copy=False)[:, None]
     half = HOP // 2
@@ -186,8 +204,8 @@ def unit_harmonics(phase: np.ndarray, pitch: np.ndarray, highest: float) -> np.n
     Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
 
     Args:
-        phase: Turns, (n,) float64, at least 0.
-        pitch: Hz, (n,) float32.
+        phase: Phase in turns, (n,) float64, at least 0.
+        pitch: Pitch in Hz, (n,) float32.
     """
     angle = ((phase - np.floor(phase)) * (2 * np.pi)).astype(np.float32)
     harmonics = np.floor(np.float32(highest) / pitch) + np.float32(0.5)

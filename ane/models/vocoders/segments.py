@@ -1,8 +1,8 @@
-"""Vocoders on fixed-shape functions: any number of frames, in windows whose joined sound equals that of the whole.
+"""Run vocoders on fixed-shape functions for any number of frames, in windows that join to the sound of one long call.
 
-A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
-Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
-(``converters.vocoders``).
+A function's bucket names two lengths: ``frames`` and ``margin``. The function takes ``frames`` frames with ``margin``
+more on either side, and returns the sound of the inner frames. Before the beginning and after the end of the sound its
+inputs are zeros, and a mask marks them (``converters.vocoders``).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ane.backends.fixed_shapes import FixedFunction, smallest_fitting
 
 
 def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Columns ``start`` … ``start + width`` of (C, n), zeros outside of it: (1, C, 1, width) float32."""
+    """Return columns ``start`` … ``start + width`` of (C, n), zeros outside the array: (1, C, 1, width) float32."""
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)
     if left < right:
@@ -24,12 +24,16 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
 def sound_of_windows(
     functions: Sequence[FixedFunction], stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """The sound (samples,) of frames 0 … ``stop`` of ``length``, in windows of the largest bucket, the last in the
-    smallest that fits.
+    """Return the sound (samples,) of the first ``stop`` frames.
+
+    Windows have the length of the largest bucket. The last window takes the smallest bucket that fits.
 
     Args:
-        functions: all of one kind and one margin: they belong to one network.
-        inputs: ``inputs(begin, width)`` returns those of frames ``begin`` … ``begin + width``, except ``inside``.
+        functions: Functions of one network, all of one kind and with the same margin.
+        stop: Number of frames that need sound.
+        length: Number of frames that exist. Frames from ``stop`` on are only context.
+        inputs: ``inputs(begin, width)`` returns the function's inputs for frames ``begin`` … ``begin + width``, without
+            the mask ``inside``.
     """
     inside, sound = np.ones((1, length), np.float32), []
     margin, largest = functions[0].bucket["margin"], max(function.bucket["frames"] for function in functions)
@@ -45,7 +49,7 @@ def sound_of_windows(
 def hifigan_sounds(
     functions: Sequence[FixedFunction], frames: np.ndarray, conditioning: np.ndarray | None = None
 ) -> np.ndarray:
-    """frames (B, D, L), and for a network that is conditioned (B, D'), → (B, 1, hop·L), all float32."""
+    """Return the sound (B, 1, hop·L) of frames (B, D, L), all float32. A conditioned network also takes (B, D')."""
     sounds = []
     for index, row in enumerate(frames):
         constant = {} if conditioning is None else {"conditioning": conditioning[index : index + 1, :, None, None]}

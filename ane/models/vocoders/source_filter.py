@@ -1,13 +1,13 @@
-"""A source-filter vocoder: pulses and noise, filtered by a smooth envelope, in windows that overlap.
+"""Make sound from pulses and noise, which a smooth envelope filters in overlapping windows.
 
-For each frame of 256 samples at 24 kHz there are 66 numbers: the logarithm of the envelope's magnitude at 64
-frequencies that are equally spaced in mels; the pitch in octaves above 150 Hz; and whether there is a voice (a logit).
-This is the model of WORLD (Morise et al. 2016, doi 10.1587/transinf.2015EDP7457), except that voiced frames have the
-same shares of noise everywhere. Pulses have a flat spectrum below 11.5 kHz and a power of 1, as the noise has; the
+A frame is 256 samples at 24 kHz. It has 66 numbers: 64 are the logarithm of the envelope's magnitude at frequencies
+equally spaced in mels, one is the pitch in octaves above 150 Hz, and one is a logit that says whether there is a voice.
+This is the model of WORLD (Morise et al. 2016, doi 10.1587/transinf.2015EDP7457), except that the shares of noise are
+the same in all voiced frames. Pulses have a flat spectrum below 11.5 kHz. Pulses and noise both have a power of 1. The
 filter of a window has the minimum phase of its envelope (Oppenheim and Schafer 1975, section 10.3).
 
-``SourceFilter`` takes frames in pieces, and its samples are the same for any division into pieces: the phase of the
-pulses, the noise and the overlaps continue.
+``SourceFilter`` takes frames in pieces. Its samples do not depend on the division into pieces, because the phase of the
+pulses, the noise and the overlaps continue from one piece to the next.
 """
 
 from functools import cache
@@ -21,43 +21,43 @@ PARAMETERS = ENVELOPE + 2
 NOISE = 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8  # share of noise in voiced frames, by frequency
 HOP, WINDOW, STEP, FFT = 256, 256, 64, 1024
 BINS, HALF = FFT // 2 + 1, WINDOW // 2
-MIDDLE, HIGHEST = 150.0, 11500.0  # Hz: from which octaves are counted; upper limit of the harmonics
-OCTAVES, LOUDEST = 2, 7  # from the middle at most; log magnitude: what lies beyond is no speech
+MIDDLE, HIGHEST = 150.0, 11500.0  # Hz: pitch from which octaves count, and upper limit of the harmonics
+OCTAVES, LOUDEST = 2, 7  # limits of speech: octaves on either side of the middle, and log magnitude
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
-WEIGHT = WINDOW / STEP / 2  # what the windows over a sample add up to
+WEIGHT = WINDOW / STEP / 2  # sum of all windows at a sample
 
 
 class SourceFilter:
-    """The sound of frames that arrive in pieces. ``random`` draws the noise, a number a sample."""
+    """Makes the sound of frames that arrive in pieces. ``random`` draws the noise, one number per sample."""
 
     def __init__(self, random: np.random.Generator):
         self.random = random
-        self.frames = np.empty((0, PARAMETERS), np.float32)  # from ``first`` on: those that later samples depend on
+        self.frames = np.empty((0, PARAMETERS), np.float32)  # frames from ``first`` on, which later samples depend on
         self.first = self.received = 0  # frames
-        self.windows = 0  # those that have been added
+        self.windows = 0  # number of windows that have been added
         self.source = np.zeros((2, HALF), np.float32)  # pulses and noise, from the start of the next window
         self.made = 0  # samples of the source
         self.pitches = 0.0  # sum of the pitch at these samples: exact in float64
-        self.sums = np.zeros(FFT, np.float32)  # of the windows, from the start of the next one
+        self.sums = np.zeros(FFT, np.float32)  # sums of the windows, from the start of the next one
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
-        """The next frames (l, 66) float32 → the samples (m,) that no later frame changes.
+        """Append frames (l, 66) float32, and return the samples (m,) that no later frame changes.
 
-        They end at most 448 samples before the frames do.
+        The samples end at most 448 samples before the frames do.
         """
         self.frames = np.concatenate((self.frames, frames))
         self.received += len(frames)
         return self._sound(HOP // STEP * (self.received - 1) - HALF // STEP + 1)
 
     def finish(self) -> np.ndarray:
-        """The remaining samples: with those before 256 for each frame."""
+        """Return the remaining samples. All samples together are 256 per frame."""
         if not self.received:
             return np.zeros(0, np.float32)
         self.frames = np.concatenate((self.frames, self.frames[-1:], self.frames[-1:]))
         return self._sound(HOP // STEP * self.received + HALF // STEP)
 
     def _sound(self, stop: int) -> np.ndarray:
-        """Add the windows before ``stop``, and return the samples before the begin of the next one."""
+        """Add the windows before ``stop``, and return the samples that end where the next window begins."""
         count = stop - self.windows
         if count <= 0:
             return np.zeros(0, np.float32)
@@ -86,8 +86,8 @@ class SourceFilter:
         self.made = stop
 
     def _spectra(self, windows: np.ndarray) -> np.ndarray:
-        """The filtered source in these windows, (n, 513) complex64."""
-        positions = windows * (STEP / HOP) - self.first  # in frames that are kept
+        """Return the spectra of the filtered source in these windows, (n, 513) complex64."""
+        positions = windows * (STEP / HOP) - self.first  # in the frames that are still there
         start = int(positions[0])
         voiced = between(self.frames[:, -1], positions) > 0
         logarithms = minimum_phase(self.frames[start : int(positions[-1]) + 2, :ENVELOPE])
@@ -103,24 +103,24 @@ class SourceFilter:
 
 
 def between(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Rows (l, …) float32, interpolated linearly at positions (n,) in rows: (n, …)."""
+    """Interpolate rows (l, …) float32 linearly at positions (n,), counted in rows. Returns (n, …)."""
     before = positions.astype(np.int64)
     share = (positions % 1).astype(np.float32).reshape(-1, *[1] * (rows.ndim - 1))
-    found = rows[before]
-    found *= 1 - share
-    found += rows[before + 1] * share
-    return found
+    values = rows[before]
+    values *= 1 - share
+    values += rows[before + 1] * share
+    return values
 
 
 def mel_bins(count: int) -> np.ndarray:
-    """Bins, not rounded, of ``count`` frequencies that are equally spaced in mels (O'Shaughnessy 1987), 0 to 12 kHz."""
+    """Return the unrounded bins of ``count`` frequencies, 0 to 12 kHz, evenly spaced in mels (O'Shaughnessy 1987)."""
     mels = np.linspace(0, 2595 * np.log10(1 + SAMPLE_RATE / 2 / 700), count)
     return 700 * (10 ** (mels / 2595) - 1) / (SAMPLE_RATE / 2) * (BINS - 1)
 
 
 @cache
 def shares_of_sources() -> np.ndarray:
-    """Of pulses and of noise, in frames without and with a voice, at all bins: (2, 2, 513) float32."""
+    """Return the shares of pulses and of noise, in unvoiced and in voiced frames, at all bins: (2, 2, 513) float32."""
     noise = np.interp(np.arange(BINS), mel_bins(len(NOISE)), NOISE).astype(np.float32)
     noise = np.stack((np.ones_like(noise), noise))
     return np.stack((np.sqrt(np.maximum(1 - noise * noise, 0)), noise))
@@ -128,15 +128,16 @@ def shares_of_sources() -> np.ndarray:
 
 @cache
 def envelope_positions() -> np.ndarray:
-    """Where all bins lie among the numbers of an envelope, (513,) float64: below 63, so that a number follows each."""
-    found = np.interp(np.arange(BINS), mel_bins(ENVELOPE), np.arange(ENVELOPE))
-    return np.minimum(found, np.nextafter(ENVELOPE - 1, 0))
+    """Return the position of each bin in an envelope, (513,) float64, below 63 so that a number follows it."""
+    positions = np.interp(np.arange(BINS), mel_bins(ENVELOPE), np.arange(ENVELOPE))
+    return np.minimum(positions, np.nextafter(ENVELOPE - 1, 0))
 
 
 def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
-    """Log magnitudes at ``mel_bins`` (l, 64) float32 → the complex logarithms of the filters, (l, 513) complex64.
+    """Compute the complex logarithms of the filters, (l, 513) complex64, from log magnitudes at ``mel_bins`` (l, 64).
 
-    By FFTs and not by a product: BLAS would share that among threads, which wait for each other beside other work.
+    This uses FFTs and no matrix product. BLAS would share a product among threads, which wait for each other while the
+    machine has other work.
     """
     logarithms = between(np.minimum(envelopes, LOUDEST).T, envelope_positions()).T
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
