@@ -111,7 +111,7 @@ class WordTimer:
         return Embeddings(**self.backend.embeddings())
 
     def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Yield the words of normalised text without punctuation, each with its first token and the one after its last."""
+        """Yield each word of normalised text without punctuation, its first token and the token after its last."""
         pieces = (self.tokenizer.decode([token]) for token in tokens)
         return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)
 
