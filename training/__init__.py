@@ -1,1 +1,1 @@
-"""Training of the embedded voice. Run it in a clone: it is not part of the wheel."""
+"""Train the embedded voice. Run this in a clone, because it is not part of the wheel."""

@@ -1,7 +1,7 @@
-"""`python -m training -o DIR`: train the embedded Tortoise, from texts to bundle. Run it in a clone of the repository.
+"""Train the embedded Tortoise, from texts to bundle: `python -m training -o DIR`, in a clone of the repository.
 
-Interrupt it at any time; the same command continues from the last checkpoint in DIR. training/README.md says how the
-shipped weights were made and how to go on from them.
+You can interrupt it at any time. The same command continues from the last checkpoint in DIR. training/README.md says
+how the shipped weights were made and how to continue from them.
 """
 
 import argparse
@@ -30,13 +30,18 @@ def main(arguments: list[str] | None = None) -> int:
     add(
         "--parts",
         metavar="A,B",
-        help=f"what to make (default, in order: {','.join(PARTS)},bundle; then also card, "
-        "of the bundle, and weights, for --start)",
+        help=f"parts to make (default, in order: {','.join(PARTS)},bundle). After these you can also make card, "
+        "the bundle's card, and weights, for --start",
     )
     add("--start", type=Path, metavar="DIR", help="weights that parts without a checkpoint start from")
-    add("--minutes", type=float, metavar="N", help="train each of these parts for so long at most, and no other")
-    add("--tiny", type=int, metavar="STEPS", help="so few steps of each part, on seconds of tones: to try the recipe")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
+    add("--minutes", type=float, metavar="N", help="train each of these parts for at most N minutes, and no other part")
+    add(
+        "--tiny",
+        type=int,
+        metavar="STEPS",
+        help="to try the recipe: train each part for this number of steps, on seconds of tones",
+    )
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="device of torch (%(default)s)")
     add("--threads", type=int, help="torch threads (default: torch's choice)")
     add("--workers", type=int, default=os.cpu_count(), help="processes that make speech (%(default)s)")
     add(
@@ -44,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         type=Path,
         default=Path("/usr/share/wordnet"),
         metavar="DIR",
-        help="WordNet's data files (%(default)s; Debian: wordnet-base)",
+        help="WordNet's data files (%(default)s, from Debian's wordnet-base)",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
@@ -53,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         parser.exit(1, f"error: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "interrupted; the same command continues from the last checkpoint\n")
+        parser.exit(130, "interrupted: the same command continues from the last checkpoint\n")
     return 0
 
 
@@ -62,7 +67,7 @@ def train(options: argparse.Namespace) -> None:
     if options.tiny:
         recipe = recipe.tiny(options.tiny)
     parts = options.parts.split(",") if options.parts else [*PARTS, "bundle"]
-    if options.minutes is not None:  # the parts before those that are named are taken as they are
+    if options.minutes is not None:  # parts before the named ones stay as they are
         schedules = {
             name: part.model_copy(update={"minutes": options.minutes if name in parts else 0})
             for name, part in recipe.parts.items()

@@ -1,10 +1,10 @@
-"""Training of the autoregressive decoder: it predicts the next code of [voice][text][codes].
+"""Train the autoregressive decoder, which predicts the next code of [voice][text][codes].
 
 Three choices make it learn within an hour on a CPU. Position tables are initialised with sinusoids that place code j
-where the text it speaks is expected, and one head of some layers is initialised to attend to equal positions. Codes are
-masked at a rate drawn for each batch, so that it cannot predict from codes alone. Small heads predict the mel and the
-pitch of each code from the latents, which vocoders and denoiser take as input: latents depend on the text, so they can
-hold more of the sound than the codes do.
+where the text that it speaks is expected, and one head of some layers is initialised to attend to equal positions.
+Codes are masked at a rate drawn for each batch, so that the decoder cannot predict from codes alone. Small heads
+predict each code's mel and pitch from the latents, which are the input of vocoders and denoiser. Latents depend on the
+text, so they can hold more of the sound than the codes do.
 """
 
 import copy
@@ -29,9 +29,9 @@ OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
 MAX_MASKED = 0.30  # largest share of a batch's codes that is masked
 DROPOUT = 0.05
 SILENT_CODES = 4  # silence codes after the stop, as in the pipeline's input
-ALIGNED_LAYERS = (1, 2, 3)  # whose first head is initialised to attend to equal positions
+ALIGNED_LAYERS = (1, 2, 3)  # layers whose first head is initialised to attend to equal positions
 MEL_WIDTH = 256  # hidden width of the mel predictor
-FRAMES, BANDS = 4, 80  # of a code's mel
+FRAMES, BANDS = 4, 80  # size of a code's mel
 
 
 class DecoderInTraining(nn.Module):
@@ -47,11 +47,11 @@ class DecoderInTraining(nn.Module):
         self.mel_predictor = nn.Sequential(
             nn.Conv1d(config.model_dim, MEL_WIDTH, 3, padding=1), nn.GELU(), nn.Conv1d(MEL_WIDTH, FRAMES * BANDS, 1)
         )
-        self.pitch_predictor = nn.Linear(config.model_dim, 2 * FRAMES)  # octaves above MIDDLE; voiced or not
+        self.pitch_predictor = nn.Linear(config.model_dim, 2 * FRAMES)  # octaves above MIDDLE, and whether voiced
 
     @torch.no_grad()
     def initialise(self, characters_per_code: float) -> None:
-        """Set the initial weights; codes are expected to speak ``characters_per_code`` characters each."""
+        """Set the initial weights. Codes are expected to speak ``characters_per_code`` characters each."""
         D, layers, heads = self.config.model_dim, self.config.layers, self.config.heads
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
@@ -60,7 +60,7 @@ class DecoderInTraining(nn.Module):
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             else:
                 nn.init.zeros_(parameter)
-        width = D // heads  # of a head
+        width = D // heads  # width of a head
         for table in (self.network.text_embedding, self.network.mel_embedding):
             nn.init.normal_(table.weight, std=0.3)
             table.weight[:, :width] *= 0.1  # these channels are for the positions
@@ -76,7 +76,7 @@ class DecoderInTraining(nn.Module):
                 weight[:width, :width] = weight[:width, D : D + width] = torch.eye(width)
 
     def forward(self, tokens: Tensor, positions: Tensor, dropout: float = 0.0) -> Tensor:
-        """Rows (B, T) of the joined token table and of the joined position table → hidden (B, T, D).
+        """Compute hidden states (B, T, D) of rows (B, T) of the joined token table and the joined position table.
 
         See ``training_sequence``.
         """
@@ -88,33 +88,33 @@ class DecoderInTraining(nn.Module):
         return net(F.dropout(x, dropout, self.training), [unfused_attention] * self.config.layers)
 
     def predict_mel(self, hidden: Tensor) -> Tensor:
-        """Hidden (B, T, D) → mel of the codes predicted there (B, T, FRAMES, BANDS), in deviations from the mean."""
+        """Predict mels from hidden (B, T, D) → (B, T, FRAMES, BANDS), in deviations from the mean."""
         return self.mel_predictor(hidden.transpose(1, 2)).transpose(1, 2).unflatten(2, (FRAMES, BANDS))
 
 
 def unfused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention (B, heads, T, width) without the fused kernel, whose gradient is slower on a CPU."""
+    """Compute causal attention (B, heads, T, width) without the fused kernel, whose gradient is slower on a CPU."""
     future = torch.full((q.shape[2], k.shape[2]), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + future
     return torch.softmax(scores, dim=-1).to(v.dtype) @ v
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """(P,) → (P, width): cosines and sines of periods from 6 to 600 positions."""
+    """Return cosines and sines of periods from 6 to 600 positions, (P,) → (P, width)."""
     periods = 6 * 100 ** torch.linspace(0, 1, width // 2)
     angle = positions[:, None] * (2 * torch.pi / periods)
     return torch.cat((angle.cos(), angle.sin()), dim=1)
 
 
 def training_sequence(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The decoder's input and targets for a clip.
+    """Return the decoder's input and targets for a clip.
 
-    The joined token table holds text tokens, codes, voices and a row of zeros; the joined position table holds text
+    The joined token table holds text tokens, codes, voices and a row of zeros. The joined position table holds text
     positions, code positions and a row of zeros.
 
     Returns:
-        rows of the token table (T,); rows of the position table (T,); targets (T,), text tokens or codes shifted by the
-        number of text tokens, -1: none; the index of the first code.
+        Rows of the token table (T,), rows of the position table (T,), targets (T,), and the index of the first code.
+            Targets are text tokens, or codes shifted by the number of text tokens, and -1 for no target.
     """
     tokens = config.number_text_tokens + 1
     no_position = config.text_positions + config.code_positions
@@ -143,17 +143,17 @@ class DecoderObjective:
 
     model: DecoderInTraining
     quantiser: Quantiser  # on the model's device
-    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]  # mel (L, 80) and pitch (L,) of every clip
+    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]  # mel (L, 80) and pitch (L,) of each clip
     clips: Sequence[Clip]
     validation: Sequence[Clip]  # clips that the decoder is not trained on
-    batches: Batches  # of ``clips``
+    batches: Batches  # batches of ``clips``
     seed: int
     device: str
 
     def losses(
         self, clips: Sequence[Clip], masked: float = 0.0, dropout: float = 0.0, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Losses by name; ``masked``: share of the input codes to mask."""
+        """Return losses by name. ``masked`` is the share of the input codes to mask."""
         model, config = self.model, self.model.config
         tokens = config.number_text_tokens + 1
         zero_row = tokens + config.number_mel_codes + len(model.voices)
@@ -194,8 +194,11 @@ class DecoderObjective:
 
     @staticmethod
     def pitch_losses(prediction: Tensor, pitch: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a prediction (n, 2·FRAMES) for a pitch (n·FRAMES,) in Hz: mean error of voiced frames in octaves, and the
-        cross-entropy of which are voiced.
+        """Return the mean error of voiced frames in octaves, and the cross-entropy of the voicing.
+
+        Args:
+            prediction: Prediction, (n, 2·FRAMES).
+            pitch: Pitch in Hz, (n·FRAMES,).
         """
         octaves, voicing = (half.flatten() for half in prediction.unflatten(1, (2, FRAMES)).unbind(1))
         voiced = pitch > 0
@@ -206,7 +209,7 @@ class DecoderObjective:
         )
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
-        torch.manual_seed(self.seed * 1_000_003 + index)  # of dropout
+        torch.manual_seed(self.seed * 1_000_003 + index)  # for dropout
         masked = MAX_MASKED * float(torch.rand((), generator=generator))
         return self.losses([self.clips[i] for i in self.batches[index]], masked, DROPOUT, generator)
 

@@ -1,4 +1,4 @@
-"""Training of the diffusion decoder on latents of clips that the autoregressive decoder was not trained on."""
+"""Train the diffusion decoder on latents of clips that the autoregressive decoder was not trained on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def fix_variance(network: DiffusionTts) -> None:
 
 @dataclass
 class DenoiserObjective:
-    """The loss of the denoiser."""
+    """The denoiser's loss."""
 
     model: DenoiserInTraining
     clips: Sequence[Clip]
@@ -91,7 +91,10 @@ def train_denoiser(
     latents: Callable[[Clip], np.ndarray],
     voices: int,
 ) -> DenoiserInTraining:
-    """``latents``: (n, D) of a clip, those of the silence after its end included. The config must predict x0."""
+    """Train the denoiser. The config must predict x0.
+
+    ``latents`` returns (n, D) for a clip, including the latents of the silence after its end.
+    """
     assert config.prediction == "x0"
     torch.manual_seed(part.schedule.seed)
     model = DenoiserInTraining(config, voices)

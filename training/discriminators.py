@@ -1,5 +1,7 @@
-"""Discriminators of vocoders, in training only: of the waveform folded at several periods (HiFi-GAN, Kong et al. 2020,
-section 2.3) and of spectra at several resolutions (UnivNet, Jang et al. 2021, section 2.3), both small.
+"""Judge the sound of vocoders, in training only, with two kinds of small discriminators.
+
+One kind judges the waveform folded at several periods (HiFi-GAN, Kong et al. 2020, section 2.3), the other spectra at
+several resolutions (UnivNet, Jang et al. 2021, section 2.3).
 """
 
 import torch
@@ -14,7 +16,10 @@ FEATURE_WEIGHT = 2.0  # of the distance of features, in the generator's loss
 
 
 class PeriodDiscriminator(nn.Module):
-    """Audio (B, S) → the outputs of its layers, the last one its judgement. Columns of a period share the weights."""
+    """A network from audio (B, S) to the outputs of its layers, the last one its judgement.
+
+    Columns of a period share the weights.
+    """
 
     def __init__(self, period: int):
         super().__init__()
@@ -32,7 +37,7 @@ class PeriodDiscriminator(nn.Module):
 
 
 class SpectrumDiscriminator(nn.Module):
-    """Audio (B, S) → the outputs of its layers on the logarithm of the magnitude (B, 1, frames, bins)."""
+    """A network from audio (B, S) to the outputs of its layers on the log magnitude (B, 1, frames, bins)."""
 
     def __init__(self, size: int, hop: int):
         super().__init__()
@@ -55,11 +60,11 @@ class SpectrumDiscriminator(nn.Module):
 
 
 def features(layers: nn.ModuleList, x: Tensor) -> list[Tensor]:
-    found = []
+    outputs = []
     for layer in layers[:-1]:
         x = F.leaky_relu(layer(x), SLOPE)
-        found.append(x)
-    return [*found, layers[-1](x)]
+        outputs.append(x)
+    return [*outputs, layers[-1](x)]
 
 
 class Discriminators(nn.Module):
@@ -73,14 +78,14 @@ class Discriminators(nn.Module):
         return [member(audio) for member in self.members]
 
     def losses(self, output: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Least-squares losses (Mao et al. 2017) for audio (B, S) of the generator and of the teacher.
+        """Return least-squares losses (Mao et al. 2017) for audio (B, S) of the generator and of the teacher.
 
         Returns:
-            "discriminator", whose gradient reaches only the discriminators; "adversarial" and "features", whose
-            gradient reaches only ``output``.
+            Losses by name. The gradient of "discriminator" reaches only the discriminators. The gradient of
+                "adversarial" and "features" reaches only ``output``.
         """
         real, fake = self(target), self(output.detach())
-        own = sum(((r[-1] - 1) ** 2).mean() + (f[-1] ** 2).mean() for r, f in zip(real, fake, strict=True))
+        discriminator = sum(((r[-1] - 1) ** 2).mean() + (f[-1] ** 2).mean() for r, f in zip(real, fake, strict=True))
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
         judged = functional_call(self, frozen, (output,))
         adversarial = sum(((layers[-1] - 1) ** 2).mean() for layers in judged)
@@ -91,7 +96,7 @@ class Discriminators(nn.Module):
         )
         count = len(self.members)
         return {
-            "discriminator": own / count,
+            "discriminator": discriminator / count,
             "adversarial": adversarial / count,
             "features": FEATURE_WEIGHT * distance / count,
         }

@@ -1,6 +1,6 @@
-"""Training of the two encoders, from clips to voice latents, and of the two converters, from noise to voice latents.
+"""Train the two encoders from clips to voice latents, and the two converters from noise to voice latents.
 
-The decoders have learned a latent for each teacher. The encoders map clips of a teacher to its latent; the converters
+The decoders have learned a latent for each teacher. The encoders map a teacher's clips to its latent. The converters
 map noise to one of the latents or to a blend of them.
 """
 
@@ -18,27 +18,30 @@ from training.pitch import RATE
 from training.speech import Shard, voice_of
 from training.trainer import TrainedPart, Trainer
 
-RECORDINGS = 200  # of each teacher
-SHARPNESS = 6.0  # larger: noise is mapped to a blend of the voices less often
+RECORDINGS = 200  # recordings of each teacher
+SHARPNESS = 6.0  # the larger, the less often noise is mapped to a blend of the voices
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
-    """``RECORDINGS`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips joined, scaled at random."""
+    """Return ``RECORDINGS`` per voice, (voice, (S,) float32 at 22050 Hz).
+
+    Each is one to four clips joined and scaled at random.
+    """
     rng = np.random.default_rng(seed)
-    found: list[tuple[int, np.ndarray]] = []
+    recordings_of_voices: list[tuple[int, np.ndarray]] = []
     for index in range(len(voices)):
         clips = [clip for path in shards if voice_of(path, voices) == index for clip in Shard.load(path).clips]
         for _ in range(RECORDINGS):
             chosen = rng.integers(0, len(clips), rng.integers(1, 5))
             audio = np.concatenate([clips[clip] for clip in chosen]) * rng.uniform(0.4, 1.6)
-            found.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
-    return found
+            recordings_of_voices.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
+    return recordings_of_voices
 
 
 def train_encoder(
     part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor
 ) -> nn.Module:
-    """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
+    """Train an encoder to map mels (voice, (bands, L)) to its voice's latent in ``targets`` (voices, width)."""
     torch.manual_seed(part.schedule.seed)
     for name, parameter in encoder.named_parameters():
         if parameter.ndim > 1 and "relative" not in name:
@@ -61,7 +64,10 @@ def train_encoder(
 
 
 def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targets: Tensor) -> nn.Module:
-    """Map noise to a latent on the line between the first voice and the last, mostly near its ends."""
+    """Train a converter to map noise to a latent on the line between the first and the last voice.
+
+    Most latents are near its ends.
+    """
     schedule, device = part.schedule, part.device
     torch.manual_seed(schedule.seed)
     converter = RandomLatentConverter(config)

@@ -1,7 +1,8 @@
-"""The envelopes of speech, by CheapTrick (Morise 2015, doi 10.1016/j.specom.2014.09.003), as WORLD computes them.
+"""Compute the envelopes of speech by CheapTrick, as WORLD does.
 
-A window of three periods, whose power is smoothed over two thirds of the pitch and whose cepstrum is multiplied by two
-lifters: one smooths over the pitch, so that no harmonic is left, the other restores what all smoothing took.
+See Morise 2015, doi 10.1016/j.specom.2014.09.003. A window has three periods. Its power is smoothed over two thirds of
+the pitch, and its cepstrum is multiplied by two lifters: one smooths over the pitch, so that no harmonic is left, and
+the other restores what all smoothing took away.
 """
 
 import numpy as np
@@ -9,15 +10,18 @@ import numpy as np
 from ane.models.vocoders.source_filter import BINS, FFT, HOP
 from training.pitch import LOWEST, RATE
 
-RECOVERY = -0.3  # CheapTrick's q1: sharper than its -0.15, since predicted envelopes are too smooth
-UNVOICED = 500.0  # Hz, the pitch that windows of unvoiced frames are made for
+RECOVERY = -0.3  # CheapTrick's q1, sharper than its -0.15, since predicted envelopes are too smooth
+UNVOICED = 500.0  # Hz, the pitch assumed for windows of unvoiced frames
 HALF = int(1.5 * RATE / LOWEST) + 1  # samples of the longest window on either side
 QUIETEST = 1e-12  # power
-WIDTH = RATE / FFT  # Hz of a bin
+WIDTH = RATE / FFT  # Hz per bin
 
 
 def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
-    """Clip (S,) at 24 kHz, its pitch (L,) in Hz every 256 samples, 0: unvoiced → log magnitudes (L, 513)."""
+    """Return log magnitudes (L, 513) of a clip (S,) at 24 kHz.
+
+    ``f0`` is its pitch (L,) in Hz every 256 samples, with 0 for unvoiced frames.
+    """
     pitch = np.where(f0 > 0, f0, UNVOICED)[:, None]
     starts = np.arange(len(f0)) * HOP
     padded = np.pad(audio.astype(np.float64), (HALF, HALF + max(0, len(f0) * HOP - len(audio))))
@@ -35,14 +39,17 @@ def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
 
 
 def with_mirror(power: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-    """Power (L, 513) and, below the pitch (L, 1), what is as far above 0 Hz as a bin is below the pitch."""
+    """Return power (L, 513) with its mirror added below the pitch (L, 1).
+
+    The mirror is the power that is as far above 0 Hz as a bin is below the pitch.
+    """
     bins = np.arange(BINS)
     mirror = pitch / WIDTH - bins
     return np.where(mirror > 0, power + between(power, np.clip(mirror, 0, BINS - 1.001)), power)
 
 
 def smoothed(power: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Means of power (L, 513) over ``width`` (L, 1) Hz around each bin; the spectrum is mirrored at its ends."""
+    """Return means of power (L, 513) over ``width`` (L, 1) Hz around each bin. The spectrum is mirrored at its ends."""
     whole = np.concatenate((power[:, :0:-1], power, power[:, -2::-1]), axis=1)
     sums = np.pad(np.cumsum(whole, axis=1), ((0, 0), (1, 0)))
     centres, half = np.arange(BINS) + BINS - 0.5, width / WIDTH / 2
@@ -50,7 +57,7 @@ def smoothed(power: np.ndarray, width: np.ndarray) -> np.ndarray:
 
 
 def between(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Linear interpolation in each row (L, n) at positions (L, m)."""
+    """Interpolate linearly in each row (L, n) at positions (L, m)."""
     before = positions.astype(np.int64)
     share = positions - before
     at = np.take_along_axis(rows, before, axis=1)

@@ -1,4 +1,4 @@
-"""The embedded bundle heart and the tables of ``ane.text.phonemes``, from the package hibari-tts.
+"""Make the embedded bundle heart and the tables of ``ane.text.phonemes`` from the package hibari-tts.
 
     python -m training.fast_voice           # writes ane/demo/heart and ane/text/phonemes/data
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
-    """The bundle of hibari.onnx, with its notice. Other files in ``folder``, such as MODEL.md, stay."""
+    """Write the bundle of hibari.onnx with its notice. Other files in ``folder``, such as MODEL.md, stay."""
     contents = import_published(model)
     [package] = contents.packages(folder)
     [weights] = [file for file in package.files if file.file.endswith(".safetensors")]
@@ -88,7 +88,7 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
 
 
 def write_tables(assets: Path, folder: Path) -> None:
-    """The dictionaries, the tagger and the network for unknown words, from the assets of hibari-tts."""
+    """Write the dictionaries, the tagger and the network for unknown words, from the assets of hibari-tts."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind, region in product(("gold", "silver"), ("us", "gb")):
         name = kind if region == "us" else f"{kind}_gb"
@@ -118,10 +118,10 @@ def write_tables(assets: Path, folder: Path) -> None:
 
 
 def letter_weights(path: Path) -> dict[str, np.ndarray]:
-    """The weights of the network for unknown words; matrices are (I, O), in the order of their use."""
-    values = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+    """Return the weights of the network for unknown words. Matrices are (I, O), in the order of their use."""
+    values = {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
     matrices = iter([value for name, value in values.items() if name.startswith("onnx::MatMul")])
-    found = {
+    weights = {
         "emb": values["m.emb.weight"],
         "pos": values["m.pos"],
         "head.bias": values["m.head.bias"],
@@ -129,16 +129,16 @@ def letter_weights(path: Path) -> dict[str, np.ndarray]:
     }
     for layer in range(4):
         for name, bias in LAYER_PARTS.items():
-            found |= {
+            weights |= {
                 f"{layer}.{name}.bias": values[f"m.layers.{layer}.{bias}"],
                 f"{layer}.{name}.weight": next(matrices),
             }
-        found |= {
+        weights |= {
             f"{layer}.{norm}.{part}": values[f"m.layers.{layer}.{norm}.{part}"]
             for norm in ("norm1", "norm2")
             for part in ("weight", "bias")
         }
-    return found | {"head.weight": next(matrices)}
+    return weights | {"head.weight": next(matrices)}
 
 
 def entry_line(entry: str | Mapping[str, str | None]) -> str:

@@ -1,4 +1,4 @@
-"""Writes the trained networks as a bundle with voices and its card, MODEL.md, and as weights to go on from."""
+"""Write the trained networks as a bundle with voices and its card, MODEL.md, and as weights to continue from."""
 
 import importlib.metadata
 import json
@@ -33,7 +33,7 @@ A small Tortoise: the networks of the official model at small sizes, trained on 
 works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
 """
 
-LICENCES = {  # of each kind of teacher, as the files of its packages state them
+LICENCES = {  # licences of each kind of teacher, from the files of its packages
     "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), package hibari-tts of PyPI: its acoustic model
   was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0); its text front end ports misaki (hexgrad,
   Apache-2.0) with tables of spaCy (ExplosionAI, MIT), and its net for unknown words learned from espeak-ng.""",
@@ -57,7 +57,7 @@ def trained_contents(
     default_voice: str,
     voices: Mapping[str, Path] = MappingProxyType({}),
 ) -> Contents:
-    """The networks of a training run, from which a bundle is written."""
+    """Return the networks of a training run, from which a bundle is written."""
 
     def tensors(network: str) -> dict[str, Tensor]:
         return {key: tensor.detach().cpu().contiguous() for key, tensor in modules[network].state_dict().items()}
@@ -108,8 +108,9 @@ def publish(run: TrainingRun) -> None:
 
 
 def write_scored_card(run: TrainingRun) -> None:
-    """Write the card of the run's bundle: data, training, quality, limits. Scores are read from quality.json in the
-    run's folder, if `python -m benchmarks quality` wrote it there.
+    """Write the card of the run's bundle: data, training, quality, limits.
+
+    The scores come from quality.json in the run's folder, if `python -m benchmarks quality` wrote it there.
     """
     measured, bundle = run.folder / "quality.json", run.folder / "bundle"
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
@@ -189,7 +190,7 @@ def write_weights(run: TrainingRun) -> None:
 
 
 def source(run: TrainingRun) -> dict[str, Any]:
-    """`source` in bundle.json: how the weights were trained."""
+    """Return `source` for bundle.json, which says how the weights were trained."""
     shards = {voice: [path for path in run.shards if path.stem.endswith(f"-{voice}")] for voice in run.voices}
     curves = {part: json.loads((run.folder / part / "curve.json").read_text())[-1] for part in run.recipe.parts}
     remarks = run.folder / "remarks.txt"

@@ -1,8 +1,8 @@
-"""The vector quantiser: one code for four mel frames. Needed in training only.
+"""Train the vector quantiser, with one code for four mel frames. It is needed only in training.
 
-Codebook entries are running means of the encodings assigned to them (van den Oord et al. 2017, appendix A.1); unused
-entries are reset to encodings of the batch. Encoder and decoder take the voice as input, so that codes need not encode
-it. The loss weights the spectral envelope, which distinguishes the sounds of speech, above the harmonics.
+Codebook entries are running means of the encodings assigned to them (van den Oord et al. 2017, appendix A.1), and
+unused entries are reset to encodings of the batch. Encoder and decoder take the voice as input, so that codes need not
+encode it. The loss weights the spectral envelope, which distinguishes the sounds of speech, above the harmonics.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from ane.system.files import replacing
 from training.speech import load_mels, voice_of
 from training.trainer import TrainedPart, Trainer
 
-STAMP = "quantiser.sha256"  # file beside the codes: hash of the codebook
+STAMP = "quantiser.sha256"  # file next to the codes, with the codebook's hash
 WIDTH, ENTRY = 320, 64  # width of the networks, and of a codebook entry
-DECAY, COMMITMENT = 0.99, 0.25  # of the running means; weight of the commitment loss
-MIN_COUNT = 0.3  # an entry whose running count falls below is reset; the mean count is 1
+DECAY, COMMITMENT = 0.99, 0.25  # decay of the running means, and weight of the commitment loss
+MIN_COUNT = 0.3  # an entry whose running count falls below this is reset. The mean count is 1
 CROP = 64  # frames of a training crop
 ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0  # cosines that make up the envelope, and the weight of its error
 
@@ -40,7 +40,7 @@ class QuantiserResidual(nn.Module):
 
 
 class Quantiser(nn.Module):
-    """Mel (B, 80, 4T) of voices (B,) → codes (B, T) → mel."""
+    """A network that turns mels (B, 80, 4T) of voices (B,) into codes (B, T) and back into mels."""
 
     def __init__(self, entries: int, voices: int):
         super().__init__()
@@ -73,30 +73,30 @@ class Quantiser(nn.Module):
         )
 
     def encode(self, mel: Tensor, voices: Tensor) -> Tensor:
-        """(B, 80, 4T), (B,) → encodings (B·T, ENTRY)."""
+        """Encode mels (B, 80, 4T) of voices (B,) → encodings (B·T, ENTRY)."""
         x = self.encoder_input((mel - self.mean) / self.deviation) + self.encoder_voices(voices)[:, :, None]
         return self.encoder(x).transpose(1, 2).reshape(-1, ENTRY)
 
     def nearest(self, encodings: Tensor) -> Tensor:
-        """Encodings (n, ENTRY) → indices (n,) of the nearest codebook entries."""
+        """Return the indices (n,) of the codebook entries nearest to encodings (n, ENTRY)."""
         with torch.autocast(encodings.device.type, enabled=False):
             return (self.codebook.square().sum(dim=1) - 2 * encodings @ self.codebook.T).argmin(dim=1)
 
     def decode(self, entries: Tensor, voices: Tensor) -> Tensor:
-        """(B, ENTRY, T), (B,) → mel (B, 80, 4T) in deviations from the mean."""
+        """Decode entries (B, ENTRY, T) of voices (B,) → mel (B, 80, 4T) in deviations from the mean."""
         return self.decoder(self.decoder_input(entries) + self.decoder_voices(voices)[:, :, None])
 
     def codes(self, mel: Tensor, voices: Tensor) -> Tensor:
-        """(B, 80, 4T), (B,) → (B, T)."""
+        """Return the codes (B, T) of mels (B, 80, 4T) of voices (B,)."""
         return self.nearest(self.encode(mel, voices)).view(len(mel), -1)
 
     def mel(self, codes: Tensor, voices: Tensor) -> Tensor:
-        """(B, T), (B,) → (B, 80, 4T)."""
+        """Return the mel (B, 80, 4T) of codes (B, T) of voices (B,)."""
         return self.decode(self.codebook[codes].transpose(1, 2), voices) * self.deviation + self.mean
 
     @torch.no_grad()
     def update_codebook(self, encodings: Tensor, codes: Tensor, generator: torch.Generator) -> None:
-        """Set the entries to the running means of the encodings assigned to them; reset unused ones."""
+        """Set the entries to the running means of the encodings assigned to them, and reset unused ones."""
         self.counts.mul_(DECAY).index_add_(0, codes, torch.full_like(codes, 1 - DECAY, dtype=self.counts.dtype))
         self.sums.mul_(DECAY).index_add_(0, codes, (1 - DECAY) * encodings)
         used = self.counts > MIN_COUNT
@@ -107,7 +107,10 @@ class Quantiser(nn.Module):
             self.codebook[unused], self.sums[unused], self.counts[unused] = random, random, 1.0
 
     def errors(self, prediction: Tensor, mel: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean absolute error of a prediction (…, 80, L), in deviations from the mean, and that of its envelope."""
+        """Return a prediction's mean absolute error (…, 80, L), and the error of its envelope.
+
+        Both are in deviations from the mean.
+        """
         with torch.autocast(mel.device.type, enabled=False):
             difference = prediction.float() - (mel - self.mean) / self.deviation
             return difference.abs().mean(), (
@@ -115,7 +118,7 @@ class Quantiser(nn.Module):
             ).abs().mean()
 
     def loss(self, mel: Tensor, voices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        """Losses of a batch by name; also updates the codebook."""
+        """Return the losses of a batch by name. This also updates the codebook."""
         encodings = self.encode(mel, voices).float()
         codes = self.nearest(encodings.detach())
         entries = self.codebook[codes]
@@ -134,7 +137,10 @@ class Quantiser(nn.Module):
 
 
 def envelope_matrix() -> Tensor:
-    """(80, 80): keeps the lowest ``ENVELOPE_COSINES`` cosines along the bands of a mel (DCT-II, Ahmed et al. 1974)."""
+    """Return a matrix (80, 80) that preserves the lowest ``ENVELOPE_COSINES`` cosines along a mel's bands.
+
+    See DCT-II, Ahmed et al. 1974.
+    """
     band, wave = torch.arange(80) + 0.5, torch.arange(ENVELOPE_COSINES)
     cosines = torch.cos(torch.pi / 80 * wave[:, None] * band) * (2 / 80) ** 0.5
     cosines[0] /= 2**0.5
@@ -169,7 +175,7 @@ def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voi
 
 @torch.no_grad()
 def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voices: Sequence[str]) -> list[Path]:
-    """Write the codes of every clip of every shard, (codes,) uint16, concatenated; a clip has frames / 4 codes.
+    """Write the codes of every clip of every shard, (codes,) uint16, concatenated. A clip has frames / 4 codes.
 
     Codes of another quantiser are replaced.
     """

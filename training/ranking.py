@@ -1,6 +1,6 @@
-"""Training of CLVP, which scores how well codes speak a text.
+"""Train CLVP, which scores how well codes speak a text.
 
-It is trained to match texts with their codes within a batch (Radford et al. 2021).
+It learns to match texts with their codes within a batch (Radford et al. 2021).
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,10 @@ VALIDATION_BATCHES = 12
 
 
 class CLVPInTraining(nn.Module):
-    """CLVP on tokens and codes in the pipeline's form: one stop token after the text, codes padded with silence. In
-    float32, since bfloat16 saves no time on a CPU at this width.
+    """CLVP on tokens and codes in the pipeline's form.
+
+    A text has one stop token at its end, and codes are padded with silence. The network is in float32, since bfloat16
+    saves no time on a CPU at this width.
     """
 
     def __init__(self, config: CLVPConfig, decoder: UnifiedVoiceConfig):
@@ -40,22 +42,22 @@ class CLVPInTraining(nn.Module):
                 nn.init.constant_(parameter, float(("norm" in name and name.endswith("weight")) or name.endswith(".g")))
 
     def text(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Token ids, all equally many → vectors (B, E)."""
+        """Return vectors (B, E) of texts, all with the same number of token ids."""
         tokens = torch.tensor([[*text, self.stop] for text in texts])
         return self.network.text(tokens.to(self.network.temperature.device))
 
     def speech(self, codes: Sequence[np.ndarray], length: int) -> Tensor:
-        """Codes (n,) each, padded to ``length`` → vectors (B, E)."""
-        rows = np.stack([np.pad(one, (0, length - len(one)), constant_values=self.calm) for one in codes])
+        """Return vectors (B, E) of codes (n,), padded to ``length``."""
+        rows = np.stack([np.pad(row, (0, length - len(row)), constant_values=self.calm) for row in codes])
         return self.network.speech(torch.from_numpy(rows).to(self.network.temperature.device))
 
     def losses(self, clips: Sequence[Clip], length: int) -> dict[str, Tensor]:
-        """Losses of clips whose texts are equally long."""
+        """Return the losses of clips whose texts are equally long."""
         scores = self.text([clip.text for clip in clips]) @ self.speech([clip.codes for clip in clips], length).T
-        own = torch.arange(len(clips), device=scores.device)
+        targets = torch.arange(len(clips), device=scores.device)
         return {
-            "loss": (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2,
-            "accuracy": (scores.argmax(dim=1) == own).float().mean(),
+            "loss": (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2,
+            "accuracy": (scores.argmax(dim=1) == targets).float().mean(),
         }
 
 

@@ -29,11 +29,11 @@ Made = TypeVar("Made")
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
 TOKENS = len(SPECIAL) + len(CHARACTERS) - 1  # [SPACE] is also the first of CHARACTERS
-ENTRIES = 1023  # of the quantiser's codebook
-CALM_TOKEN = ENTRIES  # code of silence after the end, outside the codebook
+ENTRIES = 1023  # size of the quantiser's codebook
+CALM_TOKEN = ENTRIES  # code for silence after the end, outside the codebook
 D, C, HEADS = 192, 80, 4
 
-# 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the later networks cannot correct
+# 16 MB of fp16 in all. Nearly half is the autoregressive decoder, whose errors the later networks cannot correct
 CONFIGS: dict[str, Config] = {
     "autoregressive": UnifiedVoiceConfig(
         layers=7,
@@ -81,9 +81,9 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
 
-# settings that differ from upstream's: the embedded voice repeats codes often, so a repetition penalty would exclude
-# correct codes; it was trained on clips of a few sentences at most; codes close to silence often follow the last word;
-# ranking makes no audible difference, and the path without diffusion sounds better; after a word alone it may ramble
+# Settings that differ from upstream's. The embedded voice repeats codes often, so a repetition penalty would exclude
+# correct codes. It was trained on clips of at most a few sentences. Codes close to silence often follow the last word.
+# Ranking makes no audible difference, and the path without diffusion sounds better. After a single word it may ramble
 SETTINGS = {
     "sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260},
     "split": [80, 125],
@@ -92,7 +92,7 @@ SETTINGS = {
     "preset": "fastest",
 }
 
-CONFIG = Path(__file__).parent / "config"  # of the voices in ane/demo: a file a part, and speech.toml
+CONFIG = Path(__file__).parent / "config"  # recipe of the voices in ane/demo: one file per part, and speech.toml
 TRAINED_PARTS = (  # in this order
     "quantiser",
     "autoregressive",
@@ -121,8 +121,8 @@ class TaughtVoice(BaseModel):
 class Recipe(BaseModel):
     """The configuration of a training run, as ``config/speech.toml`` explains it.
 
-    On the share ``held_back`` alone the networks are trained that take the decoder's latents. ``parts`` has the
-    schedule of each of ``TRAINED_PARTS``.
+    The networks that take the decoder's latents are trained only on the share ``held_back``. ``parts`` has the schedule
+    of each of ``TRAINED_PARTS``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -136,15 +136,16 @@ class Recipe(BaseModel):
     parts: dict[str, PartSchedule]
 
     def tiny(self, steps: int) -> "Recipe":
-        """The same with so few steps of each part, and seconds of tones in place of each teacher's speech."""
+        """Return the recipe with this number of steps per part, and seconds of tones in place of speech."""
         voices = {name: TaughtVoice(teacher=STAND_IN, hours=0.04) for name in self.voices}
         parts = {name: part.model_copy(update={"steps": (steps,), "warmup": 0}) for name, part in self.parts.items()}
         return self.model_copy(update={"voices": voices, "shard_clips": 12, "held_back": 0.5, "parts": parts})
 
 
 def load_recipe(folder: Path = CONFIG) -> Recipe:
-    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``. Raises UserError: a file is missing or is
-    not TOML, or a field is missing, unknown or wrong.
+    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``.
+
+    Raises UserError if a file is missing or is not TOML, or a field is missing, unknown or wrong.
     """
 
     def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
@@ -162,5 +163,5 @@ def load_recipe(folder: Path = CONFIG) -> Recipe:
 
 
 def tokenizer_json() -> str:
-    """The tokenizer of the embedded voice: one token for each character; it drops characters without a token."""
+    """Return the embedded voice's tokenizer: one token per character. It drops characters without a token."""
     return (demo_bundle() / "tokenizer.json").read_text(encoding="utf-8")

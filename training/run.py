@@ -1,4 +1,4 @@
-"""A training run: each part reads what earlier parts wrote to the run's folder, and writes its own output there."""
+"""Run a training: each part reads the output of earlier parts from the run's folder, and writes its output there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from training.trainer import TrainedPart
 from training.vocoders import train_hifigan, train_univnet
 
 VALIDATION_CLIPS = 320
-# each needs only parts before it
+# each part needs only parts before it
 PARTS = (
     "texts",
     "shards",
@@ -105,7 +105,10 @@ class TrainingRun:
         ]
 
     def is_held_back(self, shard: Path) -> bool:
-        """Whether the decoder is not trained on it: every n-th of a voice, so that more hours move none."""
+        """Return whether the decoder is not trained on a shard.
+
+        Every n-th shard of a voice is held back, so that more hours change no shard's role.
+        """
         return number_of(shard) % round(1 / self.recipe.held_back) == 1
 
     @cached_property
@@ -151,8 +154,9 @@ class TrainingRun:
 
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
-        """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, silence after it. Cached for
-        these weights of the decoder.
+        """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, and silence after it.
+
+        They are cached for these weights of the decoder.
         """
         path, decoder = self.folder / "latents.pt", self.autoregressive  # trains it if it is not yet trained
         clips = self.clips(self.held_back_shards)
@@ -174,7 +178,7 @@ class TrainingRun:
         return latents
 
     def latents_with_silence(self, silent: int) -> Callable[[Clip], np.ndarray]:
-        """Latents of a clip, ``silent`` of them after its last code."""
+        """Return a function that returns a clip's latents, with ``silent`` of them after its last code."""
         assert silent <= SILENT_CODES
         return lambda clip: self.latents[clip.shard, clip.index][: len(clip.codes) + silent]
 
@@ -220,7 +224,7 @@ class TrainingRun:
 
     @cached_property
     def parameters(self) -> dict[Path, list[np.ndarray]]:
-        """Of the sound of the held-back clips."""
+        """The source-filter parameters of the held-back clips' sound."""
         return {shard: parameters_of(shard, self.folder / "parameters") for shard in self.held_back_shards}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Training of source-filter vocoders: from latents or mels to the envelope and the pitch that are found in the speech.
+"""Train source-filter vocoders, from latents or mels to the envelope and the pitch found in the speech.
 
 The parameters are learned frame by frame. Means of envelopes would sound muffled, so a discriminator judges the
 envelopes, and the trained ones are sharpened.
@@ -23,16 +23,16 @@ from training.pitch import pitch_of
 from training.speech import Shard
 from training.trainer import TrainedPart, Trainer
 
-FRAMES = 96  # of a crop
+FRAMES = 96  # frames in a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
 JUDGED_FROM = 700  # step from which the discriminator takes part, with growing weight
 RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
-SHARPENING, SMOOTH = 1.4, 3.0  # of the details of an envelope; deviation of the smoothing, in points of it
-LOUDER = 0.4  # log gain of sharpening, which is subtracted: 3.5 dB
+SHARPENING, SMOOTH = 1.4, 3.0  # gain of an envelope's details, and deviation of the smoothing in points of the envelope
+LOUDER = 0.4  # log gain of sharpening, 3.5 dB, which is subtracted
 
 
 def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
-    """Speech (S,) at 24 kHz → its parameters (frames, 66) float32, with a voicing of 1 or -1."""
+    """Return the parameters (frames, 66) float32 of speech (S,) at 24 kHz, with a voicing of 1 or -1."""
     f0 = pitch_of(audio, frames, HOP)
     voiced = np.flatnonzero(f0)
     pitch = np.interp(np.arange(frames), voiced, f0[voiced]) if len(voiced) else np.full(frames, MIDDLE)
@@ -43,7 +43,7 @@ def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
 
 
 def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
-    """Those of every clip of a shard, (L, 66) float16, which are kept in a file of ``folder``."""
+    """Return the parameters of every clip of a shard, (L, 66) float16, and store them in a file of ``folder``."""
     path = folder / f"{shard.stem}.npz"
     if not path.exists():
         clips = [analysed(wave, len(wave) // HOP).astype(np.float16) for wave in Shard.load(shard).clips]
@@ -55,7 +55,7 @@ def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
 
 
 class EnvelopeJudge(nn.Module):
-    """Envelopes (B, L, 64) as pictures → the outputs of its layers, the last one its judgement."""
+    """A network from envelopes (B, L, 64) as pictures to the outputs of its layers, the last one its judgement."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +77,10 @@ class EnvelopeJudge(nn.Module):
         return features(self.layers, envelopes[:, None])
 
     def losses(self, ours: Tensor, theirs: Tensor) -> dict[str, Tensor]:
-        """Least-squares losses (Mao et al. 2017) of envelopes (B, L, 64): "discriminator", whose gradient reaches the
-        judge alone, "adversarial" and "features", whose gradient reaches ``ours`` alone.
+        """Return least-squares losses (Mao et al. 2017) of envelopes (B, L, 64).
+
+        The gradient of "discriminator" reaches only the judge. The gradient of "adversarial" and "features" reaches
+        only ``ours``.
         """
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
         with torch.autocast(ours.device.type, torch.bfloat16):
@@ -93,16 +95,16 @@ class EnvelopeJudge(nn.Module):
 
 
 class ParametersInTraining(nn.Module):
-    """The network, and what judges its envelopes."""
+    """The network, and the discriminator that judges its envelopes."""
 
     def __init__(self, config: SourceFilterConfig):
         super().__init__()
         self.network, self.judge = SourceFilterNetwork(config), EnvelopeJudge()
-        self.register_buffer("unit", torch.ones(()))  # of the errors of envelopes
+        self.register_buffer("unit", torch.ones(()))  # unit of the errors of envelopes
 
     @torch.no_grad()
     def begin_at(self, inputs: np.ndarray, envelopes: np.ndarray) -> None:
-        """Let the network begin at the mean of envelopes (n, 64), for inputs (m,) of any mean and deviation."""
+        """Make the network begin at the mean of envelopes (n, 64), for inputs (m,) with any mean and deviation."""
         self.unit.fill_(float(envelopes.std()) or 1.0)
         self.network.head.bias[:ENVELOPE] = torch.from_numpy(envelopes.mean(axis=0))
         first = self.network.dec_in
@@ -110,7 +112,10 @@ class ParametersInTraining(nn.Module):
         first.bias -= first.weight.sum(dim=(1, 2)) * float(inputs.mean())
 
     def losses(self, frames: Tensor, target: Tensor, judged: float) -> dict[str, Tensor]:
-        """Frames (B, L, channels), parameters (B, L, 66); ``judged``: weight of the discriminator, 0 to 1."""
+        """Return the losses of frames (B, L, channels) and parameters (B, L, 66).
+
+        ``judged`` is the weight of the discriminator, 0 to 1.
+        """
         with torch.autocast(frames.device.type, torch.bfloat16):
             output = self.network(frames, torch.ones_like(frames[..., 0]))
         output = output.float()
@@ -120,21 +125,24 @@ class ParametersInTraining(nn.Module):
         voicing = F.binary_cross_entropy_with_logits(output[..., -1], voiced)
         envelope = (ours - theirs).abs().mean()
         loss = envelope + OCTAVE_WEIGHT * octaves + VOICING_WEIGHT * voicing
-        found = {"envelope": envelope, "pitch error, octaves": octaves, "voicing": voicing}
+        losses = {"envelope": envelope, "pitch error, octaves": octaves, "voicing": voicing}
         if judged:
-            found |= self.judge.losses(ours, theirs)
+            losses |= self.judge.losses(ours, theirs)
             loss = (
                 loss
-                + found["discriminator"]
-                + judged * (ADVERSARIAL_WEIGHT * found["adversarial"] + FEATURE_WEIGHT * found["features"])
+                + losses["discriminator"]
+                + judged * (ADVERSARIAL_WEIGHT * losses["adversarial"] + FEATURE_WEIGHT * losses["features"])
             )
-        return {"loss": loss, **found}
+        return {"loss": loss, **losses}
 
 
 def drawn_crops(
     inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], batch: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Of each clip inputs (channels, L), targets (L, 66) → (batch, FRAMES, channels), (batch, FRAMES, 66)."""
+    """Draw crops of clips with inputs (channels, L) and targets (L, 66).
+
+    Returns (batch, FRAMES, channels) and (batch, FRAMES, 66).
+    """
     crops = []
     for clip in torch.randint(len(inputs), (batch,), generator=generator).tolist():
         start = int(torch.randint(inputs[clip].shape[1] - FRAMES + 1, (), generator=generator))
@@ -145,7 +153,10 @@ def drawn_crops(
 def train_source_filter(
     part: TrainedPart, config: SourceFilterConfig, clips: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> SourceFilterNetwork:
-    """``clips()``: input (channels, L) and parameters (L', 66) of each; the shorter of both is used."""
+    """Train a network on ``clips()``: the input (channels, L) and parameters (L', 66) of each clip.
+
+    The shorter length of both is used.
+    """
     torch.manual_seed(part.schedule.seed)
     model = ParametersInTraining(config)
     trainer = Trainer(model, part)
@@ -173,8 +184,9 @@ def train_source_filter(
 
 @torch.no_grad()
 def sharpen(network: SourceFilterNetwork) -> None:
-    """Multiply the details of the envelopes, what a Gaussian would smooth away, by ``SHARPENING``, and keep the
-    loudness; in the weights.
+    """Multiply the envelopes' details by ``SHARPENING`` in the weights, and preserve the loudness.
+
+    The details are what a Gaussian would smooth away.
     """
     distance = torch.arange(ENVELOPE)[:, None] - torch.arange(ENVELOPE)
     smooth = torch.exp(-0.5 * (distance / SMOOTH) ** 2)

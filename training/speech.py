@@ -1,4 +1,4 @@
-"""Speech of the teachers in shards, each with the mel that the quantiser encodes and its pitch, and clips of it."""
+"""Make the teachers' speech in shards, each with pitch and the mel that the quantiser encodes, and clips of it."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,8 +16,8 @@ from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.pitch import RATE, pitch_of
 
-MAX_SECONDS = 11.5  # of a clip: the decoder has no more positions
-CLIP_SECONDS = 3.0  # of a clip, to compute the number of clips from hours
+MAX_SECONDS = 11.5  # most seconds of a clip: the decoder has no more positions
+CLIP_SECONDS = 3.0  # seconds of a clip, to compute the number of clips from hours
 LOUDNESS = -19.0  # LUFS of every clip
 LEAD, TAIL = 0.08, 0.10  # seconds of silence before and after the words
 SOUND = 0.008  # samples above it are not silence
@@ -27,7 +27,10 @@ Speak = Callable[[str], np.ndarray]  # text → (S,) float32 at ``RATE``
 
 
 def teacher_of(name: str) -> Speak:
-    """A teacher by its name in the recipe. Raises UserError if it is unknown or its packages cannot be fetched."""
+    """Return a teacher by its name in the recipe.
+
+    Raises UserError if it is unknown or its packages cannot be fetched.
+    """
     if name == STAND_IN:
         return tones
     from benchmarks.teachers import teacher_speech
@@ -42,7 +45,7 @@ def teacher_of(name: str) -> Speak:
 
 
 def tones(text: str) -> np.ndarray:
-    """A tone for each letter: a stand-in for a teacher."""
+    """Return a tone for each letter, as a stand-in for a teacher."""
     time = np.arange(int(0.06 * RATE)) / RATE
     return np.concatenate([0.3 * np.sin(2 * np.pi * 120 * (1 + ord(letter) % 7) * time) for letter in text]).astype(
         np.float32
@@ -50,7 +53,7 @@ def tones(text: str) -> np.ndarray:
 
 
 def trim_and_level(audio: np.ndarray) -> np.ndarray:
-    """Speech (S,) at equal loudness with short silences at its ends; no samples if all is silent."""
+    """Return speech (S,) at equal loudness with short silences at its ends, or no samples if all is silent."""
     meter = LoudnessMeter(RATE)
     meter.feed(np.pad(audio, (0, RATE // 2)))
     if not np.isfinite(meter.loudness):
@@ -67,9 +70,9 @@ class Shard:
 
     texts: list[str]
     audio: np.ndarray  # (samples,) int16 at 24 kHz, concatenated
-    samples: np.ndarray  # (clips,) lengths in it
+    samples: np.ndarray  # (clips,) lengths of clips in ``audio``
     mel: np.ndarray  # (frames, 80) float16, ``conditioning_mel`` of the clips
-    frames: np.ndarray  # (clips,) lengths in it, multiples of 4
+    frames: np.ndarray  # (clips,) lengths of clips in ``mel``, multiples of 4
 
     def save(self, path: Path) -> None:
         with replacing(path) as target, target.open("wb") as file:
@@ -89,12 +92,12 @@ class Shard:
 
     @property
     def clips(self) -> list[np.ndarray]:
-        """(S,) float32 at 24 kHz each."""
+        """The clips, (S,) float32 at 24 kHz each."""
         return [clip.astype(np.float32) / 32767 for clip in np.split(self.audio, self.samples.cumsum()[:-1])]
 
     @property
     def pitches(self) -> list[np.ndarray]:
-        """(L,) Hz at the mel's frames of every clip, 0 where it is unvoiced."""
+        """The pitch of every clip, (L,) Hz at the mel's frames, 0 where it is unvoiced."""
         return [pitch_of(clip, int(frames)) for clip, frames in zip(self.clips, self.frames, strict=True)]
 
     @property
@@ -103,13 +106,16 @@ class Shard:
 
 
 def load_mels(shard: Path) -> list[np.ndarray]:
-    """(L, 80) float16 of every clip of a shard."""
+    """Return the mel (L, 80) float16 of every clip of a shard."""
     with np.load(shard) as data:  # loads only the arrays it uses
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
 def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
-    """Clip (S,) at 24 kHz → (80, L), L a multiple of the four frames of a code; a last incomplete code is dropped."""
+    """Return the mel (80, L) of a clip (S,) at 24 kHz.
+
+    L is a multiple of the four frames of a code. An incomplete last code is dropped.
+    """
     mel = conditioning_mel(resample(audio, RATE, CONDITIONING_RATE), mel_norms)
     return mel[:, : mel.shape[1] // 4 * 4]
 
@@ -132,7 +138,7 @@ def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.nd
 def speak_all(
     folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int, workers: int
 ) -> list[Path]:
-    """Write the speech of all texts by a voice as shards of ``size`` clips. Existing shards are kept."""
+    """Write the speech of all texts by a voice as shards with ``size`` clips. Existing shards stay."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [
         (folder / f"{index:04d}-{voice}.npz", texts[start : start + size], teacher, mel_norms)
@@ -150,12 +156,12 @@ def voice_of(shard: Path, voices: Sequence[str]) -> int:
 
 
 def number_of(shard: Path) -> int:
-    """Its number among the shards of its voice."""
+    """Return the shard's number among the shards of its voice."""
     return int(shard.stem.split("-")[0])
 
 
 def clips_in(hours: float) -> int:
-    """About how many clips these hours of speech are."""
+    """Estimate how many clips these hours of speech have."""
     return round(hours * 3600 / CLIP_SECONDS)
 
 

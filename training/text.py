@@ -1,6 +1,6 @@
-"""The texts of the training speech: plain sentences, dictionary examples and definitions, and strings of words.
+"""Write the texts of the training speech: plain sentences, dictionary examples and definitions, and strings of words.
 
-All are lower case with numbers spelled out, the output of the English normaliser.
+All are lower case with numbers spelled out, like the output of the English normaliser.
 """
 
 import random
@@ -27,16 +27,20 @@ SHARES = (0.40, 0.27, 0.15, 0.18)  # of the draws: plain sentences, examples, de
 
 
 def held_out_sentences() -> list[str]:
-    """The sentences for measuring quality; no training text shares ``SHARED_WORDS`` successive words with them."""
+    """Return the sentences for measuring quality.
+
+    No training text shares ``SHARED_WORDS`` successive words with them.
+    """
     text = (resources.files("training") / "held_out.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
-    """Endless different texts, none of which shares ``SHARED_WORDS`` successive words with a held-out sentence.
+    """Yield endless different texts, none of which shares ``SHARED_WORDS`` successive words with a held-out sentence.
 
     Args:
-        wordnet: folder of WordNet's data.noun, data.verb, data.adj and data.adv (Debian's wordnet-base).
+        wordnet: Folder with WordNet's data.noun, data.verb, data.adj and data.adv (Debian's wordnet-base).
+        seed: Seed of the random choices.
     """
     rng = random.Random(seed)
     examples, definitions = glosses(wordnet)
@@ -64,7 +68,7 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
 
 
 def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -> str:
-    """A random expansion of a rule; the nesting of statements is limited."""
+    """Return a random expansion of a rule. The nesting of statements is limited."""
     option = rng.choice(RULES[rule])
     while depth > 3 and "<statement>" in option:
         option = rng.choice(RULES[rule])
@@ -72,7 +76,7 @@ def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -
 
 
 def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
-    """Every ``SHARED_WORDS`` successive words of a sentence; all words of a shorter one."""
+    """Return every ``SHARED_WORDS`` successive words of each sentence, or all words of a shorter sentence."""
     runs = set()
     for sentence in sentences:
         words = re.findall(r"[a-z']+", sentence.lower())
@@ -81,7 +85,7 @@ def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
 
 
 def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
-    """Example sentences and definitions of WordNet that consist of the tokenizer's characters.
+    """Return example sentences and definitions of WordNet that consist of the tokenizer's characters.
 
     A gloss is the part after "|": definitions, then examples in quotes, separated by semicolons.
     """
@@ -98,7 +102,7 @@ def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
 
 
 def cleaned(text: str) -> str:
-    """Normalised text; empty if it has digits, brackets, foreign letters or abbreviations."""
+    """Return normalised text, or "" if it has digits, brackets, foreign letters or abbreviations."""
     text = re.sub(r"\s*\([^)]*\)", "", text).strip().replace("`", "'")
     if re.search(r"[^A-Za-z',.?!;: -]|[A-Z]{2}|\b[A-Za-z]\.", text) or len(text) < MIN_CHARACTERS:
         return ""
@@ -106,9 +110,9 @@ def cleaned(text: str) -> str:
 
 
 def spoken_words() -> tuple[list[str], list[float]]:
-    """Frequent English words (those of a to z among the first 40,000), and the cumulative sum of their weights.
+    """Return frequent English words, and the cumulative sum of their weights.
 
-    A weight is frequency ** 0.3, so that rare words occur too.
+    The words are those in a to z among the first 40,000. A weight is frequency ** 0.3, so that rare words occur too.
     """
     from wordfreq import get_frequency_dict
 
@@ -118,8 +122,10 @@ def spoken_words() -> tuple[list[str], list[float]]:
 
 
 def texts_of_a_voice(path: Path, wordnet: Path, count: int, seed: int) -> list[str]:
-    """The first ``count`` texts of the file, which is written first if it has fewer: the texts of a seed, one a line.
-    Raises UserError: there is no WordNet, or a text shares a run of words with a held-out sentence.
+    """Return the first ``count`` texts of the file, one per line.
+
+    If the file has fewer, it is written first, with the texts of the seed. Raises UserError if there is no WordNet, or
+    if a text shares a run of words with a held-out sentence.
     """
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if len(texts) < count:

@@ -1,4 +1,4 @@
-"""The training loop of every part: it resumes from checkpoints, averages weights and records a curve."""
+"""Run the training loop of every part: resume from checkpoints, average weights and record a curve."""
 
 import json
 import logging
@@ -53,7 +53,10 @@ class PartSchedule(BaseModel):
         return steps
 
     def rate_at(self, step: int, began: int = 0) -> float:
-        """The learning rate of a step, counted from 0; it warms up after ``began``, where the optimiser was new."""
+        """Return the learning rate of a step, counted from 0.
+
+        It warms up after ``began``, the step where the optimiser was new.
+        """
         warm = min(1.0, (step - began + 1) / self.warmup) if self.warmup else 1.0
         end = next((end for end in self.steps if step < end), self.steps[-1])
         progress = max(0, step - self.warmup) / max(1, end - self.warmup)
@@ -64,14 +67,14 @@ class PartSchedule(BaseModel):
 class TrainedPart:
     """Where and how one part is trained."""
 
-    folder: Path  # of its checkpoint and curve
+    folder: Path  # folder of the part's checkpoint and curve
     schedule: PartSchedule
     device: str
     start: Path  # what ``export`` wrote: weights that it starts from without a checkpoint; need not exist
 
 
 class Trainer:
-    """Trains a module in a folder that holds its checkpoint and its curve.
+    """A trainer of a module, in a folder that holds its checkpoint and its curve.
 
     Step n draws from a generator seeded with n, so a resumed run equals an uninterrupted one.
     """
@@ -109,7 +112,7 @@ class Trainer:
             ) from error
 
     def start_from(self, path: Path) -> None:
-        """Take the weights and the step of a file that ``export`` wrote."""
+        """Load the weights and the step of a file that ``export`` wrote."""
         with safe_open(path, "pt") as file:
             self.load({name: file.get_tensor(name).float() for name in file.keys()}, path)  # noqa: SIM118
             facts = json.loads(file.metadata()["training"])
@@ -125,8 +128,9 @@ class Trainer:
         return self.step >= self.schedule.steps[-1] or self.out_of_time
 
     def run(self, loss: Loss, validate: Callable[[], dict[str, float]] | None = None) -> None:
-        """Train to the last step or to the limit of time. ``validate`` is called at every checkpoint; its results are
-        added to the curve.
+        """Train to the last step or to the limit of time.
+
+        ``validate`` is called at every checkpoint, and its results are added to the curve.
         """
         started = saved = time.monotonic()
         while not self.finished:
@@ -162,7 +166,7 @@ class Trainer:
         return losses
 
     def result(self) -> nn.Module:
-        """The module with the running mean of its weights, for use."""
+        """Return the module with the running mean of its weights, for use."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, list(self.average.values()))
         return self.module.eval()
@@ -183,7 +187,7 @@ class Trainer:
 
 
 def export(checkpoint: Path, path: Path) -> None:
-    """Write the weights of a checkpoint in half precision, averaged where an average is kept, with its curve."""
+    """Write a checkpoint's weights in half precision with its curve, averaged if it has an average."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     weights = {**state["module"], **state["average"]}
     curve = state["curve"][:: max(1, len(state["curve"]) // CURVE_POINTS)]

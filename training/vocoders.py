@@ -1,7 +1,7 @@
-"""Training of the vocoders of samples: UnivNet from mels, HiFi-GAN from the decoder's latents.
+"""Train the vocoders of samples: UnivNet from mels, HiFi-GAN from the decoder's latents.
 
 The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences of
-successive samples. From ``JUDGED_FROM`` on discriminators judge the sound too, since spectra alone leave a buzz.
+successive samples. After ``JUDGED_FROM`` steps discriminators judge the sound too, because spectra alone leave a buzz.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,20 @@ from training.speech import Clip, Shard
 from training.trainer import TrainedPart, Trainer
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))  # FFT, hop, window
-FRAMES, EDGE = 56, 4  # frames of a crop; frames at each end, which padding affects, that the loss ignores
-LATENTS = 12  # of a crop
+FRAMES, EDGE = 56, 4  # frames in a crop, and frames at each end that padding affects and the loss ignores
+LATENTS = 12  # latents in a crop
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, CLICK_WEIGHT, SPECTRAL_WEIGHT = 1.0, 0.5, 2.5
 JUDGED_FROM = 1500  # step from which the discriminators take part
-CLICK_WINDOW, FLOOR = 60, 1e-3  # samples in which the largest difference is compared; added before the log
-CLIP_ENDS = 0.25  # share of batches with crops at the start of clips, and of those at the end
+CLICK_WINDOW, FLOOR = 60, 1e-3  # samples in which the largest difference is compared, and a value added before the log
+CLIP_ENDS = 0.25  # share of batches with crops at the start of clips, and of batches with crops at the end
 
 
 class SpectralLoss(nn.Module):
-    """Spectral convergence and log-magnitude distance over ``WINDOWS``, distance of log-mels, and distance of the
-    largest differences of successive samples, without which quiet speech may contain clicks.
+    """Distance of spectra and of the largest differences of successive samples.
+
+    It adds spectral convergence and log-magnitude distance over ``WINDOWS``, the distance of log-mels, and the distance
+    of the largest differences. Without the last one, quiet speech may contain clicks.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class SpectralLoss(nn.Module):
         self.register_buffer("filters", torch.from_numpy(filters).float())
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """Audio (B, S) each → scalar."""
+        """Compute the distance of two audios (B, S) as a scalar."""
         total = output.new_zeros(())
         for size, hop, _ in WINDOWS:
             window = getattr(self, f"window_{size}")
@@ -59,7 +61,10 @@ class SpectralLoss(nn.Module):
 
 
 def largest_differences(audio: Tensor) -> Tensor:
-    """(B, S) → (B, n): log of the largest difference of successive samples, in each ``CLICK_WINDOW`` samples."""
+    """Return the log of the largest difference of successive samples, (B, S) → (B, n).
+
+    There is one for each ``CLICK_WINDOW`` samples.
+    """
     differences = audio.diff(dim=1).abs()
     return torch.log(nn.functional.max_pool1d(differences[:, None], CLICK_WINDOW)[:, 0] + FLOOR)
 
@@ -80,32 +85,35 @@ class VocoderInTraining(nn.Module):
                 layer.reset_parameters()
 
     def losses(self, output: Tensor, target: Tensor, judged: bool) -> dict[str, Tensor]:
-        """Losses of audio (B, S) by name; without ``judged`` of the spectra alone."""
+        """Return losses of audio (B, S) by name. Without ``judged``, they compare only the spectra."""
         spectral = self.spectral(output, target)
         if not judged:
             return {"loss": SPECTRAL_WEIGHT * spectral, "spectral": spectral}
-        found = self.discriminators.losses(output, target)
-        return {"loss": SPECTRAL_WEIGHT * spectral + sum(found.values()), "spectral": spectral, **found}
+        judgement = self.discriminators.losses(output, target)
+        return {"loss": SPECTRAL_WEIGHT * spectral + sum(judgement.values()), "spectral": spectral, **judgement}
 
 
 def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -> Tensor:
-    """Audio (B, S) of crops without their edges, except where the clip itself starts or ends."""
+    """Return audio (B, S) of crops without their edges, except where the clip itself starts or ends."""
     return audio[:, 0 if at_start else EDGE * HOP : None if at_end else -EDGE * HOP]
 
 
 @dataclass
 class Crops:
-    """Draws crops of clips: where they begin is counted in units of ``unit`` samples, each crop is ``count`` units."""
+    """A source of crops of clips. A crop begins at a multiple of ``unit`` samples, and is ``count`` units long."""
 
     waves: Sequence[np.ndarray]  # (S,) float32 at 24 kHz each
-    units: Sequence[int]  # of each clip
+    units: Sequence[int]  # length of each clip in units
     unit: float
     count: int
     batch: int
 
     def draw(self, generator: torch.Generator) -> tuple[list[tuple[int, int]], bool, bool, Tensor]:
-        """The clip and the first unit of each crop; whether all are at the start, or at the end, of their clips; and
-        their sound (batch, S).
+        """Draw crops.
+
+        Returns:
+            The clip and the first unit of each crop, whether all are at the start of their clips, whether all are at
+                the end, and their sound (batch, S).
         """
         draw = float(torch.rand((), generator=generator))
         at_start, at_end = draw < CLIP_ENDS, draw > 1 - CLIP_ENDS
@@ -168,7 +176,7 @@ def train_hifigan(
     latents: Callable[[Clip], np.ndarray],
     conditioning: np.ndarray,
 ) -> nn.Module:
-    """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
+    """Train HiFi-GAN. ``latents`` returns (n, D) for a clip, and ``conditioning`` is (voices, D)."""
     torch.manual_seed(part.schedule.seed)
     network, hidden, voices = Hifigan(config), [], torch.from_numpy(conditioning).to(part.device)
     clips = [clip for clip in clips if len(clip.codes) > LATENTS]
