@@ -1,4 +1,4 @@
-"""Measurements of speed, memory and quality on the machine they run on. They are not tests.
+"""Measure speed, memory and quality on this machine. These are not tests.
 
-``python -m benchmarks --help`` lists them. Each prints a table and writes JSON to ``benchmarks/results/``.
+``python -m benchmarks --help`` lists the benchmarks. Each prints a table and writes JSON to ``benchmarks/results/``.
 """

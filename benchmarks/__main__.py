@@ -48,9 +48,9 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="run all with tiny sizes; the figures mean nothing")
-    parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="of --quick: only these")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="of --quick: where the results go")
+    parser.add_argument("--quick", action="store_true", help="run all with tiny sizes (the figures mean nothing)")
+    parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="with --quick: run only these")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="with --quick: folder for the results")
     parser.set_defaults(run=run_quick)
     commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME", dest="command")
     for name, benchmark in BENCHMARKS.items():
@@ -80,10 +80,10 @@ def arguments_parser() -> argparse.ArgumentParser:
 
 def run_quick(options: argparse.Namespace) -> None:
     if not options.quick:
-        raise UserError(f"name a benchmark: {', '.join(BENCHMARKS)}; or --quick for all with tiny sizes")
+        raise UserError(f"name a benchmark ({', '.join(BENCHMARKS)}), or add --quick to run all with tiny sizes")
     for name in options.only or BENCHMARKS:
         if name not in BENCHMARKS:
-            raise UserError(f"--only {name}: there are {', '.join(BENCHMARKS)}")
+            raise UserError(f"--only {name}: choose from {', '.join(BENCHMARKS)}")
         if (flags := BENCHMARKS[name].quick) is not None:
             output = ["-o", str(options.output / f"{name}.json")] if options.output else []
             main([name, *shlex.split(flags), *output])

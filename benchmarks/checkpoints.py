@@ -1,8 +1,8 @@
-"""Random weights in the official files' layout: speed and memory do not depend on the weights' values.
+"""Write random weights in the official files' layout. Speed and memory do not depend on the weights' values.
 
-The files contain what the official ones do, with weight norm split into gain and direction and with the tensors that
-only training needs, so that importing them costs as much. No weights are degenerate (zero projections, unit gains),
-which would leave whole branches of a network without effect. They take 4.1 GB.
+The files have the same content as the official ones, with weight norm split into gain and direction and with the
+tensors that only training needs, so that importing them costs as much. No weights are degenerate (zero projections,
+unit gains), because these would leave whole branches of a network without effect. They take 4.1 GB.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ane.system.files import replacing, write_json
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
 STOP_BIAS = 2.5  # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
 NEVER_BIAS = -20.0  # added to the logit of a code that must not be sampled, such as the start code
-MASK_POSITIONS = 1012  # of the causal masks that older releases of transformers stored in each layer
+MASK_POSITIONS = 1012  # size of the causal masks that older releases of transformers stored in each layer
 
 
 def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -31,11 +31,14 @@ def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch
 
 
 def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and standard deviation of a parameter: upstream's initialisation, with a small deviation if it has none."""
+    """Return mean and standard deviation of a parameter.
+
+    They are upstream's initialisation, with a small deviation if it has none.
+    """
     if key == "temperature":
         return 1.0, 0.0
     if len(shape) == 1:
-        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)  # biases; gains of norms
+        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)  # biases, and gains of norms
     if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
         return 0.0, 10.0  # EqualLinear scales its weight by 1/10
     if key == "unconditioned_embedding":
@@ -46,7 +49,10 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
 
 
 def state_dict(file: str, generator: torch.Generator, stops: bool) -> dict:
-    """The state dict of an official file, with every network in it; ``stops``: sampling ends (``prepare_decoder``)."""
+    """Return the state dict of an official file, with every network in it.
+
+    ``stops`` says whether sampling ends (``prepare_decoder``).
+    """
     state: dict[str, torch.Tensor] = {}
     built = configs({}, "sizes")
     for network in NETWORKS.values():
@@ -81,7 +87,7 @@ def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None
 
 
 def write_checkpoints(directory: Path, seed: int = 0, stops: bool = True) -> None:
-    """Write every official file and a config.json; one file in memory at a time (2.1 GB at most)."""
+    """Write every official file and a config.json, with one file in memory at once (at most 2.1 GB)."""
     for index, file in enumerate(dict.fromkeys(network.file for network in NETWORKS.values())):
         generator = torch.Generator().manual_seed(seed + index)
         with replacing(directory / file) as staging:
@@ -91,7 +97,7 @@ def write_checkpoints(directory: Path, seed: int = 0, stops: bool = True) -> Non
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
     parser.add_argument("--no-stop", action="store_true", help="never predict the stop code: every chunk is full")
     parser.set_defaults(run=run)
 

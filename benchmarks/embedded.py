@@ -1,10 +1,11 @@
-"""The embedded voices side by side: how fast they speak, and how soon the first sound of a stream comes.
+"""Compare the embedded voices: how fast they speak, and how soon the first sound of a stream comes.
 
-Both are loaded by ``ane.load`` in this process and speak the same texts. Speed is seconds of speech made in a second,
-and the figure audio_per_cpu_s those made in a second of processor time, which other work on the machine hardly changes.
+``ane.load`` loads both in this process, and they speak the same texts. Speed is seconds of speech per second. The
+figure audio_per_cpu_s is seconds of speech per second of processor time, which other work on the machine hardly
+changes.
 
-With --busy the same is measured beside so many other programs, which count without end, in turns: `chosen` lets the
-backend choose its threads (``ane.backends.torch.threads``), `2 threads` of --fixed keeps the number.
+With --busy, the same is measured while other programs run that count without end, in turns. `chosen` lets the backend
+choose its threads (``ane.backends.torch.threads``), and `2 threads` (of --fixed) keeps that number.
 """
 
 import argparse
@@ -23,10 +24,10 @@ from benchmarks.harness import Benchmark, BenchmarkResult, busy_programs
 from benchmarks.speech import SENTENCES
 
 TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
-# how each speaks: arguments of ``speak`` and ``stream``
+# bundle → arguments of ``speak`` and ``stream``
 BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "heart": {}}
 Reading = Callable[[], dict[str, float | None]]
-SETTLING = 1.0  # seconds of readings that are not counted, in which the number of threads is found
+SETTLING = 1.0  # seconds of uncounted readings in which the number of threads settles
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -47,8 +48,9 @@ def rows_in_conditions(
     readings: Mapping[tuple[str, str], Reading],
     settings: dict[str, Any] | None = None,
 ) -> list[BenchRow]:
-    """Rows of readings, each of its (what, unit), beside busy programs; threads that the backend chooses and fixed
-    numbers of them take turns.
+    """Return rows of readings, by their (what, unit), while other programs run.
+
+    The number of threads that the backend chooses and fixed numbers take turns.
     """
     governor, rows = backend.governor, list[BenchRow]()
 
@@ -109,9 +111,15 @@ def add_busy_options(add: Callable[..., Any]) -> None:
         type=lambda text: [*map(natural, comma_separated(text))],
         default=[0],
         metavar="N,…",
-        help="other programs, such as 0,1,2,4 (default: 0)",
+        help="numbers of other programs, such as 0,1,2,4 (default: 0)",
     )
-    add("--fixed", type=counts, default=(), metavar="N,…", help="numbers of threads to try beside the chosen one")
+    add(
+        "--fixed",
+        type=counts,
+        default=(),
+        metavar="N,…",
+        help="fixed numbers of threads to compare with the chosen one",
+    )
 
 
 BENCHMARK = Benchmark(

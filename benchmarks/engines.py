@@ -1,9 +1,9 @@
-"""TensorRT's engines of a FastSpeech model, with the options that NVIDIA's example has.
+"""Measure TensorRT's engines of a FastSpeech model, with the options of NVIDIA's example.
 
-For each row of ``OPTIONS``: milliseconds of a batch of texts of 128 symbols and 768 frames each, from symbols to mels;
-fewer if the model has fewer positions. Before that, the seconds of the first such call, which builds the engines; of
-the first call of another backend, which finds them in the cache; and of one with ``rebuild_engines``. On another
-backend than onnx:tensorrt, only the first row is measured.
+For each row of ``OPTIONS``, the value is the milliseconds of a batch of texts with 128 symbols and 768 frames each
+(fewer if the model has fewer positions), from symbols to mels. Figures are the seconds of three calls before that: the
+first call, which builds the engines, the first call of another backend, which finds them in the cache, and a call with
+``rebuild_engines``. With a backend other than onnx:tensorrt, only the first row is measured.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from ane.bundles import open_model
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 
 SYMBOLS, FRAMES = 128, 768
-OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {  # texts of a batch, and how engines are built
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {  # texts in a batch, and options of the engines
     "usual ranges": (1, {}),
     "fp16": (1, {"engine_fp16": True}),
     "NVIDIA's ranges": (1, {"engine_symbols": (32, 64, 96, 128), "engine_frames": (256, 512, 768, 1024)}),
@@ -38,7 +38,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     for what, (batch, engines) in OPTIONS.items() if built else [*OPTIONS.items()][:1]:
         forced = {**engines, "rebuild_engines": True} if built else engines
         first, cached, rebuilt = (
-            load_backend(options.backend, model, keep=True, **each) for each in (engines, engines, forced)
+            load_backend(options.backend, model, keep=True, **engine_options)
+            for engine_options in (engines, engines, forced)
         )
         call = partial(seconds, batch=batch, symbols=symbols, frames=frames)
         figures = {"first_s": call(first), "cached_s": call(cached), "rebuilt_s": call(rebuilt)}
@@ -50,7 +51,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
-    """The time of one call of the text side and of the mel side, each symbol being as many frames."""
+    """Return the seconds of one call of the text side and the mel side, with the same number of frames per symbol."""
     started = time.perf_counter()
     ids = np.arange(batch * symbols).reshape(batch, symbols) % 100 + 1
     states = backend.run("text", ids=ids, mask=np.ones((batch, symbols), np.float32))[..., :-1]
@@ -65,7 +66,7 @@ def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--backend", default="onnx:tensorrt", metavar="NAME", help="(default: onnx:tensorrt)")
+    add("--backend", default="onnx:tensorrt", metavar="NAME", help="backend (default: onnx:tensorrt)")
 
 
 BENCHMARK = Benchmark(

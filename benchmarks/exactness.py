@@ -1,8 +1,8 @@
-"""Counts texts that sound otherwise with other lanes, threads or neighbours, or as a stream: none may, on the CPU.
+"""Count texts that sound different with other lanes, threads or neighbours, or as a stream. On the CPU, none may.
 
-Held-out sentences are spoken together, in the preset `fastest` and one with diffusion, on several numbers of lanes and
-threads, and alone; the bits of their sound are compared with those alone on one thread. As a stream, they are compared
-with the stream alone.
+Held-out sentences are spoken together, in the preset `fastest` and in one with diffusion, on several numbers of lanes
+and threads, and also alone. The bits of their sound are compared with the sound alone on one thread. Streams are
+compared with the stream alone.
 """
 
 import argparse
@@ -25,13 +25,13 @@ SEED = 1
 
 
 def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> Iterator[BenchRow]:
-    """A row for each number of threads and lanes: how many texts sound otherwise than alone on one thread."""
+    """Yield a row for each number of threads and lanes: how many texts sound different than alone on one thread."""
     synthesizer = ane.load(options.bundle or DEMO, "torch:cpu", precision, keep=True)
     texts = held_out_sentences()[: options.texts]
-    own = synthesizer.model.settings
+    model_settings = synthesizer.model.settings
 
     def spoken(texts: list[str], lanes: int | None = None) -> list[bytes]:
-        settings = Settings.of(preset, own, **({} if lanes is None else {"lanes": lanes}))
+        settings = Settings.of(preset, model_settings, **({} if lanes is None else {"lanes": lanes}))
         return [speech.audio.tobytes() for speech in synthesizer.speak_all(texts, seed=SEED, settings=settings)]
 
     def streamed(text: str) -> bytes:
@@ -42,9 +42,9 @@ def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> 
     streams = [streamed(text) for text in texts]
     for threads, lanes in itertools.product(options.thread_counts, options.lanes):
         torch.set_num_threads(threads)
-        found = spoken(texts, lanes)
+        sounds = spoken(texts, lanes)
         other_streams = [streamed(text) for text in texts] if lanes == options.lanes[0] else streams
-        differing = sum(one != other for one, other in zip(found, alone, strict=True))
+        differing = sum(sound != reference for sound, reference in zip(sounds, alone, strict=True))
         print(f"{precision}, {preset}, {threads} threads, {lanes} lanes: {differing} of {len(texts)}", flush=True)
         yield BenchRow(
             f"torch:cpu {precision}",
@@ -54,7 +54,7 @@ def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> 
             Spread.of([differing]),
             {
                 "texts": len(texts),
-                "streams": sum(one != other for one, other in zip(other_streams, streams, strict=True)),
+                "streams": sum(sound != reference for sound, reference in zip(other_streams, streams, strict=True)),
             },
         )
 
@@ -75,12 +75,18 @@ def add_options(add: Callable[..., Any]) -> None:
         type=comma_separated,
         default=["fp32", "bf16", "int8"],
         metavar="P,…",
-        help="(default: fp32,bf16,int8)",
+        help="precisions (default: fp32,bf16,int8)",
     )
-    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="(default: fastest,1x10)")
-    add("--texts", type=positive, default=60, metavar="N", help="(default: %(default)s)")
-    add("--lanes", type=counts, default=[1, 2, 5, 8, 16], metavar="N,…", help="(default: 1,2,5,8,16)")
-    add("--thread-counts", type=counts, default=[1, 2], metavar="N,…", help="(default: 1,2)")
+    add(
+        "--presets",
+        type=comma_separated,
+        default=["fastest", "1x10"],
+        metavar="P,…",
+        help="presets (default: fastest,1x10)",
+    )
+    add("--texts", type=positive, default=60, metavar="N", help="number of texts (default: %(default)s)")
+    add("--lanes", type=counts, default=[1, 2, 5, 8, 16], metavar="N,…", help="numbers of lanes (default: 1,2,5,8,16)")
+    add("--thread-counts", type=counts, default=[1, 2], metavar="N,…", help="numbers of threads (default: 1,2)")
 
 
 BENCHMARK = Benchmark(

@@ -1,6 +1,6 @@
-"""What every benchmark shares: its options, what it compares, and how its result is printed and written.
+"""Provide the parts that all benchmarks share: options, competitors, and printing and writing results.
 
-Benchmarks of speed compare ``upstream``, its own package in its own environment (``upstream.txt``), and
+Benchmarks of speed compare ``upstream``, its unchanged package in a separate environment (``upstream.txt``), with
 ``torch``, ``onnx``, ``coreml`` and ``mil`` as ``ane say --backend`` runs them, with packages of the bundle.
 """
 
@@ -34,10 +34,13 @@ ENGINES = ("upstream", "torch", "onnx", "coreml", "mil")
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What a benchmark measured.
+    """The measurements of a benchmark.
 
     Attributes:
-        settings: those of all rows. more: other keys of the JSON document.
+        rows: The rows.
+        settings: Settings that all rows share.
+        notes: Lines for the reader.
+        more: Other keys of the JSON document.
     """
 
     rows: Sequence[BenchRow]
@@ -51,10 +54,12 @@ class Benchmark:
     """A benchmark of the command ``python -m benchmarks NAME``.
 
     Attributes:
-        add_options: adds its own options to those that all share.
-        quick: options of a short run that tests the benchmark; None: it has none, because it fetches packages.
-        uses: the shared options that it takes, of "bundle", "checkpoints", "threads", "precision", "competitors",
-            "rounds".
+        measure: Runs the benchmark.
+        help: Help text of its subcommand.
+        add_options: Adds its options to those that all share.
+        quick: Options of a short run that tests the benchmark. ``None`` means that it has no such run, because it
+            fetches packages.
+        uses: Shared options that it takes: "bundle", "checkpoints", "threads", "precision", "competitors", "rounds".
     """
 
     measure: Callable[[argparse.Namespace], BenchmarkResult]
@@ -75,14 +80,14 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
             "--checkpoints",
             type=Path,
             metavar="DIR",
-            help="the model: official .pth files, which upstream reads; ours imports them into DIR.bundle",
+            help="the model: official .pth files, which upstream reads and ane imports into DIR.bundle",
         )
     if "competitors" in uses:
         add(
             "--competitors",
             type=comma_separated,
             metavar="NAME,…",
-            help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)",
+            help=f"engines to compare, from {', '.join(ENGINES)}. torch:cuda names a device (default: all that run)",
         )
         add(
             "--upstream-python",
@@ -91,16 +96,28 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
             help="interpreter of upstream's environment (docs/benchmarks.md)",
         )
     if "precision" in uses:
-        add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of competitors that have it")
+        add(
+            "--precision",
+            type=comma_separated,
+            default=["auto"],
+            metavar="P,…",
+            help="precisions of the competitors that have them",
+        )
     if "threads" in uses:
         add("--threads", type=positive, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
     if "rounds" in uses:
         add("--rounds", type=positive, default=3, metavar="N", help="readings of each value (default: 3)")
-    add("-o", "--output", type=Path, metavar="FILE.json", help="result (default: benchmarks/results/, dated)")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE.json",
+        help="file of the result (default: in benchmarks/results/, dated)",
+    )
 
 
 def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Path:
-    """Measure, print the table and write JSON; returns its path."""
+    """Measure, print the table and write JSON. Return the path of the JSON."""
     chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
     output = options.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
     machine = describe_machine()
@@ -115,7 +132,7 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Others that want a core each, until the block or this process ends."""
+    """Run other programs that keep a core busy each, until the block or this process ends."""
     program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(10**7): pass"
     programs = [subprocess.Popen([sys.executable, "-c", program], start_new_session=True) for _ in range(count)]
     try:
@@ -132,7 +149,10 @@ def model_name(options: argparse.Namespace) -> str:
 
 @dataclass(frozen=True)
 class Competitor:
-    """An engine on a device in a precision. ``spec``: ENGINE:DEVICE, the value of ``--backend`` except "upstream"."""
+    """An engine on a device in a precision.
+
+    ``spec`` is ENGINE:DEVICE, the value of ``--backend``, or "upstream".
+    """
 
     spec: str
     precision: str
@@ -146,15 +166,15 @@ class Competitor:
         return self.spec if self.precision == "auto" else f"{self.spec} {self.precision}"
 
     def backend(self, model: Bundle, threads: int) -> Backend:
-        """Raises UserError for a precision that the engine lacks, or a model without its packages."""
+        """Load the backend. Raises UserError if the engine lacks the precision, or the model lacks its packages."""
         return load_backend(self.spec, model, self.precision, threads, keep=True)
 
 
 def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Competitor]]:
-    """The model, and the competitors that the options name, in every precision (upstream: in fp32).
+    """Return the model, and the competitors that the options name, in every precision (upstream only in fp32).
 
     Raises:
-        UserError: an unknown engine, or upstream without its interpreter or official files.
+        UserError: An engine is unknown, or upstream has no interpreter or official files.
     """
     model = imported(options.checkpoints) if options.checkpoints else open_model(options.bundle or DEMO)
     names = options.competitors or [
@@ -164,7 +184,7 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Compet
     ]
     check_names("--competitors", names, ENGINES, lambda name: name.partition(":")[0])
     if "upstream" in names and not (options.upstream_python and options.checkpoints):
-        raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")
+        raise UserError("upstream reads only official files: add --upstream-python and --checkpoints")
     return model, [
         Competitor(name if ":" in name or name not in ("torch", "onnx") else f"{name}:cpu", precision)
         for name in names
@@ -173,7 +193,7 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Compet
 
 
 def check_names(flag: str, names: Sequence[str], known: Iterable[str], key: Callable[[str], str] = str) -> None:
-    """Raise UserError when a name is not known."""
+    """Raise UserError if a name is unknown."""
     for name in names:
         if key(name) not in known:
-            raise UserError(f"{flag} {name}: there are {', '.join(known)}")
+            raise UserError(f"{flag} {name}: choose from {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Bundles of checkpoints that upstream's programs read as they are: ours opens bundles alone."""
+"""Import checkpoints that upstream's programs read as they are, because ours open only bundles."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,13 @@ from ane.system.errors import UserError
 
 
 def imported(checkpoints: Path) -> Bundle:
-    """Import checkpoints next to them, as ``NAME.bundle``, unless that is there and they are unchanged.
+    """Import checkpoints next to them, as ``NAME.bundle``, unless that exists and they are unchanged.
 
     The bundle is about as large as the checkpoints (4.1 GB at Tortoise's official sizes), and stays. A line on standard
     error says so.
 
     Raises:
-        UserError: there are no checkpoints, they are damaged, or the bundle cannot be written.
+        UserError: There are no checkpoints, they are damaged, or the bundle cannot be written.
     """
     destination = checkpoints.with_name(f"{checkpoints.name}.bundle")
     family = family_of_checkpoints(checkpoints)
@@ -32,7 +32,7 @@ def imported(checkpoints: Path) -> Bundle:
     contents = family.import_checkpoints(checkpoints, **import_options(family))
     size = sum(size for size, _ in state.values())
     print(
-        f"importing {checkpoints} into {destination}: about {size / 1e9:.1f} GB more, which stay until you remove it",
+        f"importing {checkpoints} into {destination}: about {size / 1e9:.1f} GB more, until you remove it",
         file=sys.stderr,
     )
     return write_bundle(

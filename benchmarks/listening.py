@@ -1,4 +1,4 @@
-"""Measurements of speech for the quality benchmark: transcript, pitch, and defects of the waveform."""
+"""Measure speech for the quality benchmark: words, pitch, and defects of the waveform."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def words(text: str) -> list[str]:
 
 
 def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
-    """Number of words to insert, delete or replace (Levenshtein distance)."""
+    """Return the number of words to insert, delete or replace (Levenshtein distance)."""
     row = list(range(len(transcript) + 1))
     for i, word in enumerate(expected, 1):
         previous, row[0] = row[0], i
@@ -33,9 +33,13 @@ class Wave:
     """Properties of a wave.
 
     Attributes:
-        seconds: its length. f0: median pitch of voiced frames in Hz. f0_spread: their deviation in semitones.
-        loudness: of the spoken frames, in dBFS. silent_end: seconds of silence after the last sound.
-        clicks: as `ane read` finds them. finite: no NaN or infinity.
+        seconds: Length of the wave.
+        f0: Median pitch of voiced frames in Hz.
+        f0_spread: Standard deviation of their pitch in semitones.
+        loudness: Loudness of the spoken frames, in dBFS.
+        silent_end: Seconds of silence after the last sound.
+        clicks: Number of clicks, as `ane read` finds them.
+        finite: Whether it has neither NaN nor infinity.
     """
 
     seconds: float

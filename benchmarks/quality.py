@@ -1,12 +1,13 @@
-"""How good speech is: naturalness, word errors, pitch and defects of a bundle's voices, their teachers beside them.
+"""Measure how good speech is: naturalness, word errors, pitch and defects of a bundle's voices and of their teachers.
 
 Each voice speaks the first 40 held-out sentences (training/held_out.txt), or the lines of a file, as `ane say` does by
-default, and with the presets and speeds that are named. Measured are DistillMOS (naturalness, 1 to 5), word errors by
-Whisper base, DNSMOS (noise, 1 to 5), the cosine of speaker embeddings to the teacher's, median pitch and its deviation
-in semitones, length and pitch relative to the teacher's sentence by sentence, silence at the end, clicks. The intervals
-are of 95 %, by bootstrap over sentences. The weights of these networks are fetched once (``benchmarks.packages``).
+default, and with the presets and speeds that you name. The measurements are DistillMOS (naturalness, 1 to 5), word
+errors by Whisper base, DNSMOS (noise, 1 to 5), the cosine between speaker embeddings of voice and teacher, median pitch
+and its deviation in semitones, length and pitch relative to the teacher sentence by sentence, silence at the end, and
+clicks. The 95 % intervals are bootstrapped over sentences. The weights of these networks are fetched once
+(``benchmarks.packages``).
 
-With --recordings, folders of NNN.wav, one a sentence, are measured instead: of --keep, or of other programs.
+With --recordings, folders with NNN.wav, one per sentence, are measured instead, from --keep or from other programs.
 """
 
 import argparse
@@ -50,7 +51,7 @@ class Sound:
 
 @dataclass(frozen=True)
 class JudgedSentence:
-    """What was measured of a sentence."""
+    """The measurements of a sentence."""
 
     text: str
     transcript: str
@@ -72,11 +73,11 @@ def judge(sound: Sound) -> JudgedSentence:
     recogniser, distillmos, dnsmos, encoder = judges()
     audio, rate = sound.audio, sound.rate
     transcript = recogniser.transcribe(audio, rate)
-    expected, found = (words(normalise_english(text)) for text in (sound.text, transcript))
+    expected, transcribed = (words(normalise_english(text)) for text in (sound.text, transcript))
     return JudgedSentence(
         sound.text,
         transcript,
-        edits(expected, found),
+        edits(expected, transcribed),
         len(expected),
         distillmos.score(audio, rate),
         dnsmos.score(audio, rate),
@@ -87,7 +88,7 @@ def judge(sound: Sound) -> JudgedSentence:
 
 
 def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """95 % interval of ``shares.sum() / weights.sum()``, by 2000 bootstrap samples of the sentences."""
+    """Return the 95 % interval of ``shares.sum() / weights.sum()``, by 2000 bootstrap samples of the sentences."""
     drawn = np.random.default_rng(0).integers(0, len(shares), (2000, len(shares)))
     means = shares[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
@@ -96,17 +97,20 @@ def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
 def quality_row(
     system: str, settings: Mapping[str, Any], judged: Sequence[JudgedSentence], teacher: Sequence[JudgedSentence] | None
 ) -> BenchRow:
-    """The figures of one voice and way to speak; ``teacher``: the same sentences by its teacher."""
-    count = np.array([one.words for one in judged], dtype=float)
-    errors = np.array([one.errors for one in judged], dtype=float)
-    natural = np.array([one.distillmos for one in judged])
-    waves = [one.wave for one in judged]
+    """Return the figures of one voice and way to speak.
+
+    ``teacher`` has the same sentences spoken by the voice's teacher.
+    """
+    count = np.array([sentence.words for sentence in judged], dtype=float)
+    errors = np.array([sentence.errors for sentence in judged], dtype=float)
+    natural = np.array([sentence.distillmos for sentence in judged])
+    waves = [sentence.wave for sentence in judged]
     low, high = interval(errors, count)
     figures = {
         "wer": errors.sum() / count.sum(),
         "wer_low": low,
         "wer_high": high,
-        "dnsmos": np.mean([one.dnsmos for one in judged]),
+        "dnsmos": np.mean([sentence.dnsmos for sentence in judged]),
         "f0": np.nanmedian([wave.f0 for wave in waves]),
         "f0_spread": np.nanmean([wave.f0_spread for wave in waves]),
         "loudness_db": np.mean([wave.loudness for wave in waves]),
@@ -114,16 +118,16 @@ def quality_row(
         "silent_end": max(wave.silent_end for wave in waves),
         "clicks": sum(wave.clicks for wave in waves),
         "broken": sum(not wave.finite for wave in waves),
-        "ended": np.mean([one.ended for one in judged]),
+        "ended": np.mean([sentence.ended for sentence in judged]),
     }
     if teacher is not None:
-        speaker = mean_embedding([one.embedding for one in teacher])
-        pairs = [(one.wave, other.wave) for one, other in zip(judged, teacher, strict=True)]
+        speaker = mean_embedding([sentence.embedding for sentence in teacher])
+        pairs = [(sentence.wave, other.wave) for sentence, other in zip(judged, teacher, strict=True)]
         figures |= {
-            "similarity": np.mean([one.embedding @ speaker for one in judged]),
-            "f0_off": np.nanmedian([one.f0 / other.f0 for one, other in pairs]) - 1,
-            "length": np.mean([one.seconds / other.seconds for one, other in pairs]),
-            "longest": max(one.seconds / other.seconds for one, other in pairs),
+            "similarity": np.mean([sentence.embedding @ speaker for sentence in judged]),
+            "f0_off": np.nanmedian([sentence.f0 / other.f0 for sentence, other in pairs]) - 1,
+            "length": np.mean([sentence.seconds / other.seconds for sentence, other in pairs]),
+            "longest": max(sentence.seconds / other.seconds for sentence, other in pairs),
         }
     mean = Spread(
         float(natural.mean()),
@@ -141,11 +145,11 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows, misheard = [], {}
     for system, settings, sounds, teacher in systems(options, sentences):
         print(system, *settings.values(), flush=True)
-        beside = judged_teacher(teacher, sentences, options.keep)
-        judged = [judge(sound) for sound in sounds] if sounds is not None else beside
-        rows.append(quality_row(system, settings, judged, beside))
+        from_teacher = judged_teacher(teacher, sentences, options.keep)
+        judged = [judge(sound) for sound in sounds] if sounds is not None else from_teacher
+        rows.append(quality_row(system, settings, judged, from_teacher))
         misheard[" ".join([system, *map(str, settings.values())])] = [
-            f"{one.text} | {one.transcript}" for one in judged if one.errors
+            f"{sentence.text} | {sentence.transcript}" for sentence in judged if sentence.errors
         ]
     settings = {
         "model": model_name(options),
@@ -158,13 +162,13 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def systems(
     options: argparse.Namespace, sentences: tuple[str, ...]
 ) -> Iterator[tuple[str, dict[str, Any], Iterator[Sound] | None, str | None]]:
-    """What is measured: its name, its settings, its speech (None: the teacher's), and its teacher."""
+    """Yield the systems to measure: name, settings, speech (``None`` means the teacher's), and teacher."""
     for folder in options.recordings:
         yield folder, {}, recordings(Path(folder), sentences), options.teacher
     if options.recordings:
         return
     model = open_model(bundle=options.bundle)
-    threads = options.threads if model.family.stages else None  # a model without has threads of its own
+    threads = options.threads if model.family.stages else None  # a model without stages chooses its threads
     synthesizer = ane.load(options.bundle, options.backend, options.precision, threads)
     for voice in options.voices or stored_voices(model):
         teacher, named = options.teacher or teacher_of(model, voice), {} if voice is None else {"voice": voice}
@@ -176,7 +180,7 @@ def systems(
                 arguments = {**settings, **({"preset": preset} if preset else {})}
                 spoken = speak(synthesizer, sentences, arguments)
                 name = "-".join([model.name, *map(str, arguments.values())])
-                yield preset or model.name, settings, kept(spoken, options.keep, name), teacher
+                yield preset or model.name, settings, stored_sounds(spoken, options.keep, name), teacher
 
 
 def speak(synthesizer: Any, sentences: Sequence[str], arguments: Mapping[str, Any]) -> Iterator[Sound]:
@@ -193,19 +197,24 @@ def recordings(folder: Path, sentences: Sequence[str]) -> Iterator[Sound]:
 
 @cache
 def judged_teacher(teacher: str | None, sentences: tuple[str, ...], keep: Path | None) -> list[JudgedSentence] | None:
-    """None: there is no teacher, or it cannot speak here, which is printed."""
+    """Return the teacher's judged sentences.
+
+    Returns ``None`` if there is no teacher, or if it cannot speak here, which is printed.
+    """
     if teacher is None:
         return None
     try:
         speak_as = teacher_speech(teacher)
-        return [judge(sound) for sound in kept((Sound(text, *speak_as(text)) for text in sentences), keep, teacher)]
+        return [
+            judge(sound) for sound in stored_sounds((Sound(text, *speak_as(text)) for text in sentences), keep, teacher)
+        ]
     except UserError as error:
         print(f"without the teacher, {teacher}: {error}")
         return None
 
 
-def kept(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[Sound]:
-    """The sounds, written to FOLDER/NAME/NNN.wav (``folder`` None: to no file)."""
+def stored_sounds(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[Sound]:
+    """Yield the sounds, and write them to FOLDER/NAME/NNN.wav unless ``folder`` is ``None``."""
     for index, sound in enumerate(sounds):
         if folder is not None:
             path = folder / name.replace(" ", "-") / f"{index:03d}.wav"
@@ -215,13 +224,13 @@ def kept(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[So
 
 
 def stored_voices(model: Bundle) -> list[str | None]:
-    """The voices of a bundle, its default first; of a model that has none of its own, None."""
+    """Return the voices of a bundle, its default first, or [None] for a model without stored voices."""
     names = [] if model.voices is None else [path.stem for path in model.voices.glob("*.safetensors")]
     return sorted(names, key=lambda name: name != model.default_voice) or [None]
 
 
 def default_presets(model: Bundle) -> list[str | None]:
-    """Of Tortoise its default and, if that has no diffusion, one that has; of others none."""
+    """Return Tortoise's default preset and, if that has no diffusion, one with diffusion. Other models have none."""
     if model.family.name != "tortoise":
         return [None]
     from ane.models.tortoise.settings import PRESETS, default_preset
@@ -231,8 +240,10 @@ def default_presets(model: Bundle) -> list[str | None]:
 
 
 def teacher_of(model: Bundle, voice: str | None) -> str | None:
-    """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name, after
-    letters for language and gender ("kokoro am_michael").
+    """Return the teacher that the manifest names for a voice.
+
+    It is the only teacher, or the one whose voice has that name, after letters for language and gender ("kokoro
+    am_michael").
     """
     manifest = getattr(model, "manifest", None)
     names = manifest.source.get("teachers", []) if manifest else []
@@ -241,24 +252,36 @@ def teacher_of(model: Bundle, voice: str | None) -> str | None:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--voices", type=comma_separated, default=[], metavar="NAME,…", help="(default: all that the bundle stores)")
+    add(
+        "--voices",
+        type=comma_separated,
+        default=[],
+        metavar="NAME,…",
+        help="voices (default: all that the bundle stores)",
+    )
     add(
         "--presets",
         type=comma_separated,
         default=[],
         metavar="NAME,…",
-        help="(default: the model's default, and if that has no diffusion, 1x10_guided too)",
+        help="presets (default: the model's default, and if that has no diffusion, 1x10_guided too)",
     )
     add(
         "--speeds",
         type=lambda text: [float(part) for part in comma_separated(text)],
         default=[1.0],
         metavar="X,…",
-        help="(default: 1)",
+        help="speeds (default: 1)",
     )
-    add("--sentences", type=positive, default=SENTENCES, metavar="N", help="the first N (default: %(default)s)")
+    add(
+        "--sentences",
+        type=positive,
+        default=SENTENCES,
+        metavar="N",
+        help="speak the first N sentences (default: %(default)s)",
+    )
     add("--texts", type=Path, metavar="FILE", help="speak its lines (default: the held-out sentences)")
-    add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: that of the manifest)")
+    add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: the manifest's teacher)")
     add(
         "--recordings",
         type=comma_separated,
@@ -266,8 +289,8 @@ def add_options(add: Callable[..., Any]) -> None:
         metavar="DIR,…",
         help="measure these folders of NNN.wav and speak nothing",
     )
-    add("--backend", default="auto", help="(default: auto)")
-    add("--precision", default="auto", help="(default: auto)")
+    add("--backend", default="auto", help="backend (default: auto)")
+    add("--precision", default="auto", help="precision (default: auto)")
     add("--keep", type=Path, metavar="DIR", help="write the sound to DIR/NAME/NNN.wav")
 
 

@@ -1,7 +1,7 @@
-"""Many programs speak at once: `ane serve` beside one request at a time, and its sound.
+"""Measure many requests at once to `ane serve`, compared with one request after the other, and check the sound.
 
-Requests with a seed are sent alone, then all at once and one at a time in turn; every sound is compared, byte for byte,
-with that of the same request alone.
+Requests with a seed are sent alone, then all at once and one after the other, alternately. Every sound is compared,
+byte for byte, with the sound of the same request alone.
 """
 
 import argparse
@@ -49,12 +49,12 @@ TEXTS = (
     "Snow fell on the roof of the church.",
 )
 MODELS: dict[str, dict[str, Any]] = {"heart": {}, "demo": {"preset": "fastest"}}
-READ = 4096  # bytes that a client takes at a time
+READ = 4096  # bytes that a client takes at once
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client saw of a request: seconds to the first byte and to the last, and the sound (None: an error)."""
+    """A client's view of a request: seconds to the first and last byte, and the sound (``None`` for an error)."""
 
     first: float
     total: float
@@ -62,7 +62,7 @@ class Answer:
 
 
 def requests_of(model: str, count: int) -> list[dict[str, Any]]:
-    """Requests with the texts in turn; the same text has the same seed."""
+    """Return requests with the texts in turn. The same text has the same seed."""
     return [
         {
             "model": model,
@@ -88,14 +88,14 @@ def ask(address: str, request: Mapping[str, Any]) -> Answer:
 
 
 def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> list[Answer]:
-    """The answers in the order of the requests."""
+    """Return the answers in the order of the requests."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda request: ask(address, request), requests))
 
 
 @contextmanager
 def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
-    """Address of `ane serve`, which ends with the block."""
+    """Start `ane serve`, and yield its address. It ends with the block."""
     environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     process = subprocess.Popen(
         [sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
@@ -106,10 +106,10 @@ def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        found = re.search(r"http://[\d.:]+", process.stdout.readline())
-        if found is None:
+        match = re.search(r"http://[\d.:]+", process.stdout.readline())
+        if match is None:
             raise RuntimeError("ane serve did not start")
-        yield found[0]
+        yield match[0]
     finally:
         process.terminate()
         process.wait()
@@ -136,7 +136,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                     answers = send(address, requests, at_once)
                     rounds.append((name, time.perf_counter() - began, answers))
             rows += [
-                rounds_row(name, model, [each[1:] for each in rounds if each[0] == name], alone)
+                rounds_row(name, model, [measured[1:] for measured in rounds if measured[0] == name], alone)
                 for name in ("all at once", "one at a time")
             ]
     return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes, "threads": options.threads})
@@ -145,7 +145,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def rounds_row(
     name: str, model: str, rounds: Sequence[tuple[float, list[Answer]]], alone: Sequence[Answer]
 ) -> BenchRow:
-    """``alone``: the answer of each text alone."""
+    """Return the row of some rounds. ``alone`` has the answer of each text alone."""
     first = [[answer.first for answer in answers] for _, answers in rounds]
     sound = sum(len(answer.sound or b"") for answer in rounds[0][1]) / 2 / PCM_RATE
     pairs = [
@@ -170,9 +170,9 @@ def rounds_row(
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--requests", type=positive, default=200, metavar="N", help="at once (default: 200)")
-    add("--lanes", type=positive, default=32, metavar="N", help="of the decoder (default: 32)")
-    add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"of {', '.join(MODELS)}")
+    add("--requests", type=positive, default=200, metavar="N", help="number of requests at once (default: 200)")
+    add("--lanes", type=positive, default=32, metavar="N", help="lanes of the decoder (default: 32)")
+    add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"models, from {', '.join(MODELS)}")
 
 
 BENCHMARK = Benchmark(

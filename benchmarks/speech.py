@@ -1,12 +1,12 @@
-"""`sentence` and `stream`: speech synthesis, measured in separate processes.
+"""Measure speech synthesis in separate processes: `sentence` and `stream`.
 
-- `sentence`: one sentence, by a new process for every reading, so that cold start and peak memory are measured too.
-  Networks are loaded before the sentence is sent, upstream's too. Random weights never predict the stop code: all
-  competitors then sample --max-codes for every candidate.
-- `stream`: time to first audio, and work a second of audio, of texts of several lengths, in one process with its
-  networks loaded. A chunk is a sentence of about five seconds.
+- `sentence`: one sentence, by a new process for every reading, so that cold start and peak memory are measured too. All
+competitors, including upstream, load their networks before they get the sentence. Random weights never predict the stop
+code, so all competitors then sample --max-codes for every candidate.
+- `stream`: time to first audio, and work per second of audio, for texts of several lengths, in one process with its
+networks loaded. A chunk is a sentence of about five seconds.
 
-The voice is the model's own, or random latents.
+The voice is the model's default voice, or random latents.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from benchmarks.harness import (
 )
 
 SECONDS_PER_CHUNK = 5
-UPSTREAM_BATCH = 16  # candidates that upstream samples at a time
+UPSTREAM_BATCH = 16  # candidates that upstream samples at once
 UPSTREAM_FILES = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
 SENTENCES = (  # 60 to 70 characters each, a chunk: four to five seconds of speech
     "The train to the old harbour leaves at nine and comes back at noon.",
@@ -52,7 +52,7 @@ SENTENCES = (  # 60 to 70 characters each, a chunk: four to five seconds of spee
 
 @dataclass(frozen=True)
 class SentenceCase:
-    """A request: ``candidates`` and ``steps`` for upstream, ``preset`` for this package."""
+    """A request: ``candidates`` and ``steps`` for upstream, and ``preset`` for this package."""
 
     candidates: int
     steps: int
@@ -63,14 +63,17 @@ CASES = {"one": SentenceCase(1, 30), "ultra_fast": SentenceCase(16, 30), "fastes
 
 
 def text_of_chunks(number: int) -> str:
-    """A text of ``number`` chunks; it must be split at |."""
+    """Return a text with ``number`` chunks, which must be split at |."""
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
 def start_worker(
     competitor: Competitor, model: Bundle, threads: int, prepare: TimedRequest | None = None
 ) -> tuple[WorkerProcess, float]:
-    """A process that has opened the model, and its cold start: seconds until it accepts a request."""
+    """Start a process, open the model in it, and return both the process and its cold start.
+
+    The cold start is the seconds until it accepts a request.
+    """
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
         tuning = Tuning(competitor.spec, competitor.precision, threads=threads)
@@ -84,7 +87,7 @@ def start_worker(
 
 
 def speech_figures(answer: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a request: seconds of work and of audio, and rates derived from them."""
+    """Return the figures of a request: seconds of work and of audio, and rates derived from them."""
     first = answer.get("first_audio")
     return {
         "took_s": answer["elapsed"],
@@ -123,7 +126,7 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
 def sentence_reading(
     competitor: Competitor, case: SentenceCase, model: Bundle, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
+    """Start a process, let it speak the sentence, and end it. "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
     if competitor.engine == "upstream":
         process = upstream_process(options)
@@ -151,7 +154,7 @@ def sentence_reading(
         answer = process.ask(request)
     if options.checkpoints and answer["codes"] % options.max_codes:
         raise UserError(
-            f"{answer['codes']} codes were sampled, no multiple of {options.max_codes}: compare with "
+            f"{answer['codes']} codes were sampled, not a multiple of {options.max_codes}: compare with "
             "weights that never predict the stop code (python -m benchmarks checkpoints DIR --no-stop)"
         )
     figures = speech_figures(answer)
@@ -159,7 +162,7 @@ def sentence_reading(
 
 
 def upstream_process(options: argparse.Namespace) -> JsonProcess:
-    """``upstream_worker.py`` in upstream's environment. Raises UserError without the official files."""
+    """Start ``upstream_worker.py`` in upstream's environment. Raises UserError without the official files."""
     for file in UPSTREAM_FILES:
         if not (options.checkpoints / file).is_file():
             raise UserError(f"{options.checkpoints} has no {file}: upstream loads official checkpoints")
@@ -205,14 +208,25 @@ def stream_reading(process: WorkerProcess, request: TimedRequest) -> dict[str, A
 
 def sentence_options(add: Callable[..., Any]) -> None:
     add("--cases", type=comma_separated, default=list(CASES), metavar="NAME,…", help=f"(default: {','.join(CASES)})")
-    add("--steps", type=positive, metavar="N", help="diffusion steps of all, 2 or more (default: the case's)")
+    add(
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="diffusion steps of all competitors, at least 2 (default: the case's steps)",
+    )
     add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
     add("--max-codes", type=positive, default=86, metavar="N", help="most codes of a chunk (default: %(default)s)")
-    add("--busy", type=natural, default=0, metavar="N", help="other programs beside all (default: 0)")
+    add("--busy", type=natural, default=0, metavar="N", help="other programs that run at the same time (default: 0)")
 
 
 def stream_options(add: Callable[..., Any]) -> None:
-    add("--seconds", type=counts, default=[5, 10, 20, 40, 60], metavar="N,…", help="of audio (default: 5,10,20,40,60)")
+    add(
+        "--seconds",
+        type=counts,
+        default=[5, 10, 20, 40, 60],
+        metavar="N,…",
+        help="seconds of audio (default: 5,10,20,40,60)",
+    )
     add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="(default: fastest,1x10)")
     add("--max-codes", type=positive, default=108, metavar="N", help="most codes of a chunk (default: %(default)s)")
 

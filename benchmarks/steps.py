@@ -1,7 +1,8 @@
-"""Steps of the decoder on torch's CPU: milliseconds of a step by lanes, beside so many busy programs.
+"""Measure steps of the decoder on torch's CPU: milliseconds of a step by lanes, while other programs run.
 
 A reading is ten steps, or a second, of all lanes after a prefix of 80 positions and 80 codes (3.7 s of speech).
-`chosen` and `2 threads`: as in `embedded`. `weights_gb_per_s`: bytes of the decoder's weights, read once a step.
+`chosen` and `2 threads` are as in `embedded`. `weights_gb_per_s` is the bytes of the decoder's weights, read once per
+step.
 """
 
 import argparse

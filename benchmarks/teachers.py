@@ -1,4 +1,4 @@
-"""Speech of the voices that embedded voices learned from, by name: "hibari heart", "kokoro am_michael".
+"""Speak with the voices that the embedded voices learned from, by name: "hibari heart", "kokoro am_michael".
 
 They are in packages that ``benchmarks.packages`` fetches.
 """
@@ -19,10 +19,10 @@ Speak = Callable[[str], tuple[np.ndarray, int]]  # text → audio (S,) float32, 
 
 
 def teacher_speech(name: str) -> Speak:
-    """The function that speaks with a teacher's voice.
+    """Return the function that speaks with a teacher's voice.
 
     Raises:
-        UserError: it is unknown, or cannot be fetched.
+        UserError: There is no such teacher, or its packages cannot be fetched.
     """
     kind, _, voice = name.partition(" ")
     if kind == "hibari" and voice in ("", "heart"):
@@ -35,7 +35,7 @@ def teacher_speech(name: str) -> Speak:
 
 @cache
 def hibari() -> Any:
-    """The package's synthesizer, which has numpy and onnxruntime alone as dependencies."""
+    """Return the package's synthesizer, which depends only on numpy and onnxruntime."""
     folder = str(package_folder("hibari-tts"))
     sys.path.insert(0, folder)
     try:
@@ -47,17 +47,17 @@ def hibari() -> Any:
 
 
 def kokoro_style(voice: str) -> np.ndarray:
-    """A voice's style (510, 256), a row for each number of phonemes."""
+    """Return a voice's style (510, 256), with a row for each number of phonemes."""
     path = package_folder("kokoro-js") / "package" / "voices" / f"{voice}.bin"
     if not path.is_file():
-        voices = ", ".join(sorted(each.stem for each in path.parent.glob("*.bin")))
-        raise UserError(f"Kokoro has no voice {voice!r}; it has {voices}")
+        voices = ", ".join(sorted(file.stem for file in path.parent.glob("*.bin")))
+        raise UserError(f"Kokoro has no voice {voice!r}: choose from {voices}")
     return np.fromfile(path, np.float32).reshape(-1, 256)
 
 
 @cache
 def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
-    """The network of Kokoro-82M v1.0 in int8, the ids of its phonemes, and hibari's function from text to phonemes."""
+    """Return Kokoro-82M v1.0 in int8, its phonemes' ids, and hibari's function from text to phonemes."""
     import onnxruntime
 
     hibari()

@@ -1,13 +1,13 @@
-"""Runs upstream's own networks on request, in an environment of ``upstream.txt`` and its package.
+"""Run upstream's networks on request, in an environment with its package and ``upstream.txt``.
 
     python upstream_worker.py CHECKPOINTS --threads 1
 
-Upstream's code is unchanged; its functions are wrapped to time them. Requests and answers are JSON, one a line; a line
-{"ready": true} comes first, when the models are loaded. A request {"text", "candidates", "batch", "steps", "guided",
-"codes", "seed"} → {"elapsed", "seconds", "codes", "stages"}: ``TextToSpeech.tts`` with random latents as the voice;
-"latents" is the second pass of the decoder.
+Upstream's code is unchanged, except that its functions are wrapped to time them. Requests and answers are JSON, one per
+line. The line {"ready": true} comes first, when the models are loaded. A request {"text", "candidates", "batch",
+"steps", "guided", "codes", "seed"} gets {"elapsed", "seconds", "codes", "stages"}: ``TextToSpeech.tts`` with random
+latents as the voice. The stage "latents" is the decoder's second pass.
 
-This file imports nothing of the project: the environment does not have it.
+This file imports nothing of the project, which the environment does not have.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class UpstreamSpeaker:
             setattr(owner, name, self.timed(stage, getattr(owner, name)))
 
     def timed(self, stage: str, function: Callable) -> Callable:
-        """``function``, timed as ``stage``; for "decode", codes are counted too."""
+        """Return ``function`` with its time added to ``stage``. For "decode", codes are counted too."""
 
         def call(*args, **kwargs):
             start = time.perf_counter()

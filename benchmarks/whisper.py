@@ -1,10 +1,10 @@
-"""Whisper's trained weights beside openai-whisper: text and tokens of the same recordings, and word errors.
+"""Compare Whisper's trained weights with openai-whisper: text and tokens of the same recordings, and word errors.
 
-The recordings are read speech and short samples in packages (``benchmarks.packages``), sentences spoken by hibari and
-by Kokoro's voices, and hard ones that are made of them: a long silence between two sentences, noise over speech and
-alone, and for a multilingual model other languages, transcribed and translated. Decoding is greedy, and temperatures
-rise where text is improbable. There both draw tokens with the same random numbers: openai-whisper's ``Categorical`` is
-replaced by ``sample_token``.
+The recordings are read speech and short samples in packages (``benchmarks.packages``), sentences spoken by the voices
+of hibari and Kokoro, and hard recordings made of them: a long silence between two sentences, noise over speech, and
+noise alone. For a multilingual model, other languages are transcribed and translated. Decoding is greedy, and
+temperatures rise where text is improbable. There both draw tokens with the same random numbers: openai-whisper's
+``Categorical`` is replaced by ``sample_token``.
 
 openai-whisper 20250625 must be installed: ``pip install openai-whisper==20250625``, or in a folder on PYTHONPATH.
 """
@@ -52,7 +52,7 @@ SYSTEMS = ("torch:cpu/fp32", "torch:cpu/bf16", "torch:cpu/fp16", "torch:cpu/int8
 
 @dataclass(frozen=True)
 class Recording:
-    """Sound (S,) float32 at 16 kHz, its text if that is known, and what it is an example of."""
+    """Sound (S,) float32 at 16 kHz, its text if that is known, and the kind of recording that it is an example of."""
 
     name: str
     kind: str
@@ -63,7 +63,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Heard:
-    """What a system wrote of a recording, and the highest temperature that it needed."""
+    """A system's transcript of a recording, and the highest temperature that it needed."""
 
     text: str
     tokens: tuple[int, ...]
@@ -76,7 +76,7 @@ def loaded(path: Path) -> np.ndarray:
 
 
 def recordings(multilingual: bool, count: int) -> Iterator[Recording]:
-    """The recordings; ``count``: sentences by each of ``TEACHERS``."""
+    """Yield the recordings, with ``count`` sentences by each of ``TEACHERS``."""
     moonshine = package_folder("moonshine-voice") / "moonshine_voice" / "assets"
     samples = package_folder("pytest-audioeval") / "pytest_audioeval" / "samples" / "audio"
     for name in READERS:
@@ -177,7 +177,7 @@ class OpenAiWhisper:
 
 
 class AneWhisper:
-    """Ours on a backend: "BACKEND/PRECISION", of a bundle with packages where it takes those."""
+    """Our transcription on a backend: "BACKEND/PRECISION", with "=BUNDLE" for a backend that takes packages."""
 
     def __init__(self, checkpoint: Bundle, system: str):
         spec, _, bundle = system.partition("=")
@@ -232,7 +232,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def row_of(system: str, chosen: Sequence[Recording], heard: Sequence[Heard], expected: Sequence[Heard]) -> BenchRow:
-    """Word errors where the text is known and there is no noise, and how many results are those of openai-whisper."""
+    """Return word errors where the text is known and there is no noise, and how many results equal openai-whisper's."""
     pairs = [
         (words(normalise_english(recording.text)), words(normalise_english(one.text)))
         for recording, one in zip(chosen, heard, strict=True)
@@ -264,8 +264,14 @@ def add_options(add: Callable[..., Any]) -> None:
         metavar="BACKEND/PRECISION[=BUNDLE],…",
         help="BUNDLE has the packages of onnx and mil (default: torch in four precisions)",
     )
-    add("--sentences", type=int, default=2, metavar="N", help="by each voice (default: %(default)s)")
-    add("--only", type=comma_separated, default=(), metavar="NAME,…", help="of the recordings")
+    add("--sentences", type=int, default=2, metavar="N", help="sentences by each voice (default: %(default)s)")
+    add(
+        "--only",
+        type=comma_separated,
+        default=(),
+        metavar="NAME,…",
+        help="names of the recordings to use (default: all)",
+    )
 
 
-BENCHMARK = Benchmark(measure, "Whisper's trained weights beside openai-whisper", add_options, None, uses=())
+BENCHMARK = Benchmark(measure, "Whisper's trained weights compared with openai-whisper", add_options, None, uses=())

@@ -1,7 +1,8 @@
-"""Compares every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
+"""Compare every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
 
-The interpreter's figures, in float32, with the rounding of fp16, and with small numbers flushed as on an M1, are those
-that the conversion recorded, each beside its threshold. Core AI, where it is installed, runs all functions in float32.
+The interpreter's figures are those that the conversion recorded: in float32, with the rounding of fp16, and with small
+numbers flushed as on an M1. Each has its threshold next to it. If Core AI is installed, it runs all functions in
+float32.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from converters.proof.verify import choose_packages, runner_named, verify
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = open_model(options.bundle or DEMO)
     model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
-    found: dict[tuple[str, str], dict[str, float | None]] = {
+    by_function: dict[tuple[str, str], dict[str, float | None]] = {
         (Path(package.path).stem, name): {
             f"{what} {short}": value
             for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))
@@ -34,8 +35,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         for name, function in package.functions.items()
     }
     if find_spec("coreai"):
-        for one in verify(model, choose_packages(model), runner_named("coreai"), progress=print):
-            found[one.package, one.function]["Core AI fp32"] = one.snr
+        for check in verify(model, choose_packages(model), runner_named("coreai"), progress=print):
+            by_function[check.package, check.function]["Core AI fp32"] = check.snr
     rows = [
         BenchRow(
             "interpreter fp16",
@@ -45,19 +46,19 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
             Spread.of([figures["interpreter fp16"]]) if "interpreter fp16" in figures else None,
             figures,
         )
-        for (package, name), figures in found.items()
+        for (package, name), figures in by_function.items()
     ]
-    return BenchmarkResult(rows, {"model": model_name(options)}, more={"tables": [table(found)]})
+    return BenchmarkResult(rows, {"model": model_name(options)}, more={"tables": [table(by_function)]})
 
 
-def table(found: dict[tuple[str, str], dict[str, float | None]]) -> dict[str, Any]:
-    """The table of the documentation (``docs/generate.py``)."""
-    columns = dict.fromkeys(name for figures in found.values() for name in figures)
+def table(by_function: dict[tuple[str, str], dict[str, float | None]]) -> dict[str, Any]:
+    """Return the table for the documentation (``docs/generate.py``)."""
+    columns = dict.fromkeys(name for figures in by_function.values() for name in figures)
     return {
         "columns": ["package", "function", *columns],
         "rows": [
             [*names, *("–" if figures.get(column) is None else f"{figures[column]:.1f}" for column in columns)]
-            for names, figures in found.items()
+            for names, figures in by_function.items()
         ],
     }
 

@@ -1,6 +1,7 @@
-"""Networks that judge speech: word errors, naturalness, noise, and whose voice it is.
+"""Judge speech with networks: word errors, naturalness, noise, and whose voice it is.
 
-Their weights are in packages that ``benchmarks.packages`` fetches; of these packages only DistillMOS is imported.
+Their weights are in packages that ``benchmarks.packages`` fetches. DistillMOS is the only one of these packages that is
+imported.
 """
 
 import importlib.util
@@ -20,11 +21,11 @@ from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from benchmarks.imports import imported
 from benchmarks.packages import package_folder, whisper_folder
 
-RATE = 16000  # Hz of all of them
+RATE = 16000  # Hz, for all networks
 
 
 class WhisperRecogniser:
-    """Whisper base, which is multilingual, as a recogniser of English; greedy, each sentence by itself."""
+    """Whisper base, which is multilingual, as a recogniser of English: greedy, each sentence by itself."""
 
     def __init__(self, size: str = "base"):
         model = imported(whisper_folder(size))
@@ -32,7 +33,7 @@ class WhisperRecogniser:
         self.options = TranscriptionOptions(language="en", condition_on_previous_text=False)
 
     def transcribe(self, audio: np.ndarray, rate: int) -> str:
-        """Audio (S,) float32 → its text."""
+        """Transcribe audio (S,) float32."""
         return self.transcriber.transcribe(audio, rate, self.options).text.strip()
 
 
@@ -42,7 +43,7 @@ class DistillMos:
     def __init__(self) -> None:
         folders = [str(package_folder(name)) for name in ("distillmos", "xls-r-sqa")]
         if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
-            # it is imported there to read files only
+            # distillmos imports it only to read files
             sys.modules["torchaudio"] = ModuleType("torchaudio")
         sys.path[:0] = folders
         try:
@@ -63,8 +64,8 @@ class Dnsmos:
     It computes what the authors' script does (microsoft/DNS-Challenge, DNSMOS/dnsmos_local.py).
     """
 
-    SECONDS = 9.01  # of sound that it hears at a time; shorter sound is repeated
-    OVERALL = -0.06766283, 1.11546468, 0.04602535  # of the polynomial from its output to the scale 1 to 5
+    SECONDS = 9.01  # length of sound that it takes at once. Shorter sound is repeated
+    OVERALL = -0.06766283, 1.11546468, 0.04602535  # polynomial from its output to the scale 1 to 5
 
     def __init__(self) -> None:
         import onnxruntime
@@ -75,7 +76,7 @@ class Dnsmos:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def score(self, audio: np.ndarray, rate: int) -> float:
-        """The mean over windows a second apart."""
+        """Return the mean over windows a second apart."""
         audio, size = resample(audio, rate, RATE), int(self.SECONDS * RATE)
         while len(audio) < size:
             audio = np.tile(audio, 2)
@@ -91,8 +92,8 @@ class SpeakerEncoder(nn.Module):
     """Embeddings whose cosine says how alike voices sound: GE2E (Wan et al. 2018, arXiv 1710.10467) by Resemblyzer."""
 
     WINDOW, HOP = 400, 160  # samples (resemblyzer hparams.py)
-    BANDS, FRAMES, WIDTH = 40, 160, 256  # of the mel; of a part that is heard at a time; of an embedding
-    STEP = 77  # frames from one part to the next: 1.3 parts a second
+    BANDS, FRAMES, WIDTH = 40, 160, 256  # bands of the mel, frames of a part, width of an embedding
+    STEP = 77  # frames from one part to the next: 1.3 parts per second
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +106,10 @@ class SpeakerEncoder(nn.Module):
 
     @torch.no_grad()
     def embedding(self, audio: np.ndarray, rate: int) -> np.ndarray:
-        """Audio (S,) float32 → (256,) float32 of length 1: the mean over parts of 1.6 s (embed_utterance)."""
+        """Return an embedding (256,) float32 of length 1 for audio (S,) float32: the mean over parts of 1.6 s.
+
+        See Resemblyzer's embed_utterance.
+        """
         audio = resample(audio, rate, RATE)
         parts = max(1, 1 + (len(audio) // self.HOP - self.FRAMES) // self.STEP)
         audio = np.pad(audio, (self.WINDOW // 2, self.WINDOW + self.FRAMES * self.HOP))
@@ -114,12 +118,12 @@ class SpeakerEncoder(nn.Module):
         power = np.abs(np.fft.rfft(frames * np.hanning(self.WINDOW + 1)[:-1])) ** 2
         mel = (power @ self.filters.T).astype(np.float32)
         mels = torch.from_numpy(np.stack([mel[part * self.STEP :][: self.FRAMES] for part in range(parts)]))
-        found = torch.relu(self.linear(self.lstm(mels)[1][0][-1]))
-        mean = (found / found.norm(dim=1, keepdim=True)).mean(dim=0)
+        embeddings = torch.relu(self.linear(self.lstm(mels)[1][0][-1]))
+        mean = (embeddings / embeddings.norm(dim=1, keepdim=True)).mean(dim=0)
         return (mean / mean.norm()).numpy()
 
 
 def mean_embedding(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """That of a speaker, of several sentences."""
+    """Return the embedding of a speaker, from the embeddings of several sentences."""
     mean = np.mean(embeddings, axis=0)
     return mean / np.linalg.norm(mean)

@@ -44,12 +44,12 @@ def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a benchmark: sentence"),
-        (["--quick", "--only", "nothing"], "--only nothing: there are sentence"),
-        (["sentence", "--competitors", "abacus"], "--competitors abacus: there are upstream, torch"),
-        (["sentence", "--competitors", "upstream"], "upstream needs --upstream-python, and --checkpoints"),
-        (["sentence", "--cases", "two"], "--cases two: there are one"),
-        (["memory", "--commands", "sing"], "--commands sing: there are say"),
+        ([], "name a benchmark (sentence"),
+        (["--quick", "--only", "nothing"], "--only nothing: choose from sentence"),
+        (["sentence", "--competitors", "abacus"], "--competitors abacus: choose from upstream, torch"),
+        (["sentence", "--competitors", "upstream"], "upstream reads only official files: add --upstream-python and --checkpoints"),
+        (["sentence", "--cases", "two"], "--cases two: choose from one"),
+        (["memory", "--commands", "sing"], "--commands sing: choose from say"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
