@@ -44,10 +44,10 @@ def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a benchmark (sentence"),
+        ([], r"name a benchmark \(sentence"),
         (["--quick", "--only", "nothing"], "--only nothing: choose from sentence"),
         (["sentence", "--competitors", "abacus"], "--competitors abacus: choose from upstream, torch"),
-        (["sentence", "--competitors", "upstream"], "upstream reads only official files: add --upstream-python and --checkpoints"),
+        (["sentence", "--competitors", "upstream"], "upstream reads only official files: add --upstream-python"),
         (["sentence", "--cases", "two"], "--cases two: choose from one"),
         (["memory", "--commands", "sing"], "--commands sing: choose from say"),
     ],
