@@ -14,9 +14,9 @@ import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
 from ane.system.errors import UserError
+from benchmarks.data_packages import package_folder
 from benchmarks.embedded import first_sound_call
 from benchmarks.harness import Benchmark, BenchmarkResult
-from benchmarks.packages import package_folder
 from benchmarks.server import TEXTS
 
 LONG = " ".join(TEXTS)  # several chunks

@@ -5,7 +5,7 @@ default, and with the presets and speeds that you name. The measurements are Dis
 errors by Whisper base, DNSMOS (noise, 1 to 5), the cosine between speaker embeddings of voice and teacher, median pitch
 and its deviation in semitones, length and pitch relative to the teacher sentence by sentence, silence at the end, and
 clicks. The 95 % intervals are bootstrapped over sentences. The weights of these networks are fetched once
-(``benchmarks.packages``).
+(``benchmarks.data_packages``).
 
 With --recordings, folders with NNN.wav, one per sentence, are measured instead, from --keep or from other programs.
 """

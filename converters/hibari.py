@@ -17,7 +17,7 @@ from ane.models.hibari.networks import AttentionLayer, Hibari, PhonemeEncoder
 from converters import blocks
 from converters.convnext import BATCH, LENGTH, MISSING, convnext_block, frame_decoder, masked_graph
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.functions import Bucket, ConvertibleModel, Function, stage_probe
+from converters.function_table import Bucket, ConvertibleModel, Function, stage_probe
 from converters.onnx.graph import masked, noise, traced
 
 SYMBOLS = 64, 128, 256, 416

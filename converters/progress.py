@@ -9,8 +9,8 @@ from typing import Any
 
 from ane.bundles import Bundle
 from ane.bundles.weights import layout
-from converters.coreml.package import load_reference
-from converters.functions import coreml_graphs, functions_of
+from converters.coreml.coreml_package import load_reference
+from converters.function_table import coreml_graphs, functions_of
 
 ACTIVITIES = "building", "measuring"  # first words of a package's activities. Each function has both
 # Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted

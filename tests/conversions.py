@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from ane.bundles import Bundle
 from converters.conversion import COREML_TARGET, ConversionTarget, convert, fingerprint_of
-from converters.functions import chosen_networks
+from converters.function_table import chosen_networks
 
 
 def converted(

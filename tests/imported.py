@@ -13,7 +13,7 @@ from ane.bundles.family import find_family
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
 from ane.bundles.writing import write_bundle
 from ane.system.errors import UserError
-from benchmarks.packages import package_folder
+from benchmarks.data_packages import package_folder
 
 
 def imported(checkpoints: Path, destination: Path | None = None, family: str = "", **options: Any) -> Bundle:

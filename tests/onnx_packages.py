@@ -11,11 +11,11 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ane.bundles import Bundle
-from ane.bundles.packages import PackageRecord, read_section, section
+from ane.bundles.package_records import PackageRecord, read_section, section
 from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
-from converters.functions import convertible_networks
-from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
+from converters.function_table import convertible_networks
+from converters.onnx.onnx_package import QUANTISED, OnnxOptions, OnnxTarget
 
 TARGET = OnnxTarget()
 NETWORKS = convertible_networks(TARGET.name)

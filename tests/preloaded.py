@@ -29,7 +29,7 @@ MODULES = (
     "ane.cli",
     "ane.models.tortoise.synthesizer",
     "ane.backends.torch.backend",
-    "converters.coreml.package",
+    "converters.coreml.coreml_package",
     "torch",
 )
 STREAMS = 3  # standard input, output and error

@@ -10,8 +10,8 @@ import onnx
 from ane.backends.mil.package import METADATA, Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
-from converters.coreml.package import CoreMLOptions
-from converters.onnx.package import WEIGHTS_FILE
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import WEIGHTS_FILE
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 

@@ -22,11 +22,11 @@ from safetensors.numpy import save_file
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
-from ane.bundles.packages import WEIGHTS, sections_of
+from ane.bundles.package_records import WEIGHTS, sections_of
 from ane.bundles.weights import SCALE
 from ane.models.hibari.published import import_published
 from ane.system.version import version
-from benchmarks.packages import PACKAGES, package_folder
+from benchmarks.data_packages import PACKAGES, package_folder
 
 ROOT = Path(__file__).parents[1]
 BUNDLE, TABLES = ROOT / "ane/demo/heart", ROOT / "ane/text/phonemes/data"

@@ -17,7 +17,7 @@ from ane.backends.base import DeferredBackend
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
-from ane.bundles.packages import PUBLISHED
+from ane.bundles.package_records import PUBLISHED
 from ane.system.checked import validated
 from ane.system.errors import NotFoundError, UserError
 from ane.system.machine import macos_at_least, macos_version, memory_bytes, usable_cores

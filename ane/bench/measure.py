@@ -17,7 +17,7 @@ from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import Runtime
 from ane.bench.records import BenchRow, Spread
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.models.tortoise.diffusion import frame_count
 from ane.system.errors import UserError
 

@@ -27,7 +27,7 @@ from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size, identity_of, size_and_time
 from ane.bundles.manifest import MANIFEST_FILE, read_manifest
-from ane.bundles.packages import FORMATS, NAMES, read_section
+from ane.bundles.package_records import FORMATS, NAMES, read_section
 from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 

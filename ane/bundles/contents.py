@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # torch takes a second to import
     import numpy as np
     import torch
 
-    from ane.bundles.packages import PackageRecord
+    from ane.bundles.package_records import PackageRecord
 
 
 @dataclass(frozen=True)

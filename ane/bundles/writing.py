@@ -15,7 +15,7 @@ from ane.bundles.contents import Contents
 from ane.bundles.family import find_family
 from ane.bundles.hashes import FileRecord, record
 from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, write_manifest
-from ane.bundles.packages import WEIGHTS, PackageRecord, sections_of
+from ane.bundles.package_records import WEIGHTS, PackageRecord, sections_of
 from ane.bundles.weights import SCALE, convert_precision, layout
 from ane.system.errors import UserError
 from ane.system.files import check_output_folder, link_or_copy, replacing

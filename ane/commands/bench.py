@@ -36,7 +36,7 @@ CHECKERS = ("mil", "coreai")  # engines that run packages to check them, and are
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
-    from ane.bundles.packages import COMPUTE_UNITS
+    from ane.bundles.package_records import COMPUTE_UNITS
     from ane.models.tortoise.settings import PRESETS
 
     parser = commands.add_parser(
@@ -108,7 +108,7 @@ class BenchRun:
 
 def bench(args: argparse.Namespace) -> int:
     """Measure, choose and report."""
-    from ane.bundles.packages import COMPUTE_UNITS
+    from ane.bundles.package_records import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
     check_files(args, {"output": args.output})
@@ -203,7 +203,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
     from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
-    from ane.bundles.packages import COMPUTE_UNITS
+    from ane.bundles.package_records import COMPUTE_UNITS
     from ane.system.machine import macos_version, usable_cores
 
     args, (cpu, gpu, neural_engine, _) = run.args, COMPUTE_UNITS

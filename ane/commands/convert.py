@@ -25,7 +25,7 @@ from ane.system.machine import memory_bytes
 
 if TYPE_CHECKING:
     from converters import conversion
-    from converters.coreml.package import CoreMLOptions
+    from converters.coreml.coreml_package import CoreMLOptions
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
     **{target: tuple(found) for target, found in PACKAGES.items()},
@@ -128,7 +128,7 @@ def convert_command(args: argparse.Namespace) -> int:
 def write_packages(args: argparse.Namespace, model: Bundle) -> int:
     """Convert to a bundle of packages, and print a table of them."""
     from converters.conversion import convert
-    from converters.functions import chosen_networks
+    from converters.function_table import chosen_networks
     from converters.progress import memory_warning
 
     destination = new_bundle(args.output)
@@ -204,7 +204,7 @@ def write_gguf_file(args: argparse.Namespace, model: Bundle) -> int:
 
 def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
     """Write the files of tortoise.cpp and print how to start it."""
-    from converters.functions import pick_networks
+    from converters.function_table import pick_networks
     from converters.ggml.tortoise_cpp import FILES, TOKENIZER, VOICE, size_note, write_ggml
 
     # before a voice is computed from clips, which takes a while
@@ -231,7 +231,7 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
 
 def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Sequence[Any]) -> None:
     """Log which networks are not stored in a precision that was asked for. Raises UserError where none of them is."""
-    from converters.functions import chosen_networks
+    from converters.function_table import chosen_networks
 
     chosen = chosen_networks(model, args.networks, args.to)
     for option in options if args.precision else ():
@@ -267,15 +267,15 @@ def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.Co
         from converters.conversion import COREML_TARGET
 
         return COREML_TARGET, read_options(args, model)
-    from converters.onnx.package import OnnxOptions, OnnxTarget
+    from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 
     return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
 def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
-    from converters.coreml.package import CoreMLOptions
-    from converters.functions import convertible_model
+    from converters.coreml.coreml_package import CoreMLOptions
+    from converters.function_table import convertible_model
 
     caches = list(CACHES) if args.cache is None else args.cache
     for value in caches:
@@ -303,7 +303,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
     """Print one row per package: its size, and the result of its worst function or graph."""
-    from converters.functions import speech_lines
+    from converters.function_table import speech_lines
 
     onnx = format == "onnx"
     columns = (

@@ -45,7 +45,7 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
     from filelock import FileLock
 
     from converters.conversion import code_fingerprint, convert
-    from converters.coreml.package import CoreMLOptions
+    from converters.coreml.coreml_package import CoreMLOptions
 
     folder = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{code_fingerprint()[:16]}"
     task = "converting the embedded voice to Core ML packages, once"

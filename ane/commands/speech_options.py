@@ -11,7 +11,7 @@ from rich.console import Console
 from ane.bundles import Bundle
 from ane.bundles.family import DEFAULT_FAMILY, MODELS
 from ane.bundles.opening import DEMO
-from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.package_records import COMPUTE_UNITS
 from ane.bundles.precisions import CORE_ML, ONNX
 from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.backends import NAMES
-from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.package_records import COMPUTE_UNITS
 from ane.commands import arguments
 from ane.commands.defaults import left_out
 from ane.commands.file_flags import check_files
@@ -286,7 +286,7 @@ def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionC
 def print_results(
     console: Console, results: "Sequence[FunctionCheck]", runner: "Runner", layers: "LayerComparison | None", show: bool
 ) -> None:
-    from converters.functions import speech_lines
+    from converters.function_table import speech_lines
 
     narrow = min(console.width, WIDTH)
     for network in dict.fromkeys(one.network for one in results):

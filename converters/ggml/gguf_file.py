@@ -27,7 +27,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from ane.voices import Voice, list_voices, open_voice
-from converters.functions import pick_networks, weights_sha256
+from converters.function_table import pick_networks, weights_sha256
 
 Type = gguf.GGMLQuantizationType
 DECODER = "autoregressive"

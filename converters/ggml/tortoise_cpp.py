@@ -21,7 +21,7 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices import Voice
-from converters.functions import pick_networks
+from converters.function_table import pick_networks
 
 MAGIC = 0x67676D6C  # "ggml"
 FLOAT32 = 0  # ggml's number for the type

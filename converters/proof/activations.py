@@ -18,11 +18,11 @@ from ane.backends.base import MASKED
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import ProgramFunction as Program
 from ane.backends.packaged.functions import LoadedFunction, Runtime
-from ane.bundles.packages import FunctionRecord
+from ane.bundles.package_records import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
 from ane.system.decibels import snr_db
-from converters.functions import functions_of
+from converters.function_table import functions_of
 from converters.proof.elements import ALONE, LayerComparison
 
 MAX_DROP = 8.0  # dB below the lowest earlier value. A larger drop is drift

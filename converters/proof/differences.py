@@ -18,10 +18,10 @@ from ane.backends.mil import Arithmetic, MilRuntime, Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.mil.values import Immediate
 from ane.bundles import Bundle
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from ane.system.errors import UserError
+from converters.coreml.coreml_package import CoreMLOptions, write_package
 from converters.coreml.graph import quiet
-from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof import activations
 from converters.proof.activations import MAX_DROP, MAX_SNR, ComparedValue, FunctionCall, compare_with_run, interpreted
 

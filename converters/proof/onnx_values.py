@@ -19,7 +19,7 @@ from ane.backends.onnx.sessions import SessionKey
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy
 from converters.onnx.graph import NETWORK_PREFIX, SCOPES
-from converters.onnx.package import WEIGHTS_FILE
+from converters.onnx.onnx_package import WEIGHTS_FILE
 from converters.proof.activations import ComparedValue, compare, hooked
 from converters.proof.elements import LayerComparison
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.backends.mil.package import Package
-from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.package_records import COMPUTE_UNITS
 from ane.system.errors import UserError
 from ane.system.file_gate import check_regular
 from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare

@@ -1,7 +1,7 @@
 """Measure the parity of packages: every function against the float32 networks.
 
-The probe of a function's row (``converters.functions``) drives both. Core ML functions are interpreted, and ONNX graphs
-run on the CPU.
+The probe of a function's row (``converters.function_table``) drives both. Core ML functions are interpreted, and ONNX
+graphs run on the CPU.
 
 A Core ML package gets golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are the arguments
 of the last call that the row's probe made, so that they are typical. The interpreter computes the expected outputs in
@@ -23,10 +23,10 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.golden import GoldenCase, narrowed, samples, widened, write_golden_cases
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Bundle
-from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageFolder, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
+from converters.function_table import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 from converters.proof.activations import MAX_SNR, CallRecorder
 
 # keys of a function's recorded parity: for Core ML the interpreter's arithmetic, for ONNX dB and the relative error

@@ -19,9 +19,9 @@ from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
-from ane.bundles.packages import PUBLISHED, FunctionRecord, PackageFolder, PackageRecord
+from ane.bundles.package_records import PUBLISHED, FunctionRecord, PackageFolder, PackageRecord
 from ane.system.errors import UserError
-from converters.functions import published_name
+from converters.function_table import published_name
 from converters.proof import activations, parity
 from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
 from converters.proof.differences import core_ml_activations, first_difference, first_loss

@@ -14,7 +14,7 @@ from ane.backends.base import MASKED
 from ane.backends.packaged.selection import select_packages
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from ane.models.tortoise.chunks import max_text_tokens
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError

@@ -12,7 +12,7 @@ from ane.bench import sessions
 from ane.bench.measure import functions_of_a_sentence
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import Tuning
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.commands import bench
 from tests.random_model import random_model
 

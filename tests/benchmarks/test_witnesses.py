@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from benchmarks import witnesses
-from converters.functions import THRESHOLDS
+from converters.function_table import THRESHOLDS
 from tests.small_bundle import write_small_bundle
 
 

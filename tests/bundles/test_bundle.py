@@ -19,7 +19,7 @@ from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.opening import new_bundle
-from ane.bundles.packages import FunctionRecord, PackageRecord, read_section, sections_of
+from ane.bundles.package_records import FunctionRecord, PackageRecord, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
 from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import import_fastspeech

@@ -16,7 +16,7 @@ from ane.cli import main
 from ane.commands import bench
 from ane.commands.arguments import CommandParser
 from ane.system.errors import UserError
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from tests import conversions
 from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker

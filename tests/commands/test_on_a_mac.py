@@ -22,7 +22,7 @@ from ane.backends.packaged.selection import fits_in_memory
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from ane.cli import main, parser
 from ane.commands import bench, cache
 from ane.commands import packages as packages_of_voices

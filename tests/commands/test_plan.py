@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from ane.bundles.hashes import FileRecord
-from ane.bundles.packages import FunctionRecord, PackageRecord, sections_of
+from ane.bundles.package_records import FunctionRecord, PackageRecord, sections_of
 from ane.cli import main
 from ane.commands import plan
 from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
+from converters.coreml.coreml_package import load_reference
 from converters.coreml.graph import CoreMLGraph, Style, mb
-from converters.coreml.package import load_reference
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import random_model
 

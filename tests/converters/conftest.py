@@ -6,7 +6,7 @@ import pytest
 
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 

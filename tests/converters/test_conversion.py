@@ -19,7 +19,7 @@ from ane.backends.mil import Package
 from ane.backends.packaged.golden import FILE as PROBES
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from ane.cli import main
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.settings import Settings
@@ -30,8 +30,8 @@ from ane.system.errors import UserError
 from ane.system.staging import StagingFolder
 from converters import conversion
 from converters.conversion import convert
-from converters.coreml.package import CoreMLOptions, write_package
-from converters.functions import THRESHOLDS, functions_of
+from converters.coreml.coreml_package import CoreMLOptions, write_package
+from converters.function_table import THRESHOLDS, functions_of
 from converters.proof.lint import REFUSED, RULES, STRICT, BrokenRule, LintRule, Violation, lint
 from converters.proof.parity import MATHS, ROUNDING
 from tests import small_bundle
@@ -186,7 +186,7 @@ def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(
     linted = []
     gather = next(rule for rule in RULES if rule.id == "gather")
     monkeypatch.setattr(
-        "converters.coreml.package.lint",
+        "converters.coreml.coreml_package.lint",
         lambda made: linted.append(made.path.name) or [BrokenRule(gather, Violation("gather", "x", "y"))],
     )
     with pytest.raises(UserError, match="an operation that the Neural Engine rejects, gather: gather x: y"):

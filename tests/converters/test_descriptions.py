@@ -16,11 +16,11 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.version import version
+from converters.coreml.coreml_package import CoreMLOptions, load_reference
 from converters.coreml.graph import Style
-from converters.coreml.package import CoreMLOptions, load_reference
 from converters.descriptions import EMBEDDINGS, describe, descriptions
-from converters.functions import convertible_model, coreml_graphs, onnx_graphs, pick_networks, scale_of
-from converters.onnx import package as onnx_package
+from converters.function_table import convertible_model, coreml_graphs, onnx_graphs, pick_networks, scale_of
+from converters.onnx import onnx_package
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai

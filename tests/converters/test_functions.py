@@ -12,16 +12,16 @@ import ane.models
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.bundles.family import find_family
-from ane.bundles.packages import WEIGHTS
+from ane.bundles.package_records import WEIGHTS
 from ane.cli import main
 from ane.commands.packages import open_undamaged
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
-from converters import functions
+from converters import function_table as functions
 from converters.conversion import ROOT, graph_fingerprint
+from converters.coreml.coreml_package import CoreMLOptions, check_options
 from converters.coreml.graph import CoreMLGraph, Style, mb
-from converters.coreml.package import CoreMLOptions, check_options
-from converters.functions import all_functions, convertible_networks, family_of, functions_of
+from converters.function_table import all_functions, convertible_networks, family_of, functions_of
 from tests.conversions import converted
 from tests.random_model import random_model
 
@@ -109,12 +109,12 @@ def copy(tmp_path_factory) -> Path:
         ("ane/models/tortoise/networks/univnet.py", True),
         ("ane/models/whisper/networks.py", True),
         ("ane/models/vocoders/hifigan.py", True),
-        ("converters/functions.py", True),
+        ("converters/function_table.py", True),
         ("converters/blocks.py", True),
         ("converters/vocoders.py", True),
-        ("converters/tortoise/functions.py", True),
+        ("converters/tortoise/tortoise_functions.py", True),
         ("converters/tortoise/conditioning.py", True),
-        ("converters/coreml/package.py", True),
+        ("converters/coreml/coreml_package.py", True),
         ("converters/coreml/merge.py", True),
         ("converters/onnx/graph.py", True),
         ("converters/whisper/onnx_graphs.py", True),
@@ -122,7 +122,7 @@ def copy(tmp_path_factory) -> Path:
         ("converters/values.tsv", True),
         ("converters/proof/lint.py", False),
         ("converters/proof/parity.py", False),
-        ("converters/tortoise/probes.py", False),
+        ("converters/tortoise/tortoise_probes.py", False),
         ("converters/conversion.py", False),
         ("ane/cli.py", False),
     ],

@@ -10,7 +10,7 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.models.fastspeech.checkpoints import import_fastspeech
@@ -20,8 +20,8 @@ from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.functions import ONNX_THRESHOLDS
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.function_table import ONNX_THRESHOLDS
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from converters.proof.parity import mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 

@@ -22,7 +22,7 @@ import numpy as np
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.bundles.family import families
-from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageFolder, PackageRecord
 from docs.generate import READING_PATH, logical_lines, module_file
 from tests.docs.structure import ROOT, circles, sources, tree_of
 

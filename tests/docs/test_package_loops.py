@@ -13,8 +13,8 @@ from ane.bundles.bundle import Bundle
 from ane.models.tortoise.decoding import Embeddings
 from ane.text.tokenizer import Tokenizer
 from ane.voices import load_voice
-from converters.coreml.package import CoreMLOptions
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests import random_model
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.conversions import converted

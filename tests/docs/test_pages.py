@@ -28,7 +28,7 @@ OFF_THE_PATH = {  # what is called, and not needed to understand how a text beco
     "ane/text/": "rules of English, dictionaries, other letters",
     "ane/audio/time_stretch.py": "of a speed that the network does not make",
     "ane/bundles/hashes.py": "comparing files with their hashes",
-    "ane/bundles/packages.py": "of converted models",
+    "ane/bundles/package_records.py": "of converted models",
     "ane/backends/torch/static_decoder.py": "for GPUs: whether it is wanted",
 }
 # prints the files of ane whose functions are called, apart from what runs when a module is imported

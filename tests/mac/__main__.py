@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ane.bundles.opening import DEFAULT_BUNDLE
-from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.package_records import COMPUTE_UNITS
 from ane.system.machine import memory_bytes, processor_name, system_version
 from ane.system.version import version
 

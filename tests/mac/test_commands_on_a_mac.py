@@ -12,9 +12,9 @@ from ane.backends.mil import Package
 from ane.bundles.bundle import Bundle
 from ane.commands.placement import NEURAL_ENGINE, function_placement
 from converters.conversion import convert
+from converters.coreml.coreml_package import CoreMLOptions, load_reference
 from converters.coreml.graph import Style
 from converters.coreml.merge import merge
-from converters.coreml.package import CoreMLOptions, load_reference
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import random_model
 from tests.small_bundle import write_small_bundle

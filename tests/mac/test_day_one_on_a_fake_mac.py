@@ -15,7 +15,7 @@ from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main as ane
 from ane.cli import parser
 from ane.commands import packages
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker

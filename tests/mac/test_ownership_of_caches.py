@@ -17,7 +17,7 @@ from ane.backends.decoding import DecoderShape
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.settings import Sampling, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.conversions import converted
 from tests.imported import imported

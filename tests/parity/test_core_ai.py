@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from ane.bundles.bundle import Bundle
-from converters.coreml.package import CoreMLOptions, write_package
+from converters.coreml.coreml_package import CoreMLOptions, write_package
 from converters.proof.parity import reference_backend
 from converters.proof.verify import FLOAT32_NOISE, PackageRunner, runner_named
-from converters.tortoise.functions import FUNCTIONS
+from converters.tortoise.tortoise_functions import FUNCTIONS
 from tests.random_model import CONFIGS, write_random_bundle
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")

@@ -15,13 +15,13 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 from ane.bundles.writing import write_bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.errors import UserError
-from converters.coreml import package as to_coreml
-from converters.onnx import package as to_onnx
+from converters.coreml import coreml_package as to_coreml
+from converters.onnx import onnx_package as to_onnx
 from converters.proof.parity import reference_backend
 from tests.fastspeech_files import write_fastspeech
 

@@ -15,12 +15,12 @@ from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Bundle
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.decibels import snr_db
-from converters.coreml import package as to_coreml
-from converters.tortoise.functions import FUNCTIONS
+from converters.coreml import coreml_package as to_coreml
+from converters.tortoise.tortoise_functions import FUNCTIONS
 
 CORE_ML_SNR_DB = 90.0  # float32 on both sides, summed in another order
 

@@ -23,7 +23,7 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.static_decoder import StaticDecoder
 from ane.bundles import Bundle
-from ane.bundles.packages import PackageFolder, read_section, section
+from ane.bundles.package_records import PackageFolder, read_section, section
 from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokenizer_files import from_ranks
@@ -31,10 +31,10 @@ from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer
 from ane.models.whisper.transcript import TranscriptSegment
 from ane.models.whisper.words import AlignedWord, WordAligner, add_words
 from ane.system.decibels import snr_db
-from converters.coreml.package import CoreMLOptions, finish_package, load_reference
-from converters.coreml.package import write_package as write_core_ml
-from converters.onnx.package import OnnxOptions
-from converters.onnx.package import write_package as write_onnx
+from converters.coreml.coreml_package import CoreMLOptions, finish_package, load_reference
+from converters.coreml.coreml_package import write_package as write_core_ml
+from converters.onnx.onnx_package import OnnxOptions
+from converters.onnx.onnx_package import write_package as write_onnx
 from tests.backends.packaged.packages import InPlaceRuntime
 from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached

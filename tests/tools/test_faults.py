@@ -7,7 +7,7 @@ import pytest
 
 from ane.backends.mil import Interpreter, Package
 from ane.bundles.bundle import Bundle
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from converters.proof.verify import UnverifiedBundle
 from tests.conversions import converted
 from tools.faults import faults as faults_module

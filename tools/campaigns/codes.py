@@ -18,13 +18,13 @@ from ane.backends.base import Backend
 from ane.backends.choosing import package_runtime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.bundles import Bundle, open_model
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.system.files import read_json, write_json
 from ane.text.tokenizer import Tokenizer
 from ane.voices import load_voice
-from converters.coreml.package import CoreMLOptions, write_package
+from converters.coreml.coreml_package import CoreMLOptions, write_package
 from tests.decoding import ChunkPrompt, decode
 from training.text import held_out_sentences
 

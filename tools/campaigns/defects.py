@@ -4,7 +4,7 @@
 
 A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
 sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
-With --whisper the recogniser is Whisper with trained weights (``benchmarks.packages``), as with `--recogniser`.
+With --whisper the recogniser is Whisper with trained weights (``benchmarks.data_packages``), as with `--recogniser`.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
 from ane.system.files import write_json
 from ane.text.blocks import PARAGRAPH, TextBlock
+from benchmarks.data_packages import whisper_folder
 from benchmarks.listening import edits, words
-from benchmarks.packages import whisper_folder
 from tests.imported import imported
 from tests.recogniser import Recogniser
 from training.text import held_out_sentences, plain_sentence

@@ -21,7 +21,7 @@ from ane.books.retries import BookChecker, check_book
 from ane.books.store import JobStore
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.bundles.writing import write_bundle
 from ane.system.errors import UserError
 from ane.system.files import replacing

@@ -18,11 +18,11 @@ from typing import Any
 
 from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from converters import blocks
 from converters.conversion import convert
-from converters.coreml.package import CoreMLOptions
-from converters.functions import THRESHOLDS
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.function_table import THRESHOLDS
 from converters.proof.elements import LayerComparison
 from converters.proof.parity import called_by_probe, reference_backend
 from converters.proof.verify import FLOAT32_NOISE, FunctionCheck, PackageRunner, UnverifiedBundle, runner_named

@@ -48,7 +48,7 @@ from ane.backends.mil import Package, ProgramFunction
 from ane.backends.mil.values import validate_inputs
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.backends.packaged.golden import OTHER_VALUES, Inputs
-from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.package_records import COMPUTE_UNITS
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)

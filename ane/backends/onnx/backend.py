@@ -13,7 +13,7 @@ from ane.backends.onnx.providers import OnnxDevice, onnx_errors
 from ane.backends.onnx.sessions import BoundCall, PackageGraphs, SessionCache, SessionKey, session_loader
 from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_packages
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 
 if TYPE_CHECKING:
     from ane.backends.onnx.decoder import OnnxDecoder

@@ -19,7 +19,7 @@ import numpy as np
 
 from ane.backends.onnx.engines import ENGINE_FOLDER, TensorRTOptions, engine_options, input_axes, this_machine
 from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onnx_errors
-from ane.bundles.packages import PackageRecord
+from ane.bundles.package_records import PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:  # torch takes a second to import, and the default voice computes without it

@@ -20,7 +20,7 @@ from ane.backends.packaged.functions import EngineRefusalError, PackageFunction,
 from ane.backends.packaged.golden import FILE as PROBES
 from ane.backends.packaged.selection import describe_packages, select_packages
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import PackageFolder, PackageRecord
+from ane.bundles.package_records import PackageFolder, PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
-from ane.bundles.packages import COMPUTE_UNITS, PackageRecord
+from ane.bundles.package_records import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS

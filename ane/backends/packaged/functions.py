@@ -51,7 +51,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
-        """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``.
+        """``compute_units``: where Core ML may run it, one of ``ane.bundles.package_records.COMPUTE_UNITS``.
 
         Raises:
             UserError: no such package or function. EngineRefusalError: the engine cannot run it.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ane.bundles.packages import NAMES, WEIGHTS, PackageRecord
+from ane.bundles.package_records import NAMES, WEIGHTS, PackageRecord
 from ane.bundles.precisions import ONNX, PACKAGES, stored_precision
 from ane.system.errors import UserError
 from ane.system.machine import memory_bytes

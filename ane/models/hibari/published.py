@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from ane.bundles.contents import Contents
 from ane.bundles.hashes import record, sha256_of
-from ane.bundles.packages import PUBLISHED, FunctionRecord, PackageRecord
+from ane.bundles.package_records import PUBLISHED, FunctionRecord, PackageRecord
 from ane.bundles.weights import SCALE, layout
 from ane.models.hibari.config import MAX_GRAPH, NETWORKS, HibariConfig
 from ane.models.hibari.stage_graphs import write_stages

@@ -19,9 +19,9 @@ from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.conversion import ROOT, convert
-from converters.coreml.package import CoreMLOptions
-from converters.functions import ONNX_THRESHOLDS, onnx_graphs
-from converters.onnx.package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, load_reference, quantise, write_package
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.function_table import ONNX_THRESHOLDS, onnx_graphs
+from converters.onnx.onnx_package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, load_reference, quantise, write_package
 from converters.proof.parity import check_threshold
 from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
@@ -192,7 +192,7 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("converters.onnx.package.measure_parity", interrupt)
+        patched.setattr("converters.onnx.onnx_package.measure_parity", interrupt)
         with pytest.raises(KeyboardInterrupt):
             convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"

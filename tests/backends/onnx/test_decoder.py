@@ -9,7 +9,7 @@ from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.decoder import GROWTH
 from ane.backends.onnx.providers import DEVICES
-from ane.bundles.packages import PackageFolder
+from ane.bundles.package_records import PackageFolder
 from converters.proof.parity import mean_snr_db
 from tests.backends import decoder_steps
 

@@ -25,7 +25,7 @@ from ane.models.tortoise.settings import Diffusion, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.coreml.package import CoreMLOptions
+from converters.coreml.coreml_package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401

@@ -7,8 +7,8 @@ import pytest
 from ane.bundles.bundle import Bundle
 from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import import_fastspeech
-from converters.coreml.package import CoreMLOptions
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests.conversions import converted
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 

@@ -22,7 +22,7 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from benchmarks.__main__ import main as run_benchmarks
 from converters.fastspeech import FUNCTIONS
-from converters.onnx.package import WEIGHTS_FILE
+from converters.onnx.onnx_package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
 from tests.small_bundle import spoil_onnx

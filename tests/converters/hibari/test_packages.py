@@ -12,8 +12,8 @@ from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.system.decibels import snr_db
-from converters.coreml.package import CoreMLOptions
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests.conversions import converted
 
 BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}

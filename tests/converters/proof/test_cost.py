@@ -6,8 +6,8 @@ from coremltools.converters.mil.mil.types import np_uint4_dtype
 
 from ane.backends.mil.package import Package
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+from converters.coreml.coreml_package import load_reference
 from converters.coreml.graph import CoreMLGraph, Style, mb
-from converters.coreml.package import load_reference
 from converters.decoder_graphs import RECENT
 from converters.neural_engine import CHIPS, Chip
 from converters.proof import cost

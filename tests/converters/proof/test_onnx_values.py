@@ -11,7 +11,7 @@ import pytest
 from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.system.decibels import snr_db
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 from tests.small_bundle import record_again, spoil_onnx

@@ -10,7 +10,7 @@ from ane.backends.base import MASKED
 from ane.backends.packaged.golden import FILE
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from converters.proof.parity import (
     FLUSHED,
@@ -25,7 +25,7 @@ from converters.proof.parity import (
     threshold_of,
     used_columns,
 )
-from converters.tortoise.probes import prefill
+from converters.tortoise.tortoise_probes import prefill
 from tests.small_bundle import write_small_bundle
 
 # network, kind, precision → threshold with fp32 maths, and with fp16 rounding

@@ -15,12 +15,12 @@ from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
-from ane.bundles.packages import FunctionRecord
+from ane.bundles.package_records import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged import PackagedDenoiser
 from ane.system.errors import UserError
+from converters.coreml.coreml_package import CoreMLOptions
 from converters.coreml.graph import CoreMLGraph
-from converters.coreml.package import CoreMLOptions
 from converters.proof.activations import (
     MAX_SNR,
     CallRecorder,

@@ -16,12 +16,12 @@ from ane.bundles.family import find_family
 from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from converters.coreml.coreml_package import CoreMLOptions, check_options
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.coreml.package import CoreMLOptions, check_options
-from converters.functions import GraphRequest, coreml_graphs
+from converters.function_table import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
-from converters.whisper.functions import prefill_columns
 from converters.whisper.graphs import QUERIES, attend_to_all, decoder_graphs, decoder_scale, encoder, encoder_scale
+from converters.whisper.whisper_functions import prefill_columns
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 
 

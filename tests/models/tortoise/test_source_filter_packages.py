@@ -10,8 +10,8 @@ from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.vocoding import SourceFilterSound, sound_of
 from ane.system.decibels import snr_db
-from converters.coreml.package import CoreMLOptions
-from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests.conversions import converted
 
 STAGES = "source_filter", "mel_source_filter"

@@ -24,7 +24,7 @@ from ane.models.tortoise.vocoding import bigvgan_sound, sound_of
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.functions import ONNX_THRESHOLDS, functions_of
+from converters.function_table import ONNX_THRESHOLDS, functions_of
 from tests.imported import imported
 
 GOLDEN = Path(__file__).parent / "golden"

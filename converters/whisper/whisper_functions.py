@@ -3,9 +3,10 @@
 from ane.bundles import Bundle
 from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, stores
-from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
-from converters.whisper import graphs, probes
+from converters.function_table import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
+from converters.whisper import graphs
 from converters.whisper import onnx_graphs as onnx
+from converters.whisper import whisper_probes as probes
 
 SHORTEST = 16  # columns of a prefill
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Bundle
 from ane.bundles.hashes import record
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.bundles.precisions import ONNX, stored_precision
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import quiet
 from converters.descriptions import describe, notes
-from converters.functions import check_precision, network_spec, onnx_graphs, weights_sha256
+from converters.function_table import check_precision, network_spec, onnx_graphs, weights_sha256
 from converters.onnx.graph import OPSET
 from converters.proof.parity import measure_parity
 

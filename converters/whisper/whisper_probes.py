@@ -1,4 +1,7 @@
-"""Call Whisper's packages with test inputs: one probe for each kind of function (``converters.functions.Probe``)."""
+"""Call Whisper's packages with test inputs, by one probe for each kind of function.
+
+See ``converters.function_table.Probe``.
+"""
 
 from collections.abc import Mapping
 

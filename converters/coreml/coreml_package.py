@@ -18,7 +18,7 @@ from torch import nn
 from ane.backends.mil.package import Package
 from ane.bundles import Bundle
 from ane.bundles.hashes import record
-from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.bundles.precisions import CORE_ML, stored_precision
 from ane.bundles.weights import skeleton
 from ane.system.checked import read_record, validated
@@ -29,7 +29,7 @@ from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge, merged_functions
 from converters.decoder_graphs import RECENT
 from converters.descriptions import describe, notes
-from converters.functions import (
+from converters.function_table import (
     GraphRequest,
     Sizes,
     check_precision,
@@ -55,7 +55,7 @@ class CoreMLOptions:
         precision: A name in ``ane.bundles.precisions.CORE_ML``.
         lanes: Numbers of columns of the decoder's step functions.
         caches: Kinds of kv-cache to build step functions for: "io", "state".
-        buckets: Lengths by kind of function, instead of the model's defaults (``converters.functions``).
+        buckets: Lengths by kind of function, instead of the model's defaults (``converters.function_table``).
     """
 
     precision: Literal[tuple(CORE_ML)] = "fp16"  # type: ignore[valid-type]

@@ -1,4 +1,7 @@
-"""Call Tortoise's packages with test inputs: one probe for each kind of function (``converters.functions.Probe``)."""
+"""Call Tortoise's packages with test inputs, by one probe for each kind of function.
+
+See ``converters.function_table.Probe``.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +13,7 @@ from ane.backends.packaged.backend import PackagedEngine
 from ane.bundles import Bundle
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
-from converters.functions import Probe
+from converters.function_table import Probe
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:

@@ -11,11 +11,12 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from converters.convnext import source_filter
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, slot_buckets, stores
-from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes, stage_probe
-from converters.tortoise import autoregressive, clvp, conditioning, probes, univnet
+from converters.function_table import Bucket, ConvertibleModel, Function, GraphRequest, Sizes, stage_probe
+from converters.tortoise import autoregressive, clvp, conditioning, univnet
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise import onnx_graphs as onnx
-from converters.tortoise.probes import id_probe
+from converters.tortoise import tortoise_probes as probes
+from converters.tortoise.tortoise_probes import id_probe
 from converters.vocoders import bigvgan, hifigan
 
 UPSTREAM_CODES = 500  # max_codes of upstream's presets

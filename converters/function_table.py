@@ -1,7 +1,7 @@
 """List the converted functions, a row for each kind, for `ane convert`, `ane verify` and the tests.
 
-To add another model, add a module with its rows, ``converters/NAME.py`` or ``converters/NAME/functions.py``. No target
-changes.
+To add another model, add a module with its rows, ``converters/NAME.py`` or ``converters/NAME/NAME_functions.py``. No
+target changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -189,7 +189,7 @@ class ConvertibleModel:
 MODULES = {
     name: f"converters.{path.replace('/', '.')}"
     for name in family_names()
-    for path in (name, f"{name}/functions")
+    for path in (name, f"{name}/{name}_functions")
     if (Path(__file__).parent / f"{path}.py").exists()
 }
 
