@@ -1,4 +1,4 @@
-"""Text aligned with sound: the words that pieces join to, and the path along which attention follows them."""
+"""Align text with sound: join pieces into words, and find the path along which attention follows them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,10 +6,14 @@ import numpy as np
 
 
 def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int, int]]:
-    """The words that pieces join to, each with its first piece and the one after its last, without punctuation.
+    """Join pieces of text into words.
 
     Args:
-        pieces: text, of which a space or nothing ends a word, and whether it is spoken, unlike punctuation.
+        pieces: Pieces in order. Each has its text, and whether it is spoken (punctuation is not). A piece of spaces or
+            without text ends a word.
+
+    Returns:
+        The words without punctuation, with the index of their first piece and of the piece after their last.
     """
     word, first, last = "", 0, 0
     for index, (piece, spoken) in enumerate([*pieces, (" ", False)]):
@@ -23,20 +27,23 @@ def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int
 
 
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The path from the first to the last cell of ``cost`` (R, C) float64 with the lowest sum.
+    """Find the path with the lowest sum from the first to the last cell of a matrix.
 
-    A step goes to the next row, the next column, or both. The sums are float32 and ties are broken as in
-    openai-whisper: the next column wins. All cells of a diagonal are computed at once.
+    A step goes to the next row, the next column, or both. As in openai-whisper, the sums are float32, and the next
+    column wins a tie. All cells of a diagonal are computed at once.
+
+    Args:
+        cost: Cost of each cell, (R, C) float64.
 
     Returns:
         Rows and columns of the path's cells, int64.
     """
     rows, columns = cost.shape
     diagonals = rows + columns - 1
-    # Row d, column r + 1 belongs to the cell (r, d − r): each row of the matrix is one longer than its diagonals, and
-    # so moves on by one where the next begins.
+    # Row d, column r + 1 is the cell (r, d − r). Padding makes each row of the matrix one longer than a diagonal, so
+    # each next row is shifted by one.
     along = np.pad(cost, ((0, 0), (0, rows))).ravel()[: rows * diagonals].reshape(rows, diagonals).T.copy()
-    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)  # of the best path to a cell, two rows later
+    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)  # sum of the best path to a cell, two rows later
     total[0, 0] = 0
     for diagonal in range(diagonals):
         first, last = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
@@ -57,5 +64,5 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         path.append((row, column))
         move = moves[row + column, row]
         row, column = row - (move != 2), column - (move != 1)
-    found = np.array(path[::-1], np.int64)
-    return found[:, 0], found[:, 1]
+    cells = np.array(path[::-1], np.int64)
+    return cells[:, 0], cells[:, 1]

@@ -1,4 +1,4 @@
-"""Text to chunks of phonemes, by their ids, which are Kokoro's."""
+"""Split text into chunks of phonemes, with Kokoro's ids."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ane.speech.chunks import Chunk, split_to_fit
 from ane.text.passages import Passage
 from ane.text.phonemes import PhonemeWord, phonemise
 
-PAD = 0  # before and after the phonemes of a chunk: silence
+PAD = 0  # silence, before and after the phonemes of a chunk
 IDS = {
     symbol: number
     for symbols, numbers in {
@@ -26,10 +26,14 @@ IDS = {
 def symbol_ids(
     words: Sequence[PhonemeWord], known: Mapping[str, int] = IDS
 ) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """The ids of words and marks, (T,) int64, and each word with its first id and the one after its last.
+    """Convert words and marks to ids.
 
     Args:
-        known: the ids of the phonemes; others are left out.
+        words: Words and marks, with their phonemes.
+        known: Id of each phoneme. Other phonemes are left out.
+
+    Returns:
+        The ids, (T,) int64, and the words with the index of their first id and of the id after their last.
     """
     ids, spans = [PAD], []
     for word in words:
@@ -46,10 +50,15 @@ def symbol_ids(
 
 @dataclass(eq=False)
 class PhonemeChunk(Chunk):
-    """A piece of text spoken in one pass."""
+    """A piece of text that is spoken in one pass, as phonemes.
 
-    ids: np.ndarray  # (T,) int64
-    spans: Sequence[tuple[str, int, int]]  # each word with its first id and the one after its last
+    Attributes:
+        ids: Ids of the phonemes, (T,) int64.
+        spans: Words, with the index of their first id and of the id after their last.
+    """
+
+    ids: np.ndarray
+    spans: Sequence[tuple[str, int, int]]
 
     @property
     def length(self) -> int:
@@ -63,7 +72,15 @@ def split_into_phonemes(
     pause: Callable[[str], float] = lambda text: 0.0,
     british: bool = False,
 ) -> list[PhonemeChunk]:
-    """The chunks of passages, of at most ``most`` ids. Others: ``split_to_fit``, ``symbol_ids``, ``phonemise``."""
+    """Split passages into chunks of at most ``most`` ids.
+
+    Args:
+        passages: Passages of a text.
+        lengths: Desired and maximum characters of a chunk, as for ``split_to_fit``.
+        most: Most ids of a chunk.
+        pause: Seconds of silence after a chunk, as for ``split_to_fit``.
+        british: Whether to pronounce words as in British English.
+    """
 
     def make(piece: str, passage: Passage) -> PhonemeChunk | None:
         ids, spans = symbol_ids(phonemise(piece, british))

@@ -148,7 +148,11 @@ def test_an_alias_may_spell_the_name_of_its_speaker_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "cast", "message"),
     [
-        ("One.\n[voice:nobody]Two.", None, r"line 2, voice 'nobody': no voice is named 'nobody'; there are .*af_bella"),
+        (
+            "One.\n[voice:nobody]Two.",
+            None,
+            r"line 2, voice 'nobody': no voice is named 'nobody': the voices are .*af_bella",
+        ),
         (
             "“No,” said Anna.",
             Cast(speakers={"Anna": "nobody"}),

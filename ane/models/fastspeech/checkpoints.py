@@ -1,4 +1,4 @@
-"""Imports a FastSpeech checkpoint as NVIDIA's example saves it, with a vocoder in a file of its own."""
+"""Import a FastSpeech checkpoint in the form that NVIDIA's example saves, and a vocoder from a separate file."""
 
 import re
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError
 
-WRAPPERS = ("model", "ema")  # names of the state dict in a file that has more than it
+WRAPPERS = ("model", "ema")  # names of the state dict in a file that has further entries
 SIDES = ("phoneme_side", "mel_side")
-TABLE_ERROR = 5e-3  # of a stored position encoding; rounding to fp16 gives 2.5e-4, to bf16 2e-3
-WRONG_KIND = "this is no checkpoint of NVIDIA's FastSpeech example, or a damaged one"
+TABLE_ERROR = 5e-3  # greatest error of a stored position table. Rounding to fp16 makes 2.5e-4, to bf16 2e-3
+WRONG_KIND = "this is not a checkpoint of NVIDIA's FastSpeech example, or a damaged one"
 
 
 def import_fastspeech(
@@ -30,42 +30,43 @@ def import_fastspeech(
     precision: str | None = None,
     ignore_unknown: bool = False,
 ) -> Contents:
-    """Read a checkpoint of NVIDIA's FastSpeech example, whose sizes are those of its tensors.
+    """Read a checkpoint of NVIDIA's FastSpeech example. The shapes of its tensors give the sizes of the model.
 
     Args:
-        arguments: The facts that the tensors do not state: {"padding": "exact" or "published"}, and "trained": false
-            for random weights.
+        path: Path of the checkpoint.
+        arguments: Facts that the tensors do not give: {"padding": "exact" or "published"}, and "trained": false for
+            random weights.
         where: Name of ``arguments`` in messages.
-        vocoder: The checkpoint of a HiFi-GAN generator.
-        precision: Of the stored parameters (default: that of the checkpoint's).
-        ignore_unknown: Whether entries are accepted of which this version does not know what they are for.
+        vocoder: Path of a HiFi-GAN generator's checkpoint, if there is one.
+        precision: Precision of the stored parameters. ``None`` keeps the precision of the checkpoint.
+        ignore_unknown: Whether to accept entries that this version does not know.
 
     Raises:
-        UserError: a file is missing, damaged, of another model, of sizes that do not fit together, or has unknown
+        UserError: A file is missing, damaged or from another model, its sizes do not fit together, or it has unknown
             entries.
     """
     padding = read_arguments(arguments or {}, where)
-    entries, beside = checkpoint_entries(path)
+    entries, other_entries = checkpoint_entries(path)
     config = infer_config(entries, path, padding)
     config.check(str(path))
-    found = match_entries(
+    sources = match_entries(
         layout(NETWORKS["fastspeech"], config).shapes,
         entries,
         path,
         lambda key: WRONG_KIND,
-        lambda: "the sizes of its tensors do not fit together; the file is damaged",
+        lambda: "the sizes of its tensors do not fit together, so the file is damaged",
     )
     check_positions(entries, config, path)
     generator = None if vocoder is None else HifiganCheckpoint(vocoder, NETWORKS["vocoder"])
     if generator and config.n_mels != AUDIO["num_mels"]:
         raise UserError(
             f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts {config.n_mels}: they do "
-            "not fit together"
+            "not fit together, so use another vocoder"
         )
-    used = {part for source in found.values() for part in source}
+    used = {part for source in sources.values() for part in source}
     [name, *others] = source_files(path, vocoder)
     surplus, positions = Surplus(), {f"{side}.position.weight" for side in SIDES}
-    surplus.add(name, (key for key in entries if key not in used), positions.__contains__, beside)
+    surplus.add(name, (key for key in entries if key not in used), positions.__contains__, other_entries)
     if generator:
         surplus.add(others[0], generator.unused, lambda key: False, generator.beside)
     if not ignore_unknown:
@@ -74,7 +75,7 @@ def import_fastspeech(
     def tensors(network: str) -> dict[str, torch.Tensor]:
         if network != "fastspeech":
             return generator.tensors()
-        return {key: assemble(source, entries) for key, source in found.items()}
+        return {key: assemble(source, entries) for key, source in sources.items()}
 
     return Contents(
         "fastspeech",
@@ -88,15 +89,19 @@ def import_fastspeech(
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
-    """The checkpoint, then the vocoder if there is one, by name; a vocoder of the same name is vocoder/NAME."""
+    """List the checkpoint, then the vocoder if there is one, by name. A vocoder with the same name is vocoder/NAME."""
     if vocoder is None:
         return {path.name: path}
     return {path.name: path, vocoder.name if vocoder.name != path.name else f"vocoder/{vocoder.name}": vocoder}
 
 
 def is_fastspeech(path: Path) -> bool:
-    """Whether a file has tensors of FastSpeech, or is a HiFi-GAN generator, which ``import_fastspeech`` refuses.
-    Raises UserError: the file is damaged.
+    """Return whether a file has FastSpeech's tensors, or is a HiFi-GAN generator.
+
+    ``import_fastspeech`` rejects a generator, with advice.
+
+    Raises:
+        UserError: The file is damaged.
     """
     content = load_pickle(path) if path.is_file() else {}
     if not isinstance(content, Mapping):
@@ -110,12 +115,12 @@ def is_fastspeech(path: Path) -> bool:
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
-    """The ``padding`` in ``arguments``. Raises UserError for keys other than it and ``trained``."""
+    """Return ``padding`` from the arguments. Raises UserError for keys other than ``padding`` and ``trained``."""
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(
-            f"{where}: {unknown[0]!r} is unknown: a FastSpeech checkpoint states its sizes itself; only "
-            f"padding ({' or '.join(PADDINGS)}) and trained can be given"
+            f"{where}: {unknown[0]!r} is unknown, because a FastSpeech checkpoint gives its sizes itself: use only "
+            f"padding ({' or '.join(PADDINGS)}) and trained"
         )
     padding = arguments.get("padding", "exact")
     if padding not in PADDINGS:
@@ -124,8 +129,10 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
 
 
 def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state dict in a checkpoint under plain names, and the entries beside it. Raises UserError: no such file,
-    damaged, or another kind of checkpoint.
+    """Return the state dict in a checkpoint, under plain names, and the other entries of the file.
+
+    Raises:
+        UserError: The file is missing, damaged, or another kind of checkpoint.
     """
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
@@ -142,12 +149,12 @@ def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig:
-    """The sizes, from the shapes of the tensors. Raises UserError when one that states a size is missing."""
+    """Derive the sizes from the shapes of the tensors. Raises UserError if a needed tensor is missing."""
 
     def shape(key: str, dimensions: int) -> tuple[int, ...]:
         value = entries.get(key)
         if not isinstance(value, torch.Tensor) or value.ndim != dimensions:
-            raise UserError(f"{path}: key {key} is {'missing' if value is None else 'of another shape'}: {WRONG_KIND}")
+            raise UserError(f"{path}: key {key} {'is missing' if value is None else 'has a wrong shape'}: {WRONG_KIND}")
         return tuple(value.shape)
 
     embeddings, width = shape("word_emb.weight", 2)
@@ -157,8 +164,8 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
         rows, _ = shape(f"{block}.slf_attn.linear.weight", 2)
         if rows % (3 * HEAD_WIDTH):
             raise UserError(
-                f"{path}: {block}.slf_attn.linear.weight has {rows} rows, a multiple of {3 * HEAD_WIDTH} "
-                f"is needed, q, k and v of {HEAD_WIDTH} for each head: {WRONG_KIND}"
+                f"{path}: {block}.slf_attn.linear.weight must have a multiple of {3 * HEAD_WIDTH} rows, q, k and v of "
+                f"{HEAD_WIDTH} per head, got {rows}: {WRONG_KIND}"
             )
         layers = {int(found[1]) for key in entries if (found := re.match(rf"{side}\.layer_stack\.(\d+)\.", key))}
         inner, _, kernel = shape(f"{block}.pos_ffn.w_1.weight", 3)
@@ -183,7 +190,7 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
 
 
 def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> None:
-    """Raise UserError unless the stored position tables are the constant ones, which the networks compute."""
+    """Raise UserError if a stored position table is not the constant one, which the networks compute."""
     expected = torch.cat([torch.zeros(1, config.d_model), position_table(config.max_seq_len, config.d_model)])
     for side in SIDES:
         key = f"{side}.position.weight"
@@ -194,4 +201,4 @@ def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> N
                 f"{config.d_model}, as phoneme_side.position.weight does: {WRONG_KIND}"
             )
         if not (table.float() - expected).abs().max() <= TABLE_ERROR:
-            raise UserError(f"{path}: {key} is not the table of sines and cosines that FastSpeech has: {WRONG_KIND}")
+            raise UserError(f"{path}: {key} is not FastSpeech's table of sines and cosines: {WRONG_KIND}")

@@ -1,4 +1,4 @@
-"""What FastSpeech declares to bundles, backends and commands, with its stages (named network calls).
+"""Declare FastSpeech to bundles, backends and commands, with its stages (named network calls).
 
 Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel bands.
 """
@@ -20,7 +20,7 @@ from ane.models.vocoders.segments import hifigan_sounds
 
 
 def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of mel. Raises UserError when a row has more frames than the largest bucket."""
+    """Run the mel stage on packages (``Stage.packaged``). Raises UserError if a row exceeds the largest bucket."""
     functions, states, alignment = package.functions(stage), inputs["states"], inputs["alignment"]
     rows: list[np.ndarray] = []
     for row, length in enumerate(row_lengths(inputs["mask"])):
@@ -37,9 +37,9 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
     return np.stack(rows)
 
 
-# masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
+# masks are 1 at a row's symbols or frames, and 0 after them, where the output may have any value
 STAGES = {
-    # the output's last channel is the log durations, the others are the encoder's states
+    # the last channel of the output has the log durations, the other channels have the encoder's states
     "text": Stage(
         "fastspeech",
         {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
@@ -63,7 +63,7 @@ STAGES = {
         "vocoder",
         {"mel": TensorSpec(("B", "M", "L"))},
         TensorSpec(("B", 1, "256L")),
-        packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"]),
+        packaged=lambda package, stage, inputs: hifigan_sounds(package.functions(stage), inputs["mel"]),
         divides=True,
     ),
 }

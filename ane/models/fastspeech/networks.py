@@ -1,8 +1,8 @@
-"""FastSpeech: symbols to a mel spectrogram, in the two halves that the host's length regulator lies between.
+"""Compute a mel spectrogram from symbols with FastSpeech, in two halves, before and after the host's length regulator.
 
-Ren et al. 2019 (arXiv 1905.09263), as in NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech,
-fastspeech/model/fastspeech.py), with its names of parameters, so its state dict loads as it is. Tensors are (B, T, C);
-``mask`` is (B, T, 1): 1 at real positions, 0 at padding. With it comes the HiFi-GAN that is imported with it.
+This is Ren et al. 2019 (arXiv 1905.09263) as in NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech,
+fastspeech/model/fastspeech.py). Parameters have the same names, so its state dict loads unchanged. Tensors are
+(B, T, C). ``mask`` is (B, T, 1): 1 at real positions, 0 at padding. ``NETWORKS`` also has the HiFi-GAN vocoder.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from ane.models.fastspeech.text import SYMBOLS
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from ane.system.errors import UserError
 
-HEAD_WIDTH = 64  # of queries, keys and values, whatever the width of the model
+HEAD_WIDTH = 64  # width of queries, keys and values, whatever the width of the model
 
 
 class WideNorm(nn.LayerNorm):
-    """Layer normalisation (…, C) → the same, computed in float32 for any dtype of its input."""
+    """Layer normalisation, (…, C) → (…, C), computed in float32 for any dtype of the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.float()).to(x.dtype)
@@ -36,24 +36,24 @@ class HeadAttention(nn.Module):
 
 
 def joined_heads(heads: Tensor) -> Tensor:
-    """(B, h, T, C) → (B, T, h · C)."""
+    """Join the heads: (B, h, T, C) → (B, T, h · C)."""
     return heads.transpose(1, 2).flatten(2)
 
 
 class Residual(nn.Module):
-    """The sum of a layer's output and its input; a module, so that the sum has a path (`ane verify --layers`)."""
+    """Sum of a layer's output and its input. It is a module, so that `ane verify --layers` can name the sum."""
 
     def forward(self, output: Tensor, x: Tensor) -> Tensor:
         return output + x
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with a residual and a norm after it; (B, T, C) → the same, 0 at padding."""
+    """Multi-head self-attention, then a residual and a norm: (B, T, C) → (B, T, C), 0 at padding."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)  # its rows: for each head q, then k, then v
+        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)  # rows: q, then k, then v of each head
         self.attention = HeadAttention()
         self.fc = nn.Linear(heads * HEAD_WIDTH, width)
         self.residual = Residual()
@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
 
 
 class ConvFeedForward(nn.Module):
-    """Two convolutions with a ReLU between them, a residual and a norm; (B, T, C) → the same, 0 at padding.
+    """Two convolutions with a ReLU between them, then a residual and a norm: (B, T, C) → (B, T, C), 0 at padding.
 
-    With ``exact`` the mask is applied between the convolutions too, so that padding changes nothing.
+    With ``exact``, the mask is also applied between the convolutions, so that padding changes nothing.
     """
 
     def __init__(self, width: int, inner: int, kernel: int, exact: bool):
@@ -100,14 +100,14 @@ class FFTBlock(nn.Module):
 
 
 class PositionEncoding(nn.Module):
-    """Adds the encodings of its positions to x (B, T, C), but not to its padding."""
+    """Adds position encodings to x (B, T, C), except at padding."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return x + position_table(x.shape[1], x.shape[2]).to(x) * mask
 
 
 class FFTStack(nn.Module):
-    """Positions are added, then the blocks follow; x (B, T, C), mask (B, T, 1) → (B, T, C), 0 at padding."""
+    """Position encodings, then the blocks: x (B, T, C), mask (B, T, 1) → (B, T, C), 0 at padding."""
 
     def __init__(self, layers: int, width: int, heads: int, inner: int, kernel: int, exact: bool):
         super().__init__()
@@ -123,10 +123,10 @@ class FFTStack(nn.Module):
 
 @lru_cache(maxsize=64)
 def position_table(length: int, width: int) -> Tensor:
-    """The encodings of positions 1 … length: (length, width) float32, sines at even channels, cosines at odd ones.
+    """Compute the encodings of positions 1 … length, (length, width) float32.
 
-    The angle is position / 10000^(2·⌊channel / 2⌋ / width). NVIDIA's checkpoints store this table, after a row of zeros
-    for padding; it is a constant.
+    Even channels have sines, odd channels cosines, of the angle position / 10000^(2·⌊channel / 2⌋ / width). It is a
+    constant table. NVIDIA's checkpoints store it after a row of zeros for padding.
     """
     positions = torch.arange(1, length + 1, dtype=torch.float64)[:, None]
     channels = torch.arange(width) // 2 * 2
@@ -135,14 +135,14 @@ def position_table(length: int, width: int) -> Tensor:
 
 
 PADDINGS = ("exact", "published")
-DURATION_KERNEL = 3  # fixed in NVIDIA's class, as its padding of 1 is
+DURATION_KERNEL = 3  # fixed in NVIDIA's class, like its padding of 1
 
 
 @dataclass(frozen=True)
 class FastSpeechConfig(Config):
-    """Sizes, named as the arguments of NVIDIA's class; its defaults (hparams/base.yaml) are the defaults."""
+    """Sizes, with the names of the arguments of NVIDIA's class and its defaults (hparams/base.yaml)."""
 
-    max_seq_len: int = 2048  # positions: the most symbols, and the most mel frames, of one pass
+    max_seq_len: int = 2048  # positions, which are the most symbols and the most mel frames of one pass
     d_model: int = 384
     phoneme_side_n_layer: int = 6
     phoneme_side_head: int = 2
@@ -154,8 +154,8 @@ class FastSpeechConfig(Config):
     duration_predictor_filter_size: int = 256
     n_mels: int = 80
     embeddings: int = 149  # rows of the symbol table
-    # "exact": masks between the convolutions, so a result does not depend on its padding; "published": none there, as
-    # in NVIDIA's class, whose results change near the end of a padded text
+    # "exact" masks between the convolutions, so that a result does not depend on its padding. "published" does not,
+    # like NVIDIA's class, whose results change near the end of a padded text
     padding: str = "exact"
 
     def check(self, where: str) -> None:
@@ -166,13 +166,13 @@ class FastSpeechConfig(Config):
             raise UserError(f"{where}: fft_conv1d_kernel must be odd, not {self.fft_conv1d_kernel}")
         if self.embeddings < len(SYMBOLS):
             raise UserError(
-                f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs "
-                f"{len(SYMBOLS)}: it was trained on other symbols, which this version does not know"
+                f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs {len(SYMBOLS)}: "
+                "use a checkpoint that was trained on NVIDIA's symbols"
             )
 
 
 class DurationPredictor(nn.Module):
-    """Encoder states (B, T, C), mask (B, T, 1) → log durations (B, T), 0 at padding."""
+    """Predicts durations: encoder states (B, T, C), mask (B, T, 1) → log durations (B, T), 0 at padding."""
 
     def __init__(self, width: int, filters: int, exact: bool):
         super().__init__()
@@ -192,9 +192,9 @@ class DurationPredictor(nn.Module):
 
 
 class LengthRegulator(nn.Module):
-    """Repeats the states of symbols for their frames: (B, T, C), alignment (B, T, L) → (B, L, C), exactly.
+    """Repeats the states of symbols for their frames, exactly: (B, T, C), alignment (B, T, L) → (B, L, C).
 
-    It has the duration predictor under its official name. ``ane.models.durations`` makes the alignment.
+    It also holds the duration predictor, as in the official class. ``ane.models.durations`` makes the alignment.
     """
 
     def __init__(self, width: int, filters: int, exact: bool):
@@ -206,6 +206,8 @@ class LengthRegulator(nn.Module):
 
 
 class FastSpeech(nn.Module):
+    """The two halves of FastSpeech, ``text`` and ``mel``."""
+
     def __init__(self, config: FastSpeechConfig):
         super().__init__()
         self.config = config
@@ -231,16 +233,16 @@ class FastSpeech(nn.Module):
         self.mel_linear = nn.Linear(config.d_model, config.n_mels)
 
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The text side: ids (B, T) int64, mask (B, T) → (B, T, C + 1): encoder states, then the log durations."""
+        """Run the text side: ids (B, T) int64, mask (B, T) → (B, T, C + 1), encoder states, then log durations."""
         mask = mask[..., None]
         states = self.phoneme_side(self.word_emb(ids), mask)
         log_durations = self.length_regulator.duration_predictor(states, mask)
         return torch.cat([states, log_durations[..., None]], dim=-1)
 
     def mel(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
-        """The mel side: states (B, T, C), alignment (B, T, L), mask (B, L) → mel (B, M, L), natural logarithms.
+        """Run the mel side: states (B, T, C), alignment (B, T, L), mask (B, L) → mel (B, M, L), natural logarithms.
 
-        Frame l is symbol t's where ``alignment`` is 1. Frames outside the mask are the bias of ``mel_linear``.
+        ``alignment`` is 1 if frame l belongs to symbol t. Frames outside the mask have the bias of ``mel_linear``.
         """
         regulated = self.length_regulator(states, alignment)
         return self.mel_linear(self.mel_side(regulated, mask[..., None])).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""The settings of a request, apart from its text."""
+"""Define the settings of FastSpeech."""
 
 from pydantic import Field
 
@@ -8,19 +8,19 @@ from ane.system.checked import validated
 
 SAMPLE_RATE = 22050
 HOP = 256  # samples of a mel frame
-HIGHEST = 8000.0  # Hz: upper end of the mel bands
+HIGHEST = 8000.0  # Hz, upper end of the mel bands
 
 
 @validated
 class FastSpeechSettings(SpeechSettings):
-    """Settings of a request.
+    """Settings of FastSpeech.
 
     Attributes:
-        split: desired and maximum characters of a chunk; None: the text is one chunk.
-        pause: seconds of silence between two chunks.
-        batch: chunks that are spoken in one pass, at most.
-        rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch
-            class, "half_up" as its TensorRT graph.
+        split: Desired and maximum characters of a chunk. ``None`` makes the text one chunk.
+        pause: Seconds of silence between two chunks.
+        batch: Most chunks that are spoken in one pass.
+        rounding: Rounding of durations halfway between two numbers of frames: "half_to_even" as in NVIDIA's PyTorch
+            class, "half_up" as in its TensorRT graph.
     """
 
     split: tuple[int, int] | None = split_setting(150, 250)

@@ -1,4 +1,4 @@
-"""Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
+"""Speak with FastSpeech at 22.05 kHz: run the text side, the length regulator, the mel side and the vocoder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ NO_VOCODER = (
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk after the text side: its states (T, C) float32 and the frames of each symbol, (T,) int64."""
+    """A chunk after the text side, with its states, (T, C) float32, and the frames of each symbol, (T,) int64."""
 
     chunk: SymbolChunk
     states: np.ndarray
@@ -41,7 +41,10 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer(Speaker):
-    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text gives the same sound."""
+    """A FastSpeech model on a backend. It speaks English, and ARPAbet phonemes in braces.
+
+    The same text gives the same sound.
+    """
 
     settings, sample_rate, speeds = FastSpeechSettings, SAMPLE_RATE, (0.25, 4.0)
 
@@ -64,8 +67,9 @@ class FastSpeechSynthesizer(Speaker):
     def render(
         self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
-        so that it comes soon.
+        """Yield chunk after chunk. If the whole speech is wanted, a pass of each network takes several chunks.
+
+        The first piece of a stream is short, so that it comes soon.
         """
         settings = request.settings if context.batched else replace(request.settings, batch=1)
         done, first = 0, () if context.batched else FIRST_LENGTHS
@@ -84,7 +88,7 @@ class FastSpeechSynthesizer(Speaker):
     def rendered(
         self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext, first: Sequence[int]
     ) -> RenderedChunk:
-        """A chunk with its sound, whose facts are known."""
+        """Return a chunk with its sound and its facts."""
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
         rendered.state(
@@ -97,8 +101,9 @@ class FastSpeechSynthesizer(Speaker):
         return rendered
 
     def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
-        """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``first``: lengths that the first call of HiFi-GAN
-        may have.
+        """Convert a mel (M, L) to sound, and yield it in pieces that join to (256·L,) float32 within ±1.
+
+        ``first`` lists the numbers of frames that the first call of HiFi-GAN may have.
         """
         if not mel.shape[1]:
             return
@@ -111,16 +116,18 @@ class FastSpeechSynthesizer(Speaker):
     def encode(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
     ) -> list[EncodedChunk]:
-        """Run the text side on chunks. A chunk that takes too many frames is split and encoded again. Raises UserError:
-        a single word takes more frames than one pass can have.
+        """Run the text side on chunks. Split a chunk that takes too many frames, and encode its parts.
+
+        Raises:
+            UserError: A single word takes more frames than one pass can have.
         """
         waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
             batch, waiting = waiting[: settings.batch], waiting[settings.batch :]
             with context.timeline.record("text"):
-                found = self.encode_batch(batch, settings, speed)
-            for place, part in enumerate(found):
-                if part.frames > self.most_frames:  # those after it are encoded again, so order is kept
+                encoded = self.encode_batch(batch, settings, speed)
+            for place, part in enumerate(encoded):
+                if part.frames > self.most_frames:  # later chunks are encoded again, so that the order stays
                     waiting = [*self.shorter(part, settings, speed), *batch[place + 1 :], *waiting]
                     break
                 done.append(part)
@@ -128,7 +135,7 @@ class FastSpeechSynthesizer(Speaker):
         return done
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings, speed: float) -> list[SymbolChunk]:
-        """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
+        """Split a chunk that takes too many frames. Raises UserError if it cannot or must not be split."""
         pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols, settings.pause)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
@@ -141,7 +148,7 @@ class FastSpeechSynthesizer(Speaker):
     def encode_batch(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float
     ) -> list[EncodedChunk]:
-        """Run the text side once, on chunks padded to the longest of them."""
+        """Run the text side once, on chunks that are padded to the longest one."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
@@ -157,7 +164,7 @@ class FastSpeechSynthesizer(Speaker):
     def mels(
         self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, context: SpeechContext
     ) -> Iterator[np.ndarray]:
-        """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
+        """Yield the mel of each chunk, (M, L) float32, in order. The mel side takes several chunks at once."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
             batch = parts[start : start + settings.batch]
@@ -169,7 +176,7 @@ class FastSpeechSynthesizer(Speaker):
                 yield mel[:, : part.frames]
 
     def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
-        """Run the mel side once: (B, M, L), L the most frames of a chunk."""
+        """Run the mel side once. Return mels (B, M, L), where L is the most frames of a chunk."""
         symbols, frames = max(len(part.repeats) for part in parts), np.array([part.frames for part in parts])
         states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)
         counts = np.zeros((len(parts), symbols), np.int64)
@@ -183,17 +190,17 @@ class FastSpeechSynthesizer(Speaker):
         )
 
     def mel_sound(self, mel: np.ndarray) -> np.ndarray:
-        """Mel (M, L) → sound (256·L,), by one call of HiFi-GAN."""
+        """Convert a mel (M, L) to sound (256·L,), in one call of HiFi-GAN."""
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][: mel.shape[1] * HOP]
 
     def notes(self, part: EncodedChunk) -> list[str]:
-        """Warnings for the user."""
+        """List warnings about a chunk for the user."""
         notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
         if unknown := unknown_phonemes(part.chunk.text):
-            notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
+            notes.append(f"not spoken, because they are not ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
         if not part.frames:
             notes.append(
-                f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it rounds to 0"
+                f"{shorten(part.chunk.text)!r} is silent, because every duration that the model predicts rounds to 0"
             )
         return notes
 

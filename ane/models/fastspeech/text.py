@@ -1,6 +1,7 @@
-"""Text to symbol ids as NVIDIA's FastSpeech example does it (fastspeech/text_norm, Keith Ito's, MIT).
+"""Convert text to symbol ids as NVIDIA's FastSpeech example does (fastspeech/text_norm, Keith Ito's, MIT).
 
-English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} there". What has no symbol is dropped.
+The text has English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} there". Characters without
+a symbol are dropped.
 """
 
 import re
@@ -49,21 +50,21 @@ BRACES = re.compile(r"(.*?)\{(.+?)\}(.*)", re.DOTALL)
 
 
 def text_to_ids(text: str) -> list[int]:
-    """The symbol ids of ``text``; text in braces is ARPAbet, the rest is normalised by the English cleaners."""
+    """Convert a text to symbol ids. Text in braces is ARPAbet, and the English cleaners normalise the rest."""
     ids: list[int] = []
-    while found := BRACES.match(text):
-        before, phonemes, text = found.groups()
+    while match := BRACES.match(text):
+        before, phonemes, text = match.groups()
         ids += _letter_ids(before) + [IDS[f"@{phoneme}"] for phoneme in phonemes.split() if f"@{phoneme}" in IDS]
     return ids + _letter_ids(text)
 
 
 def is_speakable(ids: list[int]) -> bool:
-    """Whether a letter or a phoneme is among the ids."""
+    """Return whether the ids contain a letter or a phoneme."""
     return any(index >= IDS["A"] for index in ids)
 
 
 def unknown_phonemes(text: str) -> list[str]:
-    """What stands in braces in ``text`` and is no ARPAbet phoneme; it is not spoken."""
+    """List the words in braces that are not ARPAbet phonemes and so are not spoken."""
     return [
         phoneme
         for inside in re.findall(r"\{(.+?)\}", text, re.DOTALL)
@@ -78,9 +79,9 @@ def _letter_ids(text: str) -> list[int]:
 
 @dataclass(eq=False)
 class SymbolChunk(Chunk):
-    """A piece of text spoken in one pass."""
+    """A piece of text that is spoken in one pass, as symbols."""
 
-    ids: np.ndarray  # (T,) int64, at least one
+    ids: np.ndarray  # (T,) int64, T ≥ 1
 
     @property
     def length(self) -> int:
@@ -90,7 +91,10 @@ class SymbolChunk(Chunk):
 def split_into_symbols(
     text: str | Sequence[Passage], lengths: tuple[int, int] | None, most: int, pause: float = 0.0
 ) -> list[SymbolChunk]:
-    """The chunks of a text, or of its passages, of at most ``most`` symbols. Arguments, errors: ``split_to_fit``."""
+    """Split a text, or its passages, into chunks of at most ``most`` symbols (see ``split_to_fit``).
+
+    ``pause`` is the number of seconds of silence between two chunks.
+    """
 
     def make(piece: str, passage: Passage) -> SymbolChunk | None:
         ids = text_to_ids(piece)
@@ -100,7 +104,7 @@ def split_into_symbols(
 
 
 def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk]:
-    """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
+    """Split a chunk into parts of about half its length. A single word is returned as it is."""
     parts = split_into_symbols(chunk.text, halves(len(chunk.text)), most, pause)
     if len(parts) < 2:
         return [chunk]
@@ -111,6 +115,6 @@ def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk
 
 
 def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:
-    """Each word with its first symbol and the one after its last, without punctuation."""
+    """Yield the words without punctuation, with the index of their first symbol and of the symbol after their last."""
     symbols = (SYMBOLS[number] for number in ids)
     return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)

@@ -1,8 +1,8 @@
-"""What KittenTTS declares to bundles and commands, and the three files of a model: config.json, the ONNX graph and the
-voices, in a folder or on the hub.
+"""Declare KittenTTS to bundles and commands, and read a model's three files from a folder or the hub.
 
-config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``, ``voices``, and optionally ``speed_priors`` {voice:
-factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_model.py of KittenTTS 0.8.1.
+The files are config.json, an ONNX graph and the voices. config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``,
+``voices``, and optionally ``speed_priors`` {voice: factor}, ``voice_aliases`` {name: voice} and ``name``. Source:
+kittentts/get_model.py of KittenTTS 0.8.1.
 """
 
 import os
@@ -22,11 +22,11 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 TYPES = ("ONNX1", "ONNX2")
-OWNER = "KittenML"  # of the published repositories
+OWNER = "KittenML"  # owner of the published repositories
 
 
 def import_kitten(folder: Path) -> Contents:
-    """Read the model in a folder. Raises UserError when there is none, or a file is missing or damaged."""
+    """Read the model in a folder. Raises UserError if there is no model, or a file is missing or damaged."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
     files = files_named_by(folder / CONFIG_FILE)
@@ -39,18 +39,22 @@ def import_kitten(folder: Path) -> Contents:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read config.json. Raises UserError when it is none of KittenTTS."""
+    """Read config.json. Raises UserError if it does not describe a KittenTTS model."""
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing: a KittenTTS model has {CONFIG_FILE}, an .onnx file and an .npz file")
     config = read_json(path)
     if not isinstance(config, dict) or config.get("type") not in TYPES:
         kind = config.get("type") if isinstance(config, dict) else None
-        raise UserError(f"{path} is not of a KittenTTS model: its type is {kind!r}, not {' or '.join(TYPES)}")
+        raise UserError(f"{path} is not from a KittenTTS model: its type is {kind!r}, not {' or '.join(TYPES)}")
     return config
 
 
 def files_named_by(path: Path) -> dict[str, Path]:
-    """A config.json and the files it names, by role; they need not be there. Raises UserError: it is damaged."""
+    """List a config.json and the files that it names, by role. The files may be missing.
+
+    Raises:
+        UserError: config.json is damaged.
+    """
     config = read_config(path)
     return {
         "config": path,
@@ -60,12 +64,12 @@ def files_named_by(path: Path) -> dict[str, Path]:
 
 
 def read_voices(path: Path, tables_path: Path) -> StyleVoices:
-    """The voices with the aliases and speeds of the config.json at ``path``. Raises UserError: a file is damaged."""
+    """Read the voices, with the aliases and speeds in config.json. Raises UserError if a file is damaged."""
     config = read_config(path)
     priors = _mapping(path, config, "speed_priors", (int, float))
     for voice, prior in priors.items():
         if not 0.01 <= prior <= 100:
-            raise UserError(f"{path}: the speed prior of {voice} is {prior}, it must be from 0.01 to 100")
+            raise UserError(f"{path}: the speed prior of {voice} must be from 0.01 to 100, got {prior}")
     tables, aliases = read_tables(tables_path), _mapping(path, config, "voice_aliases", str)
     for alias, name in aliases.items():
         if name not in tables:
@@ -74,7 +78,7 @@ def read_voices(path: Path, tables_path: Path) -> StyleVoices:
 
 
 def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
-    """A file in the folder of config.json."""
+    """Return the name of a file that config.json gives for a key. The file must be in its folder."""
     name = config.get(key)
     if not isinstance(name, str) or not name or PurePath(name).name != name or "\\" in name:
         raise UserError(f"{path}: {key} must be the name of a file in its folder, got {name!r}")
@@ -82,7 +86,7 @@ def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
 
 
 def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
-    """An optional object of config.json whose values are of one kind."""
+    """Return an optional object in config.json, and check that all its values have one kind."""
     values = config.get(key) or {}
     if not isinstance(values, dict) or any(
         not isinstance(value, kind) or isinstance(value, bool) for value in values.values()
@@ -92,7 +96,7 @@ def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[ty
 
 
 def is_kitten_folder(folder: Path) -> bool:
-    """Whether a folder has a config.json that names the files of a KittenTTS model."""
+    """Return whether a folder has a config.json that names the files of a KittenTTS model."""
     with suppress(UserError):
         config = read_json(folder / CONFIG_FILE)
         return isinstance(config, dict) and {"type", "model_file", "voices"} <= set(config)
@@ -117,7 +121,7 @@ class KittenFamily(StyleFamily):
         return read_voices(model.file("config"), model.file("voices"))
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        """Of the three files, which config.json names."""
+        """Download config.json and the two files that it names."""
         get = partial(download_files, repository, kind=self.title, progress=progress)
         config = get((CONFIG_FILE,), revision=revision)
         return get(

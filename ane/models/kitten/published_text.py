@@ -1,11 +1,11 @@
-"""KittenTTS's own text side: markup removed, contractions and numbers in words, lower case, and its chunks.
+"""Preprocess and split text exactly as KittenTTS 0.8.1 does: remove markup, spell contractions and numbers.
 
-The result equals that of TextPreprocessor(remove_punctuation=False) of KittenTTS 0.8.1 (kittentts/preprocess.py), where
-that returns one; where it raises ValueError, as on "$,", the text in question stays as it is.
+The result equals the result of TextPreprocessor(remove_punctuation=False) in kittentts/preprocess.py. Where that raises
+ValueError, as on "$,", the text stays as it is.
 
-Functions of a form (money, times, decades, …) take the match of their rule; its groups are the parts of the form in
-their order. ValueError: a part is no number. Numbers are spelled exactly as there, with its peculiarities: 1200 is
-"twelve hundred"; 20th is "twentyth"; groups above the trillions are dropped.
+The functions for one form (money, times, decades, …) take the match of their rule, whose groups are the
+parts of the form in order. They raise ValueError if a part is not a number. Numbers keep the peculiarities of
+KittenTTS: 1200 is "twelve hundred", 20th is "twentyth", and groups above the trillions are dropped.
 """
 
 import re
@@ -92,7 +92,7 @@ DECADES = (
 
 
 def currency_words(match: re.Match[str]) -> str:
-    """ "$4.99" → "four dollars and ninety-nine cents"; "$2.5M" → "two point five million dollars"."""
+    """Spell money: "$4.99" → "four dollars and ninety-nine cents", "$2.5M" → "two point five million dollars"."""
     unit, amount, scale = CURRENCIES[match[1]], match[2].replace(",", ""), match[3]
     if scale:
         return f"{number_words(amount)} {SCALES[scale]} {unit}s"
@@ -106,12 +106,12 @@ def currency_words(match: re.Match[str]) -> str:
 
 
 def measure_words(text: str) -> str:
-    """A number in words, its decimals those of Python's float: "2.50" is "two point five"."""
+    """Spell a number with the decimals of Python's float: "2.50" → "two point five"."""
     return decimal_words(str(float(text))) if "." in text else cardinal_words(int(text))
 
 
 def time_words(match: re.Match[str]) -> str:
-    """ "9:05 AM" → "nine oh five am"; "14:00" → "fourteen hundred". Seconds are left out."""
+    """Spell a time without its seconds: "9:05 AM" → "nine oh five am", "14:00" → "fourteen hundred"."""
     hour, minutes = cardinal_words(int(match[1])), int(match[2])
     half = f" {match[4].lower()}" if match[4] else ""
     if minutes == 0:
@@ -120,7 +120,7 @@ def time_words(match: re.Match[str]) -> str:
 
 
 def fraction_words(match: re.Match[str]) -> str:
-    """ "3/4" → "three quarters"; "1/2" → "one half". A denominator of 0 stays as it is."""
+    """Spell a fraction: "3/4" → "three quarters", "1/2" → "one half". A fraction over 0 stays as it is."""
     count, parts = int(match[1]), int(match[2])
     if parts == 0:
         return match[0]
@@ -132,7 +132,7 @@ def fraction_words(match: re.Match[str]) -> str:
 
 
 def decade_words(match: re.Match[str]) -> str:
-    """ "80s" → "eighties"; "1980s" → "nineteen eighties"."""
+    """Spell a decade: "80s" → "eighties", "1980s" → "nineteen eighties"."""
     century, decade = divmod(int(match[1]), 10)
     if int(match[1]) < 10:
         return DECADES[decade]
@@ -140,7 +140,10 @@ def decade_words(match: re.Match[str]) -> str:
 
 
 def grouped_number_words(match: re.Match[str]) -> str:
-    """ "1,234.50" → "one thousand two hundred thirty-four point five zero"; long integers are rounded to a float."""
+    """Spell a number with commas: "1,234.50" → "one thousand two hundred thirty-four point five zero".
+
+    Long integers are rounded to a float.
+    """
     number = match[0].replace(",", "")
     if "." in number:
         return decimal_words(number)
@@ -151,12 +154,12 @@ def grouped_number_words(match: re.Match[str]) -> str:
 
 
 def digit_words(text: str) -> str:
-    """Each digit as a word: "405" → "four zero five"."""
+    """Spell each digit: "405" → "four zero five"."""
     return " ".join(SMALL[int(digit)] for digit in text)
 
 
 def cardinal_words(n: int) -> str:
-    """-42 → "negative forty-two"; 1200 → "twelve hundred"; 2500 → "two thousand five hundred"."""
+    """Spell a whole number: -42 → "negative forty-two", 1200 → "twelve hundred", 2500 → "two thousand five hundred"."""
     if n < 0:
         return f"negative {cardinal_words(-n)}"
     if n == 0:
@@ -172,7 +175,7 @@ def cardinal_words(n: int) -> str:
 
 
 def _below_thousand(n: int) -> str:
-    """1 … 999 in words."""
+    """Spell a number from 1 to 999."""
     hundreds, rest = divmod(n, 100)
     words = [f"{SMALL[hundreds]} hundred"] if hundreds else []
     if rest >= 20:
@@ -184,10 +187,10 @@ def _below_thousand(n: int) -> str:
 
 
 def decimal_words(text: str) -> str:
-    """A number as written: "-1.50" → "negative one point five zero"; without a point as ``cardinal_words``.
+    """Spell a number as written: "-1.50" → "negative one point five zero". Whole numbers are as in ``cardinal_words``.
 
     Raises:
-        ValueError: it is not digits with at most one point.
+        ValueError: The text is not digits with at most one point.
     """
     if text.startswith("-"):
         return f"negative {decimal_words(text[1:])}"
@@ -198,21 +201,20 @@ def decimal_words(text: str) -> str:
 
 
 def number_words(text: str) -> str:
-    """Digits with or without a decimal point, in words. Raises ValueError for anything else."""
+    """Spell digits with or without a decimal point. Raises ValueError for anything else."""
     return decimal_words(text) if "." in text else cardinal_words(int(text))
 
 
 def ordinal_words(n: int) -> str:
-    """21 → "twenty-first". What follows the last hyphen counts as one word, so 20 → "twentyth"."""
+    """Spell an ordinal number: 21 → "twenty-first". Only the last word changes, so 20 → "twentyth"."""
     words = cardinal_words(n)
-    separator = "-" if "-" in words else " "
-    before, found, last = words.rpartition(separator)
+    before, separator, last = words.rpartition("-" if "-" in words else " ")
     if last not in IRREGULAR_ORDINALS:
         last = last.removesuffix("e") + ("h" if last.endswith("t") else "th")
-    return before + found + IRREGULAR_ORDINALS.get(last, last)
+    return before + separator + IRREGULAR_ORDINALS.get(last, last)
 
 
-MAX_WORD = 1000  # characters: some patterns take quadratic time within a word
+MAX_WORD = 1000  # most characters in a word, because some patterns take quadratic time within a word
 MAXIMUM = 400  # characters of a chunk, before a comma is added
 MARKS = ".!?,;:"  # a chunk that ends in one of these gets no comma
 
@@ -229,7 +231,7 @@ TAG = re.compile(r"<[^>]+>")
 
 @dataclass(frozen=True)
 class SpokenRule:
-    """Replaces what a pattern matches by words; where ``words`` raises ValueError the text is unchanged."""
+    """Replaces the matches of a pattern by words. If ``words`` raises ValueError, the match stays as it is."""
 
     pattern: re.Pattern[str]
     words: Callable[[re.Match[str]], str]
@@ -262,7 +264,7 @@ CONTRACTIONS = tuple(
     )
 )
 
-# In this order: a form must be replaced before the rule for a part of it sees it.
+# The order matters: a form must be replaced before the rule for a part of the form sees it.
 NUMBER_RULES = tuple(
     SpokenRule(re.compile(pattern), words)
     for pattern, words in (
@@ -310,16 +312,18 @@ NUMBER_RULES = tuple(
 
 
 def preprocess(text: str) -> str:
-    """The text as the published model gets it, on one line, in lower case; may be empty.
+    """Prepare a text as the published model gets it: on one line, in lower case. The result may be empty.
 
-    Characters are composed (NFC), HTML tags, URLs and e-mail addresses removed, contractions and numbers written as
-    words. Raises UserError for a word of more than ``MAX_WORD`` characters.
+    This composes characters (NFC), removes HTML tags, URLs and e-mail addresses, and spells contractions and numbers.
+
+    Raises:
+        UserError: A word has more than ``MAX_WORD`` characters.
     """
     longest = max(text.split(), key=len, default="")
     if len(longest) > MAX_WORD:
         raise UserError(
             f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
-            "spoken: insert spaces"
+            "spoken: insert spaces into it"
         )
     before, end, after = unicodedata.normalize("NFC", text).rpartition(">")  # no tag can begin after the last ">"
     text = URL.sub("", TAG.sub(" ", before + end) + after)
@@ -332,11 +336,11 @@ def preprocess(text: str) -> str:
 
 
 def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
-    """The chunks that KittenTTS 0.8.1 speaks of a preprocessed text (chunk_text of kittentts/onnx_model.py); none of
-    full stops, "!" and "?" only.
+    """Split a preprocessed text into chunks as KittenTTS 0.8.1 does (chunk_text of kittentts/onnx_model.py).
 
-    Every run of ".", "!" and "?" ends a chunk and is dropped, also in "3.14". A longer sentence is filled up word by
-    word; a word above ``maximum`` stays whole. A chunk without a mark at its end gets a comma.
+    Every run of ".", "!" and "?" ends a chunk and is dropped, even in "3.14". A longer sentence than
+    ``maximum`` is split between words, and a longer word stays whole. A chunk without a mark at its end gets a comma.
+    A text that has only these marks gives no chunks.
     """
     sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
     return [
@@ -347,7 +351,7 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
 
 
 def _fill(sentence: str, maximum: int) -> list[str]:
-    """The sentence, or its words in lines. A line's first word counts one character more, as published."""
+    """Split a sentence into lines of at most ``maximum`` characters. The first word counts one more, as published."""
     if len(sentence) <= maximum:
         return [sentence]
     lines = [""]

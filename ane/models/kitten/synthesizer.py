@@ -1,7 +1,7 @@
-"""Synthesis of 24 kHz speech with a KittenTTS model: text to phonemes by espeak-ng, these to the ids that the
-graph takes, as KittenTTS 0.8.1 has them (kittentts/onnx_model.py), and these to sound.
+"""Speak with a KittenTTS model: text to phonemes by espeak-ng, phonemes to ids, and ids to 24 kHz sound.
 
-The extra ``kitten`` installs espeak-ng. It is GPL-3.0-or-later, so nothing else imports it.
+The ids are the same as in KittenTTS 0.8.1 (kittentts/onnx_model.py). The extra ``kitten`` installs espeak-ng, which is
+GPL-3.0-or-later, so no other module imports it.
 """
 
 import os
@@ -28,21 +28,25 @@ Phonemizer = Callable[[str], str]  # English text → IPA with stress marks, pun
 
 END_ID = 10  # "…", which ends every text
 
-# espeak-ng has one state for the whole process: concurrent calls return wrong phonemes. Every call takes this lock.
+# espeak-ng has one state for the whole process, and concurrent calls return wrong phonemes: every call takes this lock
 PHONEMIZER_LOCK = threading.RLock()
 
 
 def phonemize(phonemizer: Phonemizer, text: str) -> str:
-    """IPA of ``text``. Only one thread of the process is in a phonemizer at a time."""
+    """Convert text to IPA. Only one thread of the process runs a phonemizer at once."""
     with PHONEMIZER_LOCK:
         return phonemizer(text)
 
 
 def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """Ids (T,) int64, and each word of ``text`` with its first id and the one after its last.
+    """Convert phonemes to ids.
 
-    The ids are those of the words and marks of ``phonemes``, joined by spaces, between the pad and "…" with the pad;
-    characters outside the vocabulary are dropped. There are no words when the phonemes have another number of them.
+    The ids are the pad, the words and marks of ``phonemes`` joined by spaces, "…" and the pad. Characters outside the
+    vocabulary are left out.
+
+    Returns:
+        The ids, (T,) int64, and the words of ``text`` with the index of their first id and of the id after their last.
+        There are no words if ``phonemes`` has a different number of words.
     """
     groups, words, ids = phonemes.split(), text.split(), [0]
     spans: dict[int, tuple[int, int]] = {}
@@ -60,9 +64,9 @@ def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int,
 
 
 def load_espeak() -> Phonemizer:
-    """Load espeak-ng for American English, as KittenTTS does: stress marks, punctuation preserved.
+    """Load espeak-ng for American English as KittenTTS does, with stress marks and punctuation.
 
-    The data of the espeakng_loader wheel is passed on in the variable ESPEAK_DATA_PATH of this process.
+    This sets ESPEAK_DATA_PATH in the environment of the process to the data of the espeakng_loader wheel.
 
     Raises:
         UserError: phonemizer or espeakng_loader is not installed, or the library does not load.
@@ -82,7 +86,7 @@ def load_espeak() -> Phonemizer:
         backend = EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
     except (RuntimeError, OSError) as error:
         raise UserError(
-            f"espeak-ng does not load: {error}; pip install --force-reinstall espeakng_loader phonemizer"
+            f"espeak-ng does not load ({error}): pip install --force-reinstall espeakng_loader phonemizer"
         ) from error
 
     return lambda text: backend.phonemize([text])[0]
@@ -90,34 +94,36 @@ def load_espeak() -> Phonemizer:
 
 PUBLISHED_CUT = 5000  # samples that the published code cuts from the end of every chunk
 END_SILENCE = 0.1  # seconds of silence that may stay at the end of a chunk
-SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")  # in "U.S.A", which espeak-ng reads right as USA
+SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")  # points in "U.S.A", which espeak-ng reads correctly as USA
 ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 
 class KittenSynthesizer(StyleSpeaker):
-    """A KittenTTS model. The published graphs draw noise themselves, so only the length of speech is the same in every
-    run; ``published`` texts of a few letters may have no samples.
+    """A KittenTTS model.
+
+    The published graphs draw random noise, so only the length of the speech is the same in every run. With the setting
+    ``published``, a text of a few letters may have no samples.
     """
 
     settings, speeds = KittenSettings, (0.1, 10.0)
 
     @cached_property
     def phonemizer(self) -> Phonemizer:
-        """Text → IPA: espeak-ng, loaded with the first text, or what is set in its place."""
+        """Function from text to IPA: espeak-ng, which is loaded with the first text, or a function that you set."""
         return load_espeak()
 
     def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
         request = super().with_defaults(request)
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
         if request.settings.published and unused:
-            raise UserError(f"{unused[0]} has no effect with published settings: leave one out")
+            raise UserError(f"{unused[0]} has no effect with the setting published: leave one out")
         return request
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:
         return preprocess if settings.published else normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
-        """The style of a chunk is the row with the number of its characters, as it is spoken."""
+        """Split the text into chunks. A chunk's style is the row for its number of spoken characters."""
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             return self.chunk_of(piece, spoken_form(piece), passage, request, context)
@@ -146,7 +152,10 @@ class KittenSynthesizer(StyleSpeaker):
         context: SpeechContext,
         empty: bool = False,
     ) -> StyleChunk | None:
-        """The chunk of a text by what is ``spoken`` of it; None for one without a letter or digit, unless ``empty``."""
+        """Make the chunk for a text from its spoken form.
+
+        Returns ``None`` if ``spoken`` has no letter or digit, unless ``empty`` is true.
+        """
         if not (empty or any(map(str.isalnum, spoken))):
             return None
         return self.chunk(
@@ -158,18 +167,18 @@ class KittenSynthesizer(StyleSpeaker):
 
 
 def spoken_form(text: str) -> str:
-    """A text in words, which ends in a mark."""
+    """Spell out a text in words, and end it with a mark."""
     words = SPELLED.sub("", normalise_cased(text))
     return words if ENDED.search(words) else f"{words},"
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:
-    """The waveform (S,) without its last 5000 samples; empty when it has no more."""
+    """Cut the last 5000 samples from a waveform (S,), or all samples if there are fewer."""
     return wave[: max(0, len(wave) - PUBLISHED_CUT)]
 
 
 def trim_end(wave: np.ndarray) -> np.ndarray:
-    """The waveform (S,) within ±1, with at most ``END_SILENCE`` seconds of silence at its end."""
+    """Clip a waveform (S,) to ±1, and leave at most ``END_SILENCE`` seconds of silence at its end."""
     if not len(wave):
         return wave
     return trimmed(np.clip(wave, -1, 1), (len(wave) / SAMPLE_RATE, END_SILENCE))

@@ -1,10 +1,11 @@
-"""What Kokoro declares to bundles and commands, and the files of a model as they are published, and those of a bundle.
+"""Declare Kokoro to bundles and commands, and read its files in the layouts in which they are published.
 
-    kokoro-onnx         *.onnx and voices*.bin (or .npz, an archive of one array for each voice) in one folder
+    kokoro-onnx         *.onnx and voices*.bin (or .npz, an archive with one array per voice) in one folder
     onnx-community      onnx/*.onnx, voices/VOICE.bin (float32), tokenizer.json
     a bundle            model.onnx, voices.npz, config.json
 
-The vocabulary is that of config.json, vocab.json or tokenizer.json, else of the graph's metadata, else ``VOCABULARY``.
+The vocabulary comes from config.json, vocab.json or tokenizer.json. If none has it, it comes from the graph's metadata,
+or is ``VOCABULARY``.
 """
 
 import json
@@ -28,9 +29,9 @@ from ane.system.files import read_json
 GRAPH_FILE, VOICES_FILE = "model.onnx", "voices.npz"
 VOCABULARY_FILES = CONFIG_FILE, "vocab.json", "tokenizer.json"
 DEFAULT_VOICE = "af_heart"
-METADATA = "kokoro_config"  # of the graph, with the vocabulary
+METADATA = "kokoro_config"  # key of the graph's metadata that has the vocabulary
 
-# Kokoro 1.0's ids: those of KittenTTS but for 14, which that does not have there (kokoro_onnx/config.json of 0.6.1)
+# ids of Kokoro 1.0: the same as KittenTTS's, except these 14 (kokoro_onnx/config.json of 0.6.1)
 VOCABULARY = {
     character: KITTEN_VOCABULARY[character]
     for character in (
@@ -55,8 +56,10 @@ VOCABULARY = {
 
 
 def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
-    """Read the model in a folder, or that of a graph with the files beside it. Raises UserError: no graph or several,
-    no voices, or a damaged file.
+    """Read the model in a folder, or a graph and the files next to it.
+
+    Raises:
+        UserError: There is no graph, or several, there are no voices, or a file is damaged.
     """
     folder, graph, tables = find_files(path, voices)
     content, archive = with_durations(graph), BytesIO()
@@ -75,30 +78,34 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
 
 
 def read_voices(path: Path) -> StyleVoices:
-    """The voices of a file or a folder. Raises UserError: they are missing, damaged, or those of KittenTTS."""
+    """Read the voices in a file or a folder. Raises UserError if they are missing, damaged, or from KittenTTS."""
     tables = read_tables(path)
     if KITTEN_DEFAULT in tables:
         raise UserError(
-            f"{path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a model beside it: "
-            "download the model again"
+            f"{path} has the voices of a KittenTTS model, whose {CONFIG_FILE} is missing next to it: download the "
+            "model again"
         )
     return StyleVoices(tables, DEFAULT_VOICE)
 
 
 def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]:
-    """Characters and their ids: those of a file, of the graph's metadata, or ``VOCABULARY``. Raises UserError for a
-    damaged file.
+    """Find the id of each character: in a file, in the graph's metadata, or in ``VOCABULARY``.
+
+    Raises:
+        UserError: A file is damaged.
     """
     for name in VOCABULARY_FILES:
-        if (folder / name).is_file() and (found := vocabulary_of(read_json(folder / name))):
-            return found
-    stated = metadata.get(METADATA)
-    return json.loads(stated)["vocab"] if stated else VOCABULARY
+        if (folder / name).is_file() and (vocabulary := vocabulary_of(read_json(folder / name))):
+            return vocabulary
+    config = metadata.get(METADATA)
+    return json.loads(config)["vocab"] if config else VOCABULARY
 
 
 def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path]:
-    """The folder, the graph and the voices of a published model. Raises UserError: no graph or several, or no
-    voices.
+    """Find the folder, the graph and the voices of a published model.
+
+    Raises:
+        UserError: There is no graph, or several, or there are no voices.
     """
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")
@@ -107,26 +114,25 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
         folder = folder.parent
     graphs = sorted(graphs_in(folder)) if path.is_dir() else [path]
     if not graphs:
-        raise UserError(f"{folder} has no .onnx file: it is no Kokoro model")
+        raise UserError(f"{folder} has no .onnx file, so it is not a Kokoro model: download the model again")
     chosen = graphs[0] if len(graphs) == 1 else next((file for file in graphs if file.name == GRAPH_FILE), None)
     if chosen is None:
         raise UserError(f"{folder} has the graphs {', '.join(file.name for file in graphs)}: name one of these files")
-    found = voices or next(voices_in(folder), None)
-    if found is None:
+    tables = voices or next(voices_in(folder), None)
+    if tables is None:
         raise UserError(
-            f"there are no voices beside {chosen}: a Kokoro model has voices*.bin, *.npz or the folder "
-            "voices; name them with voices"
+            f"there are no voices next to {chosen} (voices*.bin, *.npz or a folder voices): name them with voices"
         )
-    return folder, chosen, found
+    return folder, chosen, tables
 
 
 def graphs_in(folder: Path) -> list[Path]:
-    """The graphs of a folder, else those in its folder ``onnx``."""
+    """List the graphs in a folder, or in its subfolder ``onnx`` if it has none."""
     return [*folder.glob("*.onnx")] or [*folder.glob("onnx/*.onnx")]
 
 
 def voices_in(folder: Path) -> Iterator[Path]:
-    """Where the voices of a folder may be."""
+    """Yield the paths at which a folder may have voices."""
     if any(folder.glob("voices/*.bin")):
         yield folder / "voices"
     for pattern in ("voices*.npz", "voices*.bin", "*.npz"):
@@ -134,23 +140,23 @@ def voices_in(folder: Path) -> Iterator[Path]:
 
 
 def vocabulary_of(content: Any) -> dict[str, int] | None:
-    """The object "vocab" of a JSON file, or of its object "model", if it maps characters to ids."""
+    """Return the object "vocab" of a JSON file, or of its object "model", if it maps characters to ids."""
     if not isinstance(content, dict):
         return None
     inner = content.get("model")
-    found = content.get("vocab") or (inner.get("vocab") if isinstance(inner, dict) else None)
-    known = (
-        isinstance(found, dict)
-        and found
-        and all(len(character) == 1 and type(number) is int for character, number in found.items())
+    vocabulary = content.get("vocab") or (inner.get("vocab") if isinstance(inner, dict) else None)
+    valid = (
+        isinstance(vocabulary, dict)
+        and vocabulary
+        and all(len(character) == 1 and type(number) is int for character, number in vocabulary.items())
     )
-    return found if known else None
+    return vocabulary if valid else None
 
 
 VOICES = """alloy aoede bella heart jessica kore nicole nova river sarah sky
             adam echo eric fenrir liam michael onyx puck santa  alice emma isabella lily  daniel fable george lewis"""
-GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)  # American and British, female and male; how many of VOICES
-REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"  # of a repository
+GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)  # American or British, female or male, and their number in VOICES
+REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"  # files that a repository must have
 
 
 class KokoroFamily(StyleFamily):
@@ -169,10 +175,10 @@ class KokoroFamily(StyleFamily):
     def source_files(self, path: Path, voices: Path | None = None) -> dict[str, Path]:  # type: ignore[override]
         folder, graph, tables = find_files(path, voices)
         files = sorted(tables.glob("*.bin")) if tables.is_dir() else [tables]
-        stated = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
+        vocabularies = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
         return {
             file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name: file
-            for file in (*stated, graph, *files)
+            for file in (*vocabularies, graph, *files)
         }
 
     def voices(self, model: Bundle) -> StyleVoices:

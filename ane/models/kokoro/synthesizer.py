@@ -1,4 +1,4 @@
-"""Synthesis of 24 kHz speech with a Kokoro model: the sound that kokoro-onnx 0.6.1 makes of the same phonemes."""
+"""Speak with a Kokoro model, with the sound that kokoro-onnx 0.6.1 makes from the same phonemes."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -17,28 +17,28 @@ from ane.text.phonemes import phonemise
 
 BRITISH = "bf_", "bm_"  # how names of British voices begin
 PAUSES = (".!?…", 0.25), (",;:", 0.1)  # seconds after a chunk that ends in one of these marks
-FRAME, HOP = 2048, 512  # samples of a frame, and between two, when silence is looked for
-SILENCE = 1e-6  # of the loudest frame's power, −60 dB: a frame with no more is silent
+FRAME, HOP = 2048, 512  # samples in a frame, and from one frame to the next, for finding silence
+SILENCE = 1e-6  # a frame is silent below this share of the loudest frame's power (−60 dB)
 
 
 class KokoroSynthesizer(StyleSpeaker):
-    """A Kokoro model: English, American or British as the voice is. The same text and voice give the same sound.
+    """A Kokoro model. It speaks American or British English, depending on the voice.
 
-    Args: ``StyleSpeaker``.
+    The same text and voice give the same sound.
     """
 
     settings, speeds = KokoroSettings, (0.5, 2.0)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Characters and their ids."""
+        """Id of each character."""
         return read_json(self.model.file("config"))["vocab"]
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
-        """The style of n phonemes is row n − 1."""
+        """Split the text into chunks. The style of n phonemes is row n − 1."""
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
@@ -54,15 +54,15 @@ class KokoroSynthesizer(StyleSpeaker):
         return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
 
     def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:
-        loud = np.flatnonzero(loud_frames(wave))  # at least the loudest
+        loud = np.flatnonzero(loud_frames(wave))  # has at least the loudest frame
         begin = int(loud[0]) * HOP
         return np.clip(wave[begin : (int(loud[-1]) + 1) * HOP], -1, 1), begin
 
 
 def loud_frames(wave: np.ndarray) -> np.ndarray:
-    """Which frames of a waveform (S,), each with its middle at a multiple of ``HOP``, are not silent: (n,) bool.
+    """Mark the frames of a waveform (S,) that are not silent, (n,) bool. Each is centred on a multiple of ``HOP``.
 
-    As librosa's ``trim`` in kokoro_onnx/trim.py.
+    This is librosa's ``trim``, as in kokoro_onnx/trim.py.
     """
     padded = np.pad(wave, FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]

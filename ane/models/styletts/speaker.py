@@ -1,4 +1,4 @@
-"""Synthesis of 24 kHz speech with a graph of StyleTTS 2's kind, several chunks in parallel."""
+"""Speak with an ONNX graph of StyleTTS 2, several chunks in parallel."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,28 @@ from ane.text import shorten
 from ane.text.passages import Passage
 
 SAMPLE_RATE = 24000
-MOST_IDS = 510 + 2  # of one pass, with the pads
+MOST_IDS = 510 + 2  # most ids in one pass, with the pads
 
-Spans = Sequence[tuple[str, int, int]]  # each word with its first id and the one after its last
+Spans = Sequence[tuple[str, int, int]]  # (word, index of its first id, index of the id after its last)
 
 
 @dataclass(eq=False)
 class StyleChunk(Chunk):
-    """A chunk with the graph's inputs."""
+    """A chunk with the inputs of the graph.
 
-    input_ids: np.ndarray  # (1, T) int64
+    Attributes:
+        input_ids: Ids of the phonemes, (1, T) int64.
+        style_row: Row of the voice's table.
+        style: The style in this row, (1, 256) float32.
+        graph_speed: Product of the speeds of the request, its passage and its voice, (1,) float32.
+        spans: Words and their ids. Empty if they are not known.
+    """
+
+    input_ids: np.ndarray
     style_row: int
-    style: np.ndarray  # (1, 256) float32, that row of the voice's table
-    graph_speed: np.ndarray  # (1,) float32: of the request, its passage and its voice
-    spans: Spans = ()  # none if they are not known
+    style: np.ndarray
+    graph_speed: np.ndarray
+    spans: Spans = ()
 
     @property
     def length(self) -> int:
@@ -41,8 +49,10 @@ class StyleChunk(Chunk):
 
 
 class StyleSpeaker(Speaker):
-    """A model on the CPU; several threads may call it. A kind of model defines ``chunks`` and ``trimmed``. Raises
-    UserError: the voices are damaged.
+    """A model on the CPU. Several threads may call it. A kind of model defines ``chunks`` and ``trimmed``.
+
+    Raises:
+        UserError: The voices are damaged.
     """
 
     sample_rate = SAMPLE_RATE
@@ -53,18 +63,18 @@ class StyleSpeaker(Speaker):
 
     @abstractmethod
     def trimmed(self, wave: np.ndarray, settings: Any) -> tuple[np.ndarray, int]:
-        """A chunk's waveform (S,) without silence at its ends, and how many samples were removed before it."""
+        """Trim silence at both ends of a waveform (S,). Return the rest, and the samples removed at the beginning."""
 
     def pause(self, text: str) -> float:
-        """Seconds of silence after a chunk that another one follows."""
+        """Return the seconds of silence between a chunk with this text and the next one."""
         return 0.0
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> str:
-        """The voice's own name."""
+        """Return the name of the voice's table."""
         return self.styles.resolve(request.voice)
 
     def voice_of_passage(self, passage: Passage, request: SpeechRequest, context: SpeechContext) -> str:
-        """The own name of the voice of a passage."""
+        """Return the name of the table for the voice of a passage."""
         return self.named_voice(passage.voice, request, context) if passage.voice else self.voice_of(request, context)
 
     def facts(self, request: SpeechRequest, voice: str) -> dict[str, Any]:
@@ -80,7 +90,7 @@ class StyleSpeaker(Speaker):
         request: SpeechRequest,
         context: SpeechContext,
     ) -> StyleChunk:
-        """A chunk of ids (T,) int64, in its voice: the style is that of a row of the voice's table."""
+        """Make a chunk from ids (T,) int64, with the style in a row of its voice's table."""
         voice = self.voice_of_passage(passage, request, context)
         return StyleChunk(
             text,
@@ -93,7 +103,7 @@ class StyleSpeaker(Speaker):
     def render(
         self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Each chunk as soon as it and those before it are computed, several at once."""
+        """Compute several chunks at once, and yield each as soon as it and all chunks before it are ready."""
         outputs = context.timeline.record_each(
             "synthesis",
             self.backend.run_all(
@@ -117,15 +127,19 @@ class StyleSpeaker(Speaker):
                 yield rendered
 
 
-def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: int, kept: int) -> list[SpokenWord]:
-    """The words of a chunk in seconds of its sound.
+def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: int, remaining: int) -> list[SpokenWord]:
+    """Time the words of a chunk, in seconds of its sound.
 
     Args:
-        durations: (T,) of its ids, which share all of the graph's ``whole`` samples; zeros if they are not known.
-        removed: samples that were removed before the ``kept`` ones.
+        chunk: The chunk.
+        durations: Duration of each id, (T,), in any unit, or zeros if they are not known. Together they take ``whole``
+            samples.
+        whole: Number of samples that the graph made.
+        removed: Number of samples that were removed at the beginning.
+        remaining: Number of samples that remain.
     """
     if not chunk.spans or not durations.any():
-        return list(interpolate_words(chunk.text.split(), (0.0, kept / SAMPLE_RATE)))
+        return list(interpolate_words(chunk.text.split(), (0.0, remaining / SAMPLE_RATE)))
     ends = np.concatenate(([0.0], durations.cumsum(dtype=np.float64))) / durations.sum(dtype=np.float64) * whole
-    times = np.clip(ends - removed, 0, kept) / SAMPLE_RATE
+    times = np.clip(ends - removed, 0, remaining) / SAMPLE_RATE
     return timed_words(chunk.text, chunk.spans, times)

@@ -51,16 +51,16 @@ def resized(key, *shape):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (without("word_emb.weight"), "key word_emb.weight is missing: this is no checkpoint of NVIDIA"),
+        (without("word_emb.weight"), "key word_emb.weight is missing: this is not a checkpoint of NVIDIA"),
         (without("mel_linear.bias"), "key mel_linear.bias is missing"),
         (without("phoneme_side.layer_stack.0.slf_attn.fc.weight"), "slf_attn.fc.weight is missing"),
         (without("mel_side.position.weight"), "mel_side.position.weight is missing"),
         (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
-        (resized("mel_side.position.weight", 201, 24), "is not the table of sines"),
-        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "a multiple of 192 is needed"),
+        (resized("mel_side.position.weight", 201, 24), "is not FastSpeech's table of sines"),
+        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "must have a multiple of 192 rows"),
         (resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3), "has shape 24×40×3, the network has 24×40×5"),
         (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
-        (resized("word_emb.weight", 149), "word_emb.weight is of another shape"),
+        (resized("word_emb.weight", 149), "word_emb.weight has a wrong shape"),
         (lambda entries: entries.update({"mel_linear.bias": torch.arange(80)}), "a plain tensor of floats"),
         (lambda entries: entries.update({"mel_linear.bias": "text"}), "a plain tensor of floats"),
     ],
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
         ({"a": 1}, "word_emb.weight is missing"),
         ({"model": {}}, "word_emb.weight is missing"),
         ({1: 2}, "word_emb.weight is missing"),
-        ({"model": {"module.word_emb.weight": 3}}, "of another shape"),
+        ({"model": {"module.word_emb.weight": 3}}, "has a wrong shape"),
     ],
 )
 def test_something_else_is_refused(tmp_path, content, fault):

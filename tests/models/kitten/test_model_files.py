@@ -44,7 +44,7 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
         ({"model_file": None}, "model_file must be the name of a file"),
         ({"voices": ""}, "voices must be the name"),
         ({"speed_priors": {"a": "b"}}, "speed_priors must map voices to numbers"),
-        ({"speed_priors": {"a": 0}}, "is 0"),
+        ({"speed_priors": {"a": 0}}, "got 0"),
         ({"voice_aliases": {"Bella": 1}}, "must map voices to names"),
         ({"voice_aliases": ["a"]}, "must map"),
         ({"voice_aliases": {"Bella": "x"}}, "has no voice x, which the alias Bella of config.json names"),
@@ -89,7 +89,7 @@ def test_voices_that_are_damaged_or_no_styles_are_refused(folder: Path, change: 
 def test_a_small_file_that_states_much_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voices, "MAX_TABLES", 1 << 20)
     np.savez_compressed(folder / "voices.npz", **{"expr-voice-2-f": np.zeros((1024, 256), np.float32)})
-    refused(folder, "it states more than 1 MB")
+    refused(folder, "it claims more than 1 MB")
 
 
 def test_a_graph_that_is_damaged_or_of_another_model_is_refused(folder: Path) -> None:

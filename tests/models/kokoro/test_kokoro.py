@@ -207,7 +207,7 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda folder: (folder / "voices-v1.0.bin").unlink(), "there are no voices beside"),
+        (lambda folder: (folder / "voices-v1.0.bin").unlink(), "there are no voices next to"),
         (lambda folder: (folder / "voices-v1.0.bin").write_bytes(b"damaged"), "cannot be read as voices"),
         (lambda folder: (folder / "model.onnx").write_bytes(b"damaged"), "cannot load .*model.onnx"),
         (lambda folder: (folder / "model.onnx").unlink(), "has no .onnx file"),
@@ -230,7 +230,7 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
     kitten = write_kitten_model(tmp_path / "kitten")
     assert not FAMILY.recognises(tmp_path)
     (kitten / "config.json").unlink()
-    with pytest.raises(UserError, match="has the voices of KittenTTS"):
+    with pytest.raises(UserError, match="has the voices of a KittenTTS model"):
         imported(kitten)
     assert KITTEN_DEFAULT in VOICES
 
