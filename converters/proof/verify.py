@@ -272,7 +272,7 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
 
         return PackageRunner(
             name,
-            CoreMLRuntime(trial=CoreMLTrial(probes=False)),
+            CoreMLRuntime(trial=CoreMLTrial(golden_cases=False)),
             core_ml_activations,
             shows_all=False,
             compute_units=compute_units,

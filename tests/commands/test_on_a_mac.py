@@ -222,7 +222,7 @@ def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, sm
     assert mac.count("predict clvp_text_32 CPU_AND_GPU") == 1
     assert main([*flags, "--dry-run"]) == 0
     printed = "".join(capsys.readouterr())
-    assert re.search(r"at [\d.]+ s a function, as first loads of this model took on this machine", printed)
+    assert re.search(r"at [\d.]+ s per function, as first loads of this model took on this machine", printed)
 
 
 def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_again_is_named(
@@ -295,17 +295,17 @@ def test_an_interrupted_first_load_leaves_the_bundle_and_continues(mac, small, t
 
 def test_the_estimate_includes_compiling_and_names_other_models(mac, packages):
     tried, own, other = CompiledCache(), packages / "two.mlpackage", packages / "three.mlpackage"
-    assert tried.load_estimate(12, [own], M2) == "about 2.0 minutes, at 10.0 s a function, an estimate"
+    assert tried.load_estimate(12, [own], M2) == "about 2.0 minutes, at 10.0 s per function, an estimate"
     CoreMLRuntime(trial=trial.CoreMLTrial()).load(own, "main", "CPU_ONLY")
     [entry] = tried.entries()
     content = read_json(entry / TRIED)
     assert float(content[COMPILED]) > 0
     write_json(entry / TRIED, content | {COMPILED: "3", f"main CPU_ONLY{LOADED}": "2"})
     assert tried.load_estimate(2, [own], M2) == (
-        "about 10 s, at 5.0 s a function, as first loads of this model took on this machine"
+        "about 10 s, at 5.0 s per function, as first loads of this model took on this machine"
     )
     assert tried.load_estimate(2, [other], M2) == (
-        "about 10 s, at 5.0 s a function, as first loads of other models took on this machine"
+        "about 10 s, at 5.0 s per function, as first loads of other models took on this machine"
     )
 
 

@@ -1,1 +1,1 @@
-"""Core ML on a Mac: ``runtime`` loads and calls functions of packages, ``compiled`` caches compiled models."""
+"""Run packages on Core ML on a Mac: ``runtime`` loads and calls functions, ``compiled`` caches compiled models."""

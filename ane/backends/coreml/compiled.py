@@ -1,11 +1,11 @@
-"""Core ML packages on disk: a cache of compiled models, and functions as packages of their own.
+"""Cache compiled Core ML models, and write single functions as separate packages.
 
 Each package is compiled once for a chip and a build of macOS.
 
-An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``: its name and
-the size of each of its files. The key is a hash of the chip, the build of macOS and all files of the package, so
-another macOS or another model never finds an old entry. The path of an entry never changes, because macOS caches what
-it specialises for the Neural Engine, the slowest part of a first load, under the path of the compiled model.
+An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``, with the
+model's name and the size of each of its files. The key is a hash of the chip, the build of macOS and all files of the
+package, so another macOS or another model never finds an old entry. The path of an entry never changes, because macOS
+caches its specialisation for the Neural Engine, the slowest part of a first load, under the path of the compiled model.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from ane.system.checked import stored_record
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing, write_json
 
-VERSION = 1  # of the layout of entries
+VERSION = 1  # of the layout of an entry
 RECORD = "compiled.json"
-TRIED = "tried.json"  # of an entry: what its functions did in their first load, by function and compute units
-SECONDS = " seconds"  # suffix of a key there: the median time of a call
-BUILD = "build.txt"  # of an entry: the build of macOS that compiled it
-LOADED = " loaded in"  # suffix of a key there: the seconds of the first load
-COMPILED = "compiled in"  # a key there: the seconds of the compilation
-SEVERAL = "several functions"  # a key there: this system refuses the package because it has several
-SECONDS_A_FUNCTION = 10.0  # an estimate of a first load, until functions were loaded on this Mac
-UNCOMPILED = "uncompiled.txt"  # in place of the model: why compiling did not end
+TRIED = "tried.json"  # file of an entry: results of first loads, by function and compute units
+SECONDS = " seconds"  # suffix of a key in it: median time of a call
+BUILD = "build.txt"  # file of an entry: the build of macOS that compiled it
+LOADED = " loaded in"  # suffix of a key in TRIED: seconds of the first load
+COMPILED = "compiled in"  # key in TRIED: seconds of the compilation
+SEVERAL = "several functions"  # key in TRIED: this system rejects the package because it has several functions
+SECONDS_A_FUNCTION = 10.0  # estimate of a first load, until functions have been loaded on this Mac
+UNCOMPILED = "uncompiled.txt"  # file in place of the model: why the compilation did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # an entry, or one that is being written
-MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # in a package
+MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # path in a package
 
 LOGGER = logging.getLogger(__name__)
 
@@ -57,14 +57,14 @@ class CompiledRecord:
 
     @classmethod
     def read(cls, entry: Path) -> "CompiledRecord | None":
-        """The record of an entry; None when it is missing, damaged or of another version."""
+        """Read the record of an entry. Returns ``None`` if it is missing, damaged or of another version."""
         record = stored_record(cls, entry / RECORD)
         valid = record is not None and record.version == VERSION and Path(record.model).name == record.model
         return record if valid else None
 
 
 class CompiledCache:
-    """The compiled models below ``folder`` (default: in the user's cache)."""
+    """The compiled models in ``folder``. ``None`` means the folder in the user's cache."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / "compiled"
@@ -72,17 +72,20 @@ class CompiledCache:
     def model(
         self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None], recompile: bool = False
     ) -> tuple[Path, bool]:
-        """The path of the compiled model, and whether ``compile(package, destination)`` was called for it.
+        """Return the path of a compiled model, and whether ``compile(package, destination)`` was called for it.
 
-        Of several processes that ask for the same model, one compiles and the others wait.
+        If several processes need the same model, one compiles it, and the others wait.
 
         Args:
-            recompile: replace an existing entry, because it does not load.
+            package: Folder of the package.
+            machine: The Mac.
+            compile: Compiles a package.
+            recompile: Whether to replace an existing entry, because it does not load.
 
         Raises:
-            UserError: there is no such package, or the cache cannot be written.
-            EngineRefusalError: Core ML cannot compile it (``compile`` raises RuntimeError). If it did not answer, that
-                is remembered, and not tried again.
+            UserError: There is no such package, or the cache cannot be written.
+            EngineRefusalError: Core ML cannot compile the package (``compile`` raises RuntimeError). If Core ML did not
+                answer, the cache remembers that, and it is not tried again.
         """
         entry, model = self._entry(package, machine), f"{package.stem}.mlmodelc"
         if not recompile and self._is_complete(entry):
@@ -90,7 +93,7 @@ class CompiledCache:
         if (entry / UNCOMPILED).is_file():
             raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
         with self._locked():
-            if not recompile and self._is_complete(entry):  # another process has compiled it meanwhile
+            if not recompile and self._is_complete(entry):  # another process has compiled it in the meantime
                 return entry / model, False
             self._remove_unfinished()
             LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
@@ -111,7 +114,7 @@ class CompiledCache:
         return entry / model, True
 
     def entries(self) -> list[Path]:
-        """The folders of all entries, including unfinished ones."""
+        """List the folders of all entries, including unfinished ones."""
         return [
             path
             for path in _children(self.folder)
@@ -119,17 +122,20 @@ class CompiledCache:
         ]
 
     def is_new(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> bool:
-        """Whether no function of a package was loaded or refused on this machine, on these compute units.
+        """Return whether no function of a package was loaded or refused on this machine and these compute units.
 
-        ``units``: function → compute units.
+        Args:
+            package: Folder of the package.
+            machine: The Mac.
+            units: Compute units by function name.
         """
         if (self._entry(package, machine) / UNCOMPILED).is_file():
             return False
-        tried = {key for found in self._tried(package, machine) for key in found}
+        tried = {key for results in self._tried(package, machine) for key in results}
         return not any(f"{function} {on}" in tried for function, on in units.items())
 
     def is_of_other_build(self, package: Path, machine: MacMachine) -> bool:
-        """Whether the package was compiled on this chip by another build of macOS, and by this one not yet."""
+        """Return whether only another build of macOS has compiled the package on this chip."""
         if self._entry(package, machine).is_dir():
             return False
         builds = set[str]()
@@ -139,26 +145,26 @@ class CompiledCache:
         return any(self._entry(package, machine._replace(os_build=build)).is_dir() for build in builds)
 
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
-        """How long it takes to compile and load so many functions of these packages, in words.
+        """Estimate in words how long it takes to compile and load this many functions of these packages.
 
-        It is the mean of what was measured of them on this machine, or else of all packages in the cache.
+        The estimate is the mean of what these packages took on this machine, or else all packages in the cache.
         """
-        measured = seconds_a_function([found for package in packages for found in self._tried(package, machine)])
+        measured = seconds_a_function([results for package in packages for results in self._tried(package, machine)])
         source = "as first loads of this model took on this machine"
         if measured is None:
             measured = seconds_a_function([read_tried(entry / RECORD) for entry in self.entries()])
             source = "as first loads of other models took on this machine"
         if measured is None:
             measured, source = SECONDS_A_FUNCTION, "an estimate"
-        each = max(measured, 0.1)
-        seconds = functions * each
+        mean = max(measured, 0.1)
+        seconds = functions * mean
         return (
             f"about {f'{seconds / 60:.1f} minutes' if seconds >= 60 else f'{seconds:.0f} s'}, "
-            f"at {each:.1f} s a function, {source}"
+            f"at {mean:.1f} s per function, {source}"
         )
 
     def remove(self, entries: list[Path]) -> None:
-        """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
+        """Delete entries while no process is compiling. Raises UserError if one cannot be deleted."""
         if not entries:
             return
         with self._locked():
@@ -166,7 +172,7 @@ class CompiledCache:
                 remove(entry)
 
     def _tried(self, package: Path, machine: MacMachine) -> list[dict[str, str]]:
-        """What ``read_tried`` returns of a package, and of its functions as packages of their own."""
+        """Read what first loads did, of a package and of its functions as separate packages (``read_tried``)."""
         pattern = single_function_path(package, "*")
         return [
             read_tried(self._entry(path, machine) / RECORD) for path in (package, *pattern.parent.glob(pattern.name))
@@ -181,7 +187,7 @@ class CompiledCache:
         return record is not None and bool(record.files) and _file_sizes(entry / record.model) == record.files
 
     def _remove_unfinished(self) -> None:
-        """Remove entries of processes that were killed while compiling. Call it inside ``_locked`` only."""
+        """Remove entries of processes that were killed while compiling. Call it only inside ``_locked``."""
         for path in _children(self.folder):
             if ENTRY_NAME.fullmatch(path.name) and path.name.endswith(".partial"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -199,7 +205,7 @@ class CompiledCache:
                 lock.acquire()
         except OSError as error:
             raise UserError(
-                f"cannot write {self.folder}: {error.strerror or error}; set ANE_HOME to a folder that can be written"
+                f"cannot write {self.folder}: {error.strerror or error}: set ANE_HOME to a folder that can be written"
             ) from error
         try:
             yield
@@ -208,47 +214,50 @@ class CompiledCache:
 
 
 def read_tried(compiled: Path) -> dict[str, str]:
-    """What the functions of a compiled model did in their first load: "" or why they were refused; and times.
+    """Read the results of first loads of a compiled model's functions: "" or the reason of a refusal, and times.
 
-    Two keys belong to no function: ``COMPILED``, and ``SEVERAL``, with which this system refuses the package.
+    Two keys belong to no function: ``COMPILED``, and ``SEVERAL``, which says that this system rejects the package.
     """
     with contextlib.suppress(UserError):
-        found = read_json(compiled.parent / TRIED)
-        if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
-            return found
+        results = read_json(compiled.parent / TRIED)
+        if isinstance(results, dict) and all(isinstance(text, str) for text in results.values()):
+            return results
     return {}
 
 
 def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
-    """Return the mean seconds of a first load, with its share of the compilation; None if ``read_tried`` found none."""
-    times = [(key, float(text)) for found in tried for key, text in found.items() if key.endswith((LOADED, COMPILED))]
+    """Return the mean seconds of a first load, with its share of the compilation, or ``None`` without any."""
+    times = [
+        (key, float(text)) for results in tried for key, text in results.items() if key.endswith((LOADED, COMPILED))
+    ]
     loads = sum(key.endswith(LOADED) for key, _ in times)
     return sum(seconds for _, seconds in times) / loads if loads else None
 
 
-def write_tried(compiled: Path, found: Mapping[str, str]) -> None:
-    """Remember the first load of a function, as ``read_tried`` returns it; a cache that cannot be written is left."""
+def write_tried(compiled: Path, results: Mapping[str, str]) -> None:
+    """Store results of a function's first load, as ``read_tried`` returns them, unless the cache cannot be written."""
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
-        write_json(temporary, {**read_tried(compiled), **found})
+        write_json(temporary, {**read_tried(compiled), **results})
 
 
 def file_about(package: Path, machine: MacMachine, what: str) -> Path:
-    """A file that states something of a package on this machine."""
+    """Return the path of a file that records a fact about a package on this machine."""
     key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
     return paths.cache_dir() / "verified" / f"{what}-{key}.json"
 
 
 def cannot_compile(package: Path, why: str) -> EngineRefusalError:
     return EngineRefusalError(
-        f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch", on_all_units=True
+        f"Core ML cannot compile {package}: {why}",
+        on_all_units=True,
+        advice="convert the model again, or use backend=torch",
     )
 
 
 def package_hash(package: Path) -> str:
-    """SHA-256 (hex) of all files of a package, names and bytes; cached while their sizes and times stay the same.
+    """Return the SHA-256 (hex) of a package's file names and bytes. It is cached while their sizes and times are equal.
 
-    Hidden files such as Finder's .DS_Store are left out. Raises UserError when there is no package or it cannot be
-    read.
+    Hidden files such as Finder's .DS_Store are left out. Raises UserError if there is no package or it cannot be read.
     """
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")
@@ -268,7 +277,7 @@ def package_hash(package: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder, without what another process deletes meanwhile."""
+    """Return the bytes of a file, or of all files in a folder, except files that another process deletes."""
     folders: Iterable = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
     size = 0
     for folder, _, names in folders:
@@ -279,14 +288,14 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder; of a link, only the link. Raises UserError when that is not allowed."""
+    """Delete a file or folder, or a link without its target. Raises UserError if that is not allowed."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     except FileNotFoundError:
-        pass  # another process deleted it
+        pass  # another process has deleted it
     except OSError as error:
         raise UserError(f"cannot delete {path}: {error.strerror or error}") from error
 
@@ -307,9 +316,9 @@ def single_function_path(package: Path, function: str) -> Path:
 
 
 def single_function(package: Path, function: str) -> Path:
-    """The function as a package in the user's cache, for systems whose Core ML refuses packages of several functions.
+    """Return a function as a separate package in the user's cache, for systems that reject several functions.
 
-    Raises UserError when the cache cannot be written.
+    Raises UserError if the cache cannot be written.
     """
     path = single_function_path(package, function)
     if not path.is_dir():
@@ -320,11 +329,11 @@ def single_function(package: Path, function: str) -> Path:
 
 
 def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a separate package, in which it is called "main"; weights are linked.
+    """Write one function of a package as a separate package, in which it is called "main". Weights are linked.
 
-    Core ML's compute plan takes no name of a function, and plans the default one.
+    Core ML's compute plan takes no function name, and plans the default function.
     """
-    from ane.backends.mil.package import model_messages  # with torch, which a list of the cache does not need
+    from ane.backends.mil.package import model_messages  # imports torch, which a list of the cache does not need
 
     shutil.copytree(package, destination, copy_function=link_or_copy)
     spec = model_messages().Model()
@@ -342,5 +351,5 @@ def extract_function(package: Path, function: str, destination: Path) -> None:
             description.state.extend(interface.state)
     description.ClearField("functions")
     description.ClearField("defaultFunctionName")
-    (destination / MODEL).unlink()  # it may be a hard link to the original
+    (destination / MODEL).unlink()  # because it may be a hard link to the original
     (destination / MODEL).write_bytes(spec.SerializeToString())

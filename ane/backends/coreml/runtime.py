@@ -1,22 +1,22 @@
-"""Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, calls them, and
-words what failed for the user.
+"""Load functions of packages into Core ML on a Mac, call them, and word its errors for the user.
 
-``ane.backends.coreml.tools`` has what needs macOS. Tests replace coremltools' native module by one that runs
-``ane.backends.mil``, so the rest is tested anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that
-interpreter.
+Each function comes from a compiled model in the cache. ``ane.backends.coreml.tools`` contains everything that needs
+macOS. Tests replace the native module of coremltools by one that runs ``ane.backends.mil``, so the rest is tested on
+any machine. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
 
-Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm), and what follows:
+This code follows from properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm):
 
-* The binding has no float16. ``CompiledMLModel.predict`` copies each fp16 array to float32, and Core ML rounds it to
-  fp16 again; fp16 outputs are returned as float32. So fp16 inputs are passed as float32.
-* A float32 array is not copied: Core ML reads it in place, and keeps it for about a second after the prediction. Then
-  a thread of Core ML drops the reference without holding the GIL. If that was the last reference, or if Python counts
-  references to the same object meanwhile, the heap is corrupted (apple/coremltools#2827, #2829). So every prediction
-  gets new views of lasting arrays, which nothing touches until long after Core ML has dropped them. A function has a
-  buffer for each input; caches belong to the decoders that share the function, and are read where they are.
-* ``predict`` and ``compile_model`` hold the GIL: no other Python thread runs, no progress bar moves, and Ctrl-C waits.
-* Core ML may fail to compile for the Neural Engine without an error, and run elsewhere or be killed by macOS in the
-  first prediction (apple/coremltools#2758), or not return at all. So first loads are tried in a child process.
+* The binding has no float16. ``CompiledMLModel.predict`` copies each fp16 array to float32, Core ML rounds it to fp16
+  again, and fp16 outputs are returned as float32. So fp16 inputs are passed as float32.
+* A float32 array is not copied. Core ML reads it in place, and holds it for about a second after the prediction. Then a
+  thread of Core ML drops the reference without holding the GIL. If that was the last reference, or if Python counts
+  references to the same object at that moment, the heap is corrupted (apple/coremltools#2827, #2829). So every
+  prediction gets new views of lasting arrays, which nothing touches until long after Core ML has dropped them. A
+  function has a buffer for each input. Caches belong to the decoders that share the function, and Core ML reads them
+  in place.
+* ``predict`` and ``compile_model`` hold the GIL. No other Python thread runs, no progress bar moves, and Ctrl-C waits.
+* Core ML may fail to compile for the Neural Engine without an error. Then it may run elsewhere, be killed by macOS in
+  the first prediction (apple/coremltools#2758), or not return at all. So a child process tries the first loads.
 """
 
 import logging
@@ -53,24 +53,27 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 
-# dtype of a declared input → dtype in which it is passed to Core ML
+# dtype of a declared input → dtype that Core ML receives
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 
-# compute units on which Core ML failed → what to try instead
+# compute units on which Core ML failed → compute units to try instead
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
 WITHOUT_GPU = {ALL: NEURAL_ENGINE, GPU: CPU}
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
-ONE_FUNCTION_ONLY = "functionName"  # in messages of systems that refuse packages of several functions
+ONE_FUNCTION_ONLY = "functionName"  # in messages of systems that reject packages with several functions
 
 
 class CoreMLFunction:
-    """A loaded function, for one prediction at a time.
+    """A loaded function, for one prediction at once.
 
     Args:
-        refuse: (action, error) → the error to raise when Core ML fails.
+        loaded: The model that coremltools returned.
+        signature: Inputs and outputs of the function.
+        name: Name of the function in messages.
+        refuse: Function (action, error) → the error to raise if Core ML fails.
     """
 
     def __init__(
@@ -78,9 +81,9 @@ class CoreMLFunction:
     ):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
-        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # to Core ML; when that ended
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # end of a prediction, and its arrays
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
-        self._buffers: dict[str, np.ndarray] = {}  # what Core ML reads of inputs that are not caches
+        self._buffers: dict[str, np.ndarray] = {}  # arrays that Core ML reads for inputs that are not caches
 
     def predict(
         self,
@@ -88,18 +91,21 @@ class CoreMLFunction:
         state: Any = None,
         caches: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> dict[str, np.ndarray]:
-        """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32.
+        """Run the function, and return its outputs as float32.
 
-        ``caches``: float32 inputs that Core ML reads where they are; ``inputs`` are copied.
+        Args:
+            inputs: Inputs to copy.
+            state: State from ``make_state``, which is updated in place.
+            caches: Inputs that Core ML reads in place, contiguous float32.
 
         Raises:
-            TypeError: names, shapes or kinds of numbers differ from the declared inputs.
+            TypeError: Names, shapes or kinds of numbers differ from the declared inputs.
             EngineRefusalError: Core ML fails.
         """
         arrays = validate_inputs(self.name, self.signature.inputs, {**inputs, **caches})
         for key, array in caches.items():
             if array.dtype != np.float32 or not array.flags.c_contiguous:
-                raise TypeError(f"cache {key} of {self.name} is contiguous and float32, got {array.dtype}")
+                raise TypeError(f"cache {key} of {self.name} must be contiguous and float32, got {array.dtype}")
         arrays |= {key: self._filled(key, arrays[key]) for key in inputs}
         views = {key: array.view() for key, array in arrays.items()}
         try:
@@ -107,7 +113,7 @@ class CoreMLFunction:
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("run", error) from error
         finally:
-            self._keep(views)
+            self._hold(views)
         return {
             key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
             for key, type in self.signature.outputs.items()
@@ -119,15 +125,15 @@ class CoreMLFunction:
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("make a state for", error) from error
 
-    def _keep(self, views: dict[str, np.ndarray]) -> None:
-        """Keep the arrays of a prediction that has ended; those that Core ML has surely dropped are deleted."""
+    def _hold(self, views: dict[str, np.ndarray]) -> None:
+        """Hold the arrays of a prediction that has ended, and drop those that Core ML has surely dropped."""
         now = time.monotonic()
         while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
             self._passed.popleft()
         self._passed.append((now, views))
 
     def _filled(self, key: str, array: np.ndarray) -> np.ndarray:
-        """The buffer of an input, with this content."""
+        """Copy an input to its buffer, and return the buffer."""
         if key not in self._buffers:
             self._buffers[key] = np.empty(array.shape, INPUT_DTYPES[self.signature.inputs[key].dtype])
         np.copyto(self._buffers[key], array, casting="unsafe")  # float64 and int64 are narrowed
@@ -138,9 +144,10 @@ class CoreMLRuntime(Runtime):
     """Loads functions of packages into Core ML from cached compiled models.
 
     Args:
-        api: access to Core ML (default: coremltools; raises UserError where that does not run).
-        cache: of compiled models (default: in the user's cache).
-        trial: compiles, and loads each function first; None: this process does, which Core ML may then hang or crash.
+        api: Access to Core ML. ``None`` means coremltools, and raises UserError if that does not run.
+        cache: Cache of compiled models. ``None`` means the user's cache.
+        trial: Child process that compiles functions and loads them first. ``None`` means that this process does it, so
+            that Core ML can hang or crash it.
     """
 
     name, in_place = "coreml", True
@@ -152,7 +159,7 @@ class CoreMLRuntime(Runtime):
         self.trial = trial
         self.cache = cache or CompiledCache()
         self.machine = self.api.machine()
-        # weak references: a function that the backend drops is freed
+        # weak references, so that a function that the backend drops is freed
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
         self._signatures: dict[Path, dict[str, ProgramFunction]] = {}
         self._seconds: dict[tuple[Path, str, str], float] = {}
@@ -162,8 +169,8 @@ class CoreMLRuntime(Runtime):
         """Load a function. While it is referenced, later calls return the same object.
 
         Raises:
-            UserError: there are no such compute units, package or function; the package is damaged; the cache cannot be
-                written.
+            UserError: There are no such compute units, package or function, the package is damaged, or the cache cannot
+                be written.
             EngineRefusalError: Core ML fails.
         """
         key = package, function, compute_units
@@ -185,7 +192,7 @@ class CoreMLRuntime(Runtime):
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         key = package, function, compute_units
         if key not in self._seconds:
-            self._signature(package, function)  # reads the package, which ``_tried`` needs
+            self._signature(package, function)  # reads the package, because ``_tried`` needs it
             name = f"{function} {compute_units}{SECONDS}"
             if name not in self._tried(package, function):
                 self.load(package, function, compute_units)
@@ -207,23 +214,23 @@ class CoreMLRuntime(Runtime):
             }
         signatures = self._signatures[package]
         if function not in signatures:
-            raise UserError(f"{package} has no function {function!r}; it has {', '.join(sorted(signatures))}")
+            raise UserError(f"{package} has no function {function!r}: choose one of {', '.join(sorted(signatures))}")
         for name, type in signatures[function].inputs.items():
             if type.dtype not in INPUT_DTYPES:
                 raise UserError(
                     f"input {name} of function {function!r} of {package} is {type.dtype}, and Core ML "
-                    f"takes {', '.join(INPUT_DTYPES)} only; convert the model again"
+                    f"takes {', '.join(INPUT_DTYPES)} only: convert the model again"
                 )
         return signatures[function]
 
     def _open(self, package: Path, function: str, compute_units: str) -> Any:
-        """Open a function. A cached model that does not open is compiled again, once."""
+        """Open a function. If a cached model does not open, it is compiled again, once."""
         declared = {
-            each: {
+            called: {
                 key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
                 for key, type in signature.inputs.items()
             }
-            for each, signature in self._signatures[package].items()
+            for called, signature in self._signatures[package].items()
         }
         source, name = self._source(package, function)
         try:
@@ -249,8 +256,9 @@ class CoreMLRuntime(Runtime):
             raise self._refusal("load", package, function, compute_units, error) from error
 
     def _source(self, package: Path, function: str) -> tuple[Path, str]:
-        """The package from which a function is opened, and its name there: a package of its own, without a name, if
-        this system refused the package for its several functions.
+        """Return the package from which a function is opened, and the function's name in it.
+
+        If this system rejects packages with several functions, that is a separate package, and the name is "".
         """
         if set(self._signatures[package]) == {"main"}:
             return package, ""
@@ -261,14 +269,14 @@ class CoreMLRuntime(Runtime):
         return read_tried(self._compiled(self._source(package, function)[0])[0])
 
     def _try(self, package: Path, function: str, name: str, compute_units: str, declared: Mapping[str, Inputs]) -> Any:
-        """Open a function, after a trial if there was none. RuntimeError if it fails or has failed."""
+        """Open a function, after its trial if there was none. Raises RuntimeError if it fails or has failed before."""
         compiled, _ = self._compiled(package)
         if self.trial is not None:
             key, tried = f"{function} {compute_units}", read_tried(compiled)
-            if not self.trial.probes and OTHER_VALUES in tried.get(key, OTHER_VALUES):
+            if not self.trial.golden_cases and OTHER_VALUES in tried.get(key, OTHER_VALUES):
                 key += " unproved"
             if tried.get(key):
-                raise UnansweredError(f"{tried[key]} (as when it was first loaded; `ane cache clear` forgets that)")
+                raise UnansweredError(f"{tried[key]} (as when it was first loaded: `ane cache clear` forgets that)")
             if key not in tried:
                 LOGGER.info(
                     "Loading %s on %s for the first time: this can take minutes, once for each version of macOS",
@@ -286,7 +294,7 @@ class CoreMLRuntime(Runtime):
         return self.api.open(compiled, name, compute_units)
 
     def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:
-        """The compiled model of a package, and whether this process has compiled it."""
+        """Return the compiled model of a package, and whether this process has compiled it."""
         if recompile or package not in self._models:
             compile = self.api.compile if self.trial is None else self.trial.compile
             started = time.monotonic()
@@ -298,11 +306,12 @@ class CoreMLRuntime(Runtime):
     def _refusal(
         self, action: str, package: Path, function: str, compute_units: str, error: Exception
     ) -> EngineRefusalError:
-        """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
+        """Word an error of Core ML in one line: the function, the compute units, the cause, and the remedy."""
         meaning = error_summary(error)
         other = CPU if self.api.gpu_crashes and compute_units != CPU else OTHER_UNITS.get(compute_units)
         advice = f"try compute_units={other}" if other else "use backend=torch"
         return EngineRefusalError(
-            f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; {advice}",
+            f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}",
             function=function,
+            advice=advice,
         )

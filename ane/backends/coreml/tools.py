@@ -1,4 +1,4 @@
-"""Everything that needs macOS: the calls of Core ML through coremltools, this Mac, and what Core ML's errors mean."""
+"""Call everything that needs macOS: Core ML through coremltools, and the facts of this Mac. Word Core ML's errors."""
 
 import logging
 import subprocess
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from ane.system.errors import UserError
 from ane.system.machine import macos_at_least, macos_version
 
-OLDEST_MACOS = 15  # the first with multifunction packages and states
-# macOS whose Core ML is reported to end processes → where, and what helps: libBNNS; MPSGraph, within an hour of speech
+OLDEST_MACOS = 15  # the first version with multifunction packages and states
+# macOS whose Core ML is reported to crash programs → when, and the remedy (libBNNS; MPSGraph, within an hour of speech)
 CRASHING_MACOS = {
     "26.4": "on any compute units: update macOS, or use backend=torch",
     "26.5": "on any compute units: update macOS, or use backend=torch",
-    "27": "that speak for long on the GPU: speech uses it only if compute_units includes it",
+    "27": "if they speak for long on the GPU: speech uses it only if compute_units includes it",
 }
-BUFFER_SECONDS = 10.0  # how long an array that Core ML got is kept; it uses them for about 1
+BUFFER_SECONDS = 10.0  # how long to hold an array that Core ML received; Core ML uses it for about 1 s
 
 NO_MEMORY = "there is not enough memory"
-# part of a Core ML message → its meaning
+# part of a Core ML message → meaning
 ERROR_MEANINGS = {
     "ANECCompile": "the Neural Engine's compiler rejects it",
     "ANECF": "the Neural Engine's compiler rejects it",
@@ -39,21 +39,21 @@ LOGGER = logging.getLogger(__name__)
 
 
 class MacMachine(NamedTuple):
-    """What a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
+    """The facts that a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
 
     chip: str
     os_build: str
 
 
 def this_machine() -> MacMachine:
-    """The Mac that this process runs on. Raises UserError when macOS does not answer."""
+    """Return the Mac that this process runs on. Raises UserError if macOS does not answer."""
     return MacMachine(
         command_output("sysctl", "-n", "machdep.cpu.brand_string"), command_output("sw_vers", "-buildVersion")
     )
 
 
 def command_output(*command: str) -> str:
-    """Run a macOS command and return its output. Raises UserError when it fails."""
+    """Run a macOS command and return its output. Raises UserError if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
@@ -61,33 +61,32 @@ def command_output(*command: str) -> str:
 
 
 def crash_advice(version: str) -> str | None:
-    """What ``CRASHING_MACOS`` says of a version of macOS."""
+    """Return the entry of ``CRASHING_MACOS`` for a version of macOS, or ``None`` if there is none."""
     return next((advice for known, advice in CRASHING_MACOS.items() if f"{version}.".startswith(f"{known}.")), None)
 
 
 class CoreMLTools:
-    """Core ML through coremltools. Raises UserError off macOS and on a macOS older than 15.
+    """Core ML through coremltools. Raises UserError off macOS, and on a macOS older than 15.
 
-    ``gpu_crashes``: whether Core ML is reported to end processes that use the GPU.
+    ``compile`` and ``open`` raise RuntimeError if Core ML fails.
 
-    ``compile`` and ``open`` raise RuntimeError when Core ML fails.
+    Attributes:
+        gpu_crashes: Whether Core ML is reported to crash programs that use the GPU.
     """
 
     def __init__(self) -> None:
         if sys.platform != "darwin":
-            raise UserError(
-                "Core ML runs on macOS only; backend=mil interprets the same packages here, backend=torch is faster"
-            )
+            raise UserError("Core ML runs on macOS only: use backend=mil to interpret the packages, or backend=torch")
         version = macos_version()
         if not macos_at_least(OLDEST_MACOS):
             raise UserError(
-                f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
+                f"this Mac has macOS {version}, and the Core ML packages need macOS {OLDEST_MACOS} or newer: "
                 "update it, or use backend=torch"
             )
         advice = crash_advice(version)
         self.gpu_crashes: bool = advice is not None
         if advice:
-            LOGGER.info("Core ML of macOS %s is reported to end processes %s", version, advice)
+            LOGGER.info("Core ML is reported to crash programs on macOS %s %s", version, advice)
 
     def machine(self) -> MacMachine:
         return this_machine()
@@ -99,11 +98,12 @@ class CoreMLTools:
         compile_model(str(package), str(destination))
 
     def open(self, compiled: Path, function: str, compute_units: str) -> Any:
-        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one.
+        """Load a function of a compiled model on one of ``COMPUTE_UNITS``. "" names the only function.
 
-        Returns coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
+        Returns:
+            coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
         """
-        logging.getLogger("coremltools").setLevel(logging.ERROR)  # it warns of every torch newer than 2.7
+        logging.getLogger("coremltools").setLevel(logging.ERROR)  # because it warns of every torch newer than 2.7
         import coremltools
 
         return coremltools.models.CompiledMLModel(
@@ -119,15 +119,15 @@ def keep_arrays(arrays: object) -> None:
 
 
 def error_summary(error: Exception, limit: int = 200) -> str:
-    """What a Core ML error means, or its message in one line.
+    """Return what a Core ML error means, or its message in one line.
 
-    Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
+    Core ML reports the userInfo dictionary of an NSError. One of its lines is NSLocalizedDescription = "…";.
     """
     text = f"{type(error).__name__}: {error}"
     for part, meaning in ERROR_MEANINGS.items():
         if part in text:
             return meaning
     text = str(error)
-    _, found, rest = text.partition('NSLocalizedDescription = "')
-    text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")
+    _, description, rest = text.partition('NSLocalizedDescription = "')
+    text = " ".join((rest.partition('";')[0] if description else text).split()).rstrip(".;")
     return (text if len(text) <= limit else text[: limit - 1] + "…") or type(error).__name__

@@ -1,16 +1,18 @@
-"""First compilations and loads in a child process, where Core ML may hang, crash or be killed without ending this one.
+"""Compile and load functions first in a child process, so that Core ML may hang or crash there.
 
-coremltools holds the GIL while Core ML works, so that a hanging call cannot be limited in time from the same process;
-and macOS kills a process that lacks memory, or that a first prediction crashes (apple/coremltools#2758). The child
-compiles a package, or loads a function and repeats its golden probe (``ane.backends.packaged.golden``); without one it
-predicts once, with zeros, which must be finite. macOS keeps what it specialised for the Neural
-Engine under the path of the compiled model, so that this process then loads it quickly.
+coremltools holds the GIL while Core ML works, so this process cannot limit the time of a hanging call. macOS also kills
+a process that lacks memory, or that a first prediction crashes (apple/coremltools#2758). The child compiles a package,
+or loads a function and runs its golden case (``ane.backends.packaged.golden``). If there is no golden case, it predicts
+once with zeros, and the outputs must be finite. macOS caches its specialisation for the Neural Engine under the path of
+the compiled model, so that this process then loads the function quickly.
 
-``python -m ane.backends.coreml.trial`` answers requests, JSON objects one a line (``answer_requests``), with {} or
-{"error": message}:
-{"compile": [package, destination]}, {"load": [compiled model, its name of the function, compute units, package,
-function, {function: {input: [shape, dtype]}}, whether to repeat its probe]}. The answer to "load" has "seconds": the
-median time of a call.
+``python -m ane.backends.coreml.trial`` answers requests, which are JSON objects on a line each (``answer_requests``):
+
+* {"compile": [package, destination]}
+* {"load": [compiled model, its name of the function, compute units, package, function, {function: {input: [shape,
+  dtype]}}, whether to run the golden case]}
+
+The answer is {} or {"error": message}. The answer to "load" has "seconds", the median time of a call.
 """
 
 import statistics
@@ -26,51 +28,60 @@ from ane.backends.packaged.golden import OTHER_VALUES, STEPS, GoldenCase, Inputs
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
-START_LIMIT = 300.0  # seconds, to import coremltools
-LIMIT = 1800.0  # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
+START_LIMIT = 300.0  # seconds to import coremltools
+LIMIT = 1800.0  # seconds for an answer; the longest specialisation reported took 519 s (WhisperKit #208)
 
 
 class UnansweredError(RuntimeError):
-    """The child hung or ended without an answer, and would again."""
+    """The child hung, or ended without an answer, and would do so again."""
 
 
 class TrialStartError(RuntimeError):
-    """The child did not start; the next time it may."""
+    """The child did not start. It may start the next time."""
 
 
 class CoreMLTrial:
-    """The child process. It is started when it is first needed, and ends when its standard input is closed.
+    """The child process. It starts when it is first needed, and ends when its standard input is closed.
 
-    Calls raise RuntimeError when Core ML fails, ``UnansweredError`` when there is no answer, and ``TrialStartError``
-    when the child does not start.
+    Calls raise RuntimeError if Core ML fails, ``UnansweredError`` if there is no answer, and ``TrialStartError`` if the
+    child does not start.
 
     Args:
-        limit: seconds that an answer may take.
-        probes: repeat the golden probes. False: as for packages without, to look into a function that fails its own.
+        limit: Seconds that an answer may take.
+        golden_cases: Whether to run golden cases. Without them you can examine a function that fails its case.
     """
 
     command: str | Sequence[str] = "ane.backends.coreml.trial"
 
-    def __init__(self, limit: float = LIMIT, *, probes: bool = True):
-        self.limit, self.probes = limit, probes
+    def __init__(self, limit: float = LIMIT, *, golden_cases: bool = True):
+        self.limit, self.golden_cases = limit, golden_cases
         self._process: JsonProcess | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
-        """As ``CoreMLTools.compile``."""
+        """Compile a package in the child, as ``CoreMLTools.compile`` does."""
         self._ask({"compile": [str(package), str(destination)]})
 
     def load(
         self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
     ) -> float:
-        """Load a function of a package, which the compiled model calls ``name``, and repeat its probe. Returns the
-        median seconds of a call.
+        """Load a function of a package, and run its golden case.
+
+        Args:
+            compiled: The compiled model.
+            name: Name of the function in the compiled model.
+            compute_units: Compute units of the function.
+            package: Folder of the package.
+            function: Name of the function in the package.
+            inputs: Inputs of each function, as they are passed to Core ML.
+
+        Returns:
+            The median seconds of a call.
         """
-        return self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs, self.probes]})[
-            "seconds"
-        ]
+        load = [str(compiled), name, compute_units, str(package), function, inputs, self.golden_cases]
+        return self._ask({"load": load})["seconds"]
 
     def close(self) -> None:
-        """End the child; a later request starts another."""
+        """End the child. A later request starts another one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -105,7 +116,7 @@ class CoreMLTrial:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request in this process."""
+    """Carry out a request in this process, and return the answer."""
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":
@@ -124,12 +135,12 @@ def _try_function(
     package: str,
     function: str,
     inputs: Mapping[str, Inputs],
-    probes: bool,
+    golden_cases: bool,
 ) -> float:
-    """Load a function and repeat its probe: the median seconds of a call. RuntimeError when it returns other values."""
+    """Load a function, run its golden case, and return the median seconds of a call. RuntimeError for wrong values."""
     loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
-    probe = GoldenCase.read(Path(package), function, inputs) if probes else None
-    passed: list[Mapping[str, np.ndarray]] = []  # to Core ML, which may read them after a prediction
+    case = GoldenCase.read(Path(package), function, inputs) if golden_cases else None
+    passed: list[Mapping[str, np.ndarray]] = []  # arrays that Core ML may read after a prediction
 
     def predict(called: str) -> Predict:
         one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)
@@ -146,22 +157,22 @@ def _try_function(
         return call
 
     try:
-        if probe is None:
+        if case is None:
             zeros = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs[function].items()}
             outputs = predict(function)(zeros, loaded.make_state())
             if not all(np.isfinite(array).all() for array in outputs.values()):
                 raise RuntimeError(f"{OTHER_VALUES} (NaN or infinite)")
             return seconds[0]
-        found = probe.repeat(predict, loaded.make_state, STEPS)
+        lowest = case.run(predict, loaded.make_state, STEPS)
     finally:
         keep_arrays(passed)
-    if not found >= probe.threshold:
-        raise RuntimeError(f"{OTHER_VALUES} ({found:.1f} dB, and {probe.threshold:g} are needed)")
+    if not lowest >= case.threshold:
+        raise RuntimeError(f"{OTHER_VALUES} ({lowest:.1f} dB, and {case.threshold:g} are needed)")
     return statistics.median(seconds)
 
 
 def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:
-    import coremltools  # noqa: F401  seconds, which are no part of an answer
+    import coremltools  # noqa: F401  takes seconds, which must not count as part of an answer
 
     return answer
 

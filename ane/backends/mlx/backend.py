@@ -1,4 +1,4 @@
-"""Runs a model's decoder and denoiser on MLX, and its other networks on torch's CPU."""
+"""Run a model's decoder and denoiser on MLX, and its other networks on torch's CPU."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -31,23 +31,24 @@ def diffusion(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxD
     return MlxDiffusion(tensors, config, precision.dtype)
 
 
-# class of the PyTorch network → what lays it out for MLX
+# class of the PyTorch network → function that lays it out for MLX
 LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"UnifiedVoice": gpt, "DiffusionTts": diffusion}
 
 
 class MlxBackend(ForwardingBackend):
-    """Networks that have a layout run on MLX, and the others on ``fallback``.
+    """Runs the networks that have a layout on MLX, and passes the others to ``fallback``.
 
-    The first time that a decoder runs on a machine, it is compared with ``fallback``; see ``ProvenDecoders``.
+    The first time that a decoder runs on a machine, it is compared with ``fallback`` (see ``ProvenDecoders``).
 
     Args:
-        fallback: Backend that runs the networks without a layout, and that computes the reference of the comparison.
-        precision: Precision of the networks on MLX, one of ``PRECISIONS``. "auto" means fp16. Quantised weights
-            (8bit, 4bit) are the decoder's; the denoiser then computes in fp16 on a GPU and in fp32 on the CPU.
+        model: Bundle whose networks run.
+        fallback: Backend that runs the networks without a layout, and computes the reference of the comparison.
+        precision: Precision of the networks on MLX, one of ``PRECISIONS``. "auto" means fp16. 8bit and 4bit quantise
+            only the decoder. The denoiser then computes in fp16 on a GPU, and in fp32 on the CPU.
         keep: Whether released networks stay in memory.
 
     Raises:
-        UserError: unknown precision, or a model without a network that MLX runs.
+        UserError: There is no such precision, or the model has no network that MLX runs.
     """
 
     returns_attention = True
@@ -84,7 +85,7 @@ class MlxBackend(ForwardingBackend):
         """Compare the decoder with the fallback's, unless that was done on this machine.
 
         Raises:
-            UserError: MLX computes something else.
+            UserError: MLX computes other values.
         """
         if (name := self.stages.decoder.network) in self.layouts:
             self._proofs.prove(self.network(name), self.fallback)
@@ -108,7 +109,7 @@ class MlxBackend(ForwardingBackend):
             self._networks.pop(name, None)
 
     def network(self, name: str) -> Any:
-        """Return a network on MLX, which is loaded when it is first asked for."""
+        """Return a network on MLX. The first call loads it."""
         network = self._networks.get(name)
         if network is None:
             network = self._networks[name] = self._laid_out(name)
@@ -120,7 +121,7 @@ class MlxBackend(ForwardingBackend):
 
 
 class NumpyTensors(Mapping[str, np.ndarray]):
-    """A state dict of torch as float32 arrays, each converted when it is read, so that the peak is one tensor."""
+    """A state dict of torch as float32 arrays. Each is converted when it is read, so only one is in memory at once."""
 
     def __init__(self, tensors: Mapping[str, Any]):
         self._tensors = tensors

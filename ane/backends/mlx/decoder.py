@@ -1,4 +1,4 @@
-"""The decoder contract on MLX: lanes with a cache of their own, which continue stored prefixes."""
+"""Run a decoder on MLX, whose lanes have separate caches and continue stored prefixes."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.mlx.gpt import MlxGPT
 from ane.backends.mlx.owner import on_owner
 
-STEP = 64  # positions that are read are a multiple of it, so that MLX meets few shapes
+STEP = 64  # the number of positions to read is a multiple of this, so that MLX sees few shapes
 
 
 def rounded(positions: int) -> int:
@@ -18,7 +18,9 @@ def rounded(positions: int) -> int:
 
 
 class MlxDecoder(Decoder):
-    """Caches are (rows, heads, positions, head_width) for each layer, keys and values, in the network's dtype.
+    """A decoder on MLX.
+
+    The caches of a layer are keys and values, each (rows, heads, positions, head_width), in the network's dtype.
 
     Args:
         network: The decoder's network.
@@ -113,7 +115,16 @@ class MlxDecoder(Decoder):
         return any(layer == recorded for recorded, _ in self._heads)
 
     def _results(self, hidden: mx.array, last: mx.array, scores: dict[int, mx.array]) -> tuple[np.ndarray, np.ndarray]:
-        """Compute all that was called, and keep the recorded scores. Takes hidden (n, …, D), last (n, D)."""
+        """Compute everything that the call needs, and store the recorded scores.
+
+        Args:
+            hidden: Hidden states (n, …, D).
+            last: Hidden states of the last column, (n, D).
+            scores: Scores by layer.
+
+        Returns:
+            Hidden states, and the logits (n, V) of ``last``.
+        """
         logits = self.network.logits(last)
         mx.eval(hidden, logits, *scores.values(), self._own, self._stored)
         if self._heads:
@@ -124,13 +135,15 @@ class MlxDecoder(Decoder):
 
 
 class _StepAttention:
-    """Attention of one step: every column attends to its lane's prefix, and to the lane's positions up to its own.
+    """The attention of one step. A column attends to its lane's prefix, and to the lane's positions up to its own.
 
     Args:
-        lengths: (n,) own positions of each lane before the step.
-        columns: Number of columns that each lane gets.
+        lengths: Number of own positions of each lane before the step, (n,).
+        columns: Number of columns per lane.
         lanes: The lanes.
-        indices, prefix_lengths: (n,) index and length of each lane's prefix.
+        indices: Index of each lane's prefix, (n,).
+        prefix_lengths: Length of each lane's prefix, (n,).
+        dtype: Type of the caches.
     """
 
     def __init__(
@@ -156,7 +169,7 @@ class _StepAttention:
         self.dtype = dtype
 
     def write(self, cache: mx.array, new: mx.array) -> mx.array:
-        """Write new (n, heads, T, w) at the lanes' positions; return the positions to read, (n, heads, read, w)."""
+        """Write new (n, heads, T, w) at the lanes' positions. Returns the positions to read, (n, heads, read, w)."""
         if self.together is not None:
             cache[self.lanes, :, self.together] = new
         else:
@@ -166,20 +179,24 @@ class _StepAttention:
     def attend(
         self, q: mx.array, keys: mx.array, values: mx.array, prefix_keys: mx.array, prefix_values: mx.array
     ) -> tuple[mx.array, mx.array]:
-        """q (n, heads, T, w) → the result, as q; scores for the prefix (n, heads, T, longest), before the mask."""
+        """Attend with q (n, heads, T, w).
+
+        Returns:
+            The result, shaped as q, and the scores for the prefix (n, heads, T, longest) before the mask.
+        """
         stored, sums = (
             (cache[self.index[:1]] if self.shared else cache[self.index])[:, :, : self.longest]
             for cache in (prefix_keys, prefix_values)
         )
         scale = q.shape[-1] ** -0.5
         before = self._product(q, stored.transpose(0, 1, 3, 2)) * scale
-        own = (q @ keys.transpose(0, 1, 3, 2)) * scale
-        weights = mx.softmax(mx.concatenate([before, own], axis=-1).astype(mx.float32) + self.mask, axis=-1)
+        after = (q @ keys.transpose(0, 1, 3, 2)) * scale
+        weights = mx.softmax(mx.concatenate([before, after], axis=-1).astype(mx.float32) + self.mask, axis=-1)
         first, second = mx.split(weights.astype(self.dtype), [self.longest], axis=-1)
         return self._product(first, sums) + second @ values, before
 
     def _product(self, x: mx.array, stored: mx.array) -> mx.array:
-        """x (n, heads, T, a) @ stored (n or 1, heads, a, b). Lanes of one prefix are rows of one product."""
+        """Multiply x (n, heads, T, a) by stored (n or 1, heads, a, b). Lanes of one prefix are rows of one product."""
         if not self.shared:
             return x @ stored
         n, heads, T, _ = x.shape

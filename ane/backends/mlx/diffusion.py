@@ -1,4 +1,4 @@
-"""Tortoise's diffusion network, laid out for MLX (ane/models/tortoise/networks/diffusion_decoder.py)."""
+"""Lay out Tortoise's diffusion network for MLX (ane/models/tortoise/networks/diffusion_decoder.py)."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ane.backends.denoising import Denoiser
 from ane.backends.mlx.layers import MlxConv, MlxGroupNorm, MlxLinear, Parameters, silu
 from ane.backends.mlx.owner import on_owner
 
-BUCKETS, EXACT, FURTHEST = 16, 8, 64  # of the relative bias, in each direction (T5, Raffel et al. 2020)
+BUCKETS, EXACT, FURTHEST = 16, 8, 64  # of the relative bias, per direction (T5, Raffel et al. 2020)
 
 
 def distance_buckets(length: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def distance_buckets(length: int) -> np.ndarray:
 
 
 class _Weights:
-    """Makes layers from the state dict, below a prefix of its keys."""
+    """Makes layers from the part of a state dict whose keys have a prefix."""
 
     def __init__(self, tensors: Parameters, dtype: mx.Dtype, prefix: str = ""):
         self.tensors, self.dtype, self.prefix = tensors, dtype, prefix
@@ -45,13 +45,13 @@ class _Weights:
         return MlxConv(self.get(f"{name}.weight"), self.get(f"{name}.bias"), self.dtype)
 
     def linear(self, name: str, dtype: mx.Dtype | None = None) -> MlxLinear:
-        """A linear layer, or a 1×1 convolution."""
+        """Make a linear layer, or a 1×1 convolution."""
         weight = self.get(f"{name}.weight")
         return MlxLinear(weight.reshape(weight.shape[:2]), self.get(f"{name}.bias"), dtype or self.dtype)
 
 
 class _Residual:
-    """Residual block. The timestep scales and shifts its second norm: (rows, L, C), time (1, C) → (rows, L, C)."""
+    """A residual block, (rows, L, C) → (rows, L, C). The timestep (1, C) scales and shifts its second norm."""
 
     def __init__(self, weights: _Weights):
         self.norm, self.linear = weights.norm("in_layers.0"), weights.linear("in_layers.2")
@@ -65,7 +65,7 @@ class _Residual:
 
 
 class _Attention:
-    """Residual attention with a bias by distance: (rows, L, C) → (rows, L, C)."""
+    """A residual attention block with a bias by distance, (rows, L, C) → (rows, L, C)."""
 
     def __init__(self, weights: _Weights, heads: int):
         self.heads, self.norm = heads, weights.norm("norm")
@@ -74,7 +74,7 @@ class _Attention:
         self._bias: dict[int, mx.array] = {}
 
     def bias(self, length: int) -> mx.array:
-        """Return what is added to the scores, (1, heads, L, L). That of the last length is kept."""
+        """Return the bias to add to the scores, (1, heads, L, L). The bias of the last length is cached."""
         if length not in self._bias:
             scale = math.sqrt(self.qkv.bias.shape[0] // 3 // self.heads)
             rows = self.table[mx.array(distance_buckets(length))].transpose(2, 0, 1) * scale
@@ -97,11 +97,12 @@ class _Layer:
 
 
 class MlxDiffusion:
-    """The denoiser's network; its residual stream is float32.
+    """The network of the denoiser. Its residual stream is float32.
 
     Args:
         tensors: The network's state dict, as NumPy arrays.
-        config: ``DiffusionConfig``.
+        config: The network's ``DiffusionConfig``.
+        dtype: Type of the weights.
     """
 
     def __init__(self, tensors: Parameters, config: Any, dtype: mx.Dtype):
@@ -123,7 +124,11 @@ class MlxDiffusion:
         self.out_norm, self.out = weights.norm("out.0"), weights.conv("out.2")
 
     def condition(self, latents: mx.array, voice: mx.array, frames: int) -> mx.array:
-        """Conditioning of every step: latents (1, N, D), voice latent (1, 2C) → (2, frames, C), without it last."""
+        """Compute the conditioning of every step from latents (1, N, D) and a voice latent (1, 2C).
+
+        Returns:
+            The conditioning (2, frames, C): with the voice and text, then without.
+        """
         scale, shift = mx.split(voice[:, None], 2, axis=-1)
         first, *blocks = self.conditioner
         code = first(latents).astype(mx.float32)
@@ -135,7 +140,7 @@ class MlxDiffusion:
         return mx.concatenate([rows, mx.broadcast_to(self.unconditioned, rows.shape)])
 
     def __call__(self, x: mx.array, timestep: int, code: mx.array) -> mx.array:
-        """Noisy mel (1, L, 100), conditioning (rows, L, C) → (rows, L, 200) float32."""
+        """Compute a noisy mel (1, L, 100) and conditioning (rows, L, C) → (rows, L, 200) float32."""
         time = silu(self._time(timestep))
         for layer in self.integrator:
             code = layer(code, time)
@@ -147,7 +152,7 @@ class MlxDiffusion:
         return self.out(silu(self.out_norm(x))).astype(mx.float32)
 
     def _time(self, timestep: int) -> mx.array:
-        """[cos(t·f), sin(t·f)] with f_i = 10000^(−i / (C/2)), then two layers: (1, C)."""
+        """Return [cos(t·f), sin(t·f)] with f_i = 10000^(−i / (C/2)), after two layers, (1, C)."""
         half = self.channels // 2
         frequency = np.exp(np.float32(-math.log(10000)) * np.arange(half, dtype=np.float32) / np.float32(half))
         angle = np.float32(timestep) * frequency
@@ -156,7 +161,14 @@ class MlxDiffusion:
 
 
 class MlxDenoiser(Denoiser):
-    """One utterance: latents (1, N, D), voice latent (1, 2C), both float32, and a number of frames."""
+    """A denoiser of one utterance.
+
+    Args:
+        network: The network.
+        latents: Latents (1, N, D) float32.
+        conditioning: Voice latent (1, 2C) float32.
+        frames: Number of mel frames.
+    """
 
     @on_owner
     def __init__(self, network: MlxDiffusion, latents: np.ndarray, conditioning: np.ndarray, frames: int):

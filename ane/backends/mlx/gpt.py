@@ -1,4 +1,4 @@
-"""GPT-2 with Tortoise's final norm and head, laid out for MLX (ane/models/tortoise/networks/autoregressive.py)."""
+"""Lay out GPT-2 with Tortoise's final norm and head for MLX (ane/models/tortoise/networks/autoregressive.py)."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ import numpy as np
 from ane.backends.decoding import DecoderShape
 from ane.backends.mlx.layers import HEAD_BITS, MlxLinear, MlxNorm, MlxPrecision, Parameters, gelu
 
-# layer, q, k, v (n, heads, T, head_width) → (n, heads, T, head_width)
+# layer, q, k, v (each (n, heads, T, head_width)) → (n, heads, T, head_width)
 Attend = Callable[[int, mx.array, mx.array, mx.array], mx.array]
 
 
 class MlxBlock:
-    """A pre-norm transformer block whose residual stream is float32: (n, T, D) → (n, T, D)."""
+    """A pre-norm transformer block, (n, T, D) → (n, T, D), whose residual stream is float32."""
 
     def __init__(self, tensors: Parameters, layer: int, heads: int, precision: MlxPrecision):
         self.layer, self.heads, self.dtype = layer, heads, precision.dtype
@@ -37,11 +37,12 @@ class MlxBlock:
 
 
 class MlxGPT:
-    """Columns (n, T, D) float32 → hidden (n, T, D) float32 → logits (n, T, V) float32.
+    """The network of the decoder: columns (n, T, D) → hidden states (n, T, D) → logits (n, T, V), all float32.
 
     Args:
         tensors: The network's state dict, as NumPy arrays.
         shape: Sizes of the network.
+        precision: Types of the weights.
     """
 
     def __init__(self, tensors: Parameters, shape: DecoderShape, precision: MlxPrecision):

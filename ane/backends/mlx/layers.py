@@ -1,4 +1,4 @@
-"""Layers that the networks on MLX share. Axes: (rows, positions, channels); parameters come from a state dict."""
+"""Define the layers that the networks on MLX share, with axes (rows, positions, channels)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from ane.backends.mlx.owner import device_name
 
 GROUP = 64  # inputs that share a scale in quantised weights
-HEAD_BITS = 8  # the output layer loses too much with fewer
+HEAD_BITS = 8  # bits of the output layer, which loses too much with fewer
 # precision → ``MlxPrecision.bits`` and ``worst``; the first is the default
 PRECISIONS = {"fp16": (0, 40), "fp32": (0, 80), "8bit": (8, 25), "4bit": (4, 3)}
 
@@ -19,14 +19,14 @@ Parameters = Mapping[str, np.ndarray]  # key in the state dict → float32 or fl
 
 @dataclass(frozen=True)
 class MlxPrecision:
-    """The types in which MLX computes.
+    """The number formats in which MLX computes.
 
     Attributes:
-        name: the precision's name.
-        dtype: type of weights that are not quantised, of their inputs and of caches.
-        bits: bits of the decoder's quantised weights. 0 means that they are not quantised.
-        worst: the lowest SNR in dB to torch's float32 that a probe of the decoder may have. It tells a kernel that
-            computes something else from rounding, and is no measure of quality.
+        name: Name of the precision.
+        dtype: Type of weights that are not quantised, of their inputs and of caches.
+        bits: Bits of the decoder's quantised weights. 0 means that they are not quantised.
+        worst: Lowest signal-to-noise ratio, in dB, that the decoder may have against torch's float32. It separates
+            rounding from a kernel that computes other values. It does not measure quality.
     """
 
     name: str
@@ -46,12 +46,14 @@ def mlx_precision(name: str) -> MlxPrecision:
 
 
 class MlxLinear:
-    """A linear layer: (…, inputs) → (…, outputs), in the precision of its weight.
+    """A linear layer, (…, inputs) → (…, outputs), in the precision of its weight.
 
     Args:
-        weight: (outputs, inputs). bias: (outputs,).
-        bits: Bits of its quantised weight. 0 means that it stays in ``dtype``, as does a weight whose inputs no
-            ``GROUP`` divides.
+        weight: Weight (outputs, inputs).
+        bias: Bias (outputs,).
+        dtype: Type of a weight that is not quantised.
+        bits: Bits of a quantised weight. 0 means that the weight is not quantised. Neither is a weight whose number of
+            inputs is not a multiple of ``GROUP``.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: mx.Dtype, bits: int = 0):
@@ -80,7 +82,7 @@ class MlxNorm:
 class MlxGroupNorm:
     """Group normalisation of (rows, positions, channels) in float32, over positions and the channels of a group.
 
-    The number of groups is upstream's (models/arch_util.py, ``normalization``).
+    The number of groups is the same as upstream (models/arch_util.py, ``normalization``).
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray):
@@ -99,10 +101,12 @@ class MlxGroupNorm:
 
 
 class MlxConv:
-    """A convolution over three neighbouring positions, padded with zeros: (rows, L, inputs) → (rows, L, outputs).
+    """A convolution over three neighbouring positions, zero-padded, (rows, L, inputs) → (rows, L, outputs).
 
     Args:
-        weight: (outputs, inputs, 3), as torch stores it. bias: (outputs,).
+        weight: Kernel (outputs, inputs, 3), as torch stores it.
+        bias: Bias (outputs,).
+        dtype: Type of the weights.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: mx.Dtype):
@@ -114,7 +118,7 @@ class MlxConv:
 
 
 def gelu(x: mx.array) -> mx.array:
-    """Return GELU with the tanh that GPT-2 has, in one kernel on the GPU.
+    """Return the tanh form of GELU that GPT-2 uses, in one kernel on the GPU.
 
     On the CPU, MLX would call a C++ compiler to fuse it.
     """

@@ -1,7 +1,7 @@
-"""The one thread that computes with MLX.
+"""Run all MLX work on one thread.
 
-MLX keeps a stream of its own for each thread (since 0.31.2), and an array made on one thread's stream cannot be used
-from another thread before it was evaluated. So one thread of the process owns all arrays, and callers wait for it.
+MLX has a stream for each thread (since 0.31.2). An array that one thread's stream made cannot be used from another
+thread before it is evaluated. So one thread of the process owns all arrays, and callers wait for it.
 """
 
 import threading
@@ -19,15 +19,15 @@ OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")  # parts of 
 
 @cache
 def owner() -> ThreadPoolExecutor:
-    """Return the executor of the owning thread, which is started by its first work."""
+    """Return the executor of the owning thread, which starts with its first work."""
     return ThreadPoolExecutor(1, "mlx")
 
 
 def on_owner(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function on the owning thread, and wait for its result.
+    """Make a function run on the owning thread, and wait for its result.
 
     Raises:
-        UserError: no memory is left.
+        UserError: No memory is left.
     """
 
     @wraps(function)
@@ -48,7 +48,7 @@ def on_owner(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def device_name() -> str:
-    """Return "gpu" where MLX computes on Apple's GPU, else "cpu"."""
+    """Return "gpu" if MLX computes on Apple's GPU, or "cpu" otherwise."""
     from mlx import core as mx
 
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"

@@ -1,4 +1,4 @@
-"""Proves the decoder on MLX once on each machine: a fault of Metal's kernels cannot be seen on a CPU."""
+"""Compare the decoder on MLX with torch, once on each machine, because a CPU cannot show faults of Metal's kernels."""
 
 import hashlib
 import importlib.metadata
@@ -17,31 +17,33 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.system.paths import cache_dir
 
-PREFIX, LANES, STEPS = 9, 9, 3  # 9 lanes: kernels for more than 8 rows are others, and were wrong once (mlx#3585)
+PREFIX, LANES, STEPS = 9, 9, 3  # 9 lanes, because kernels for more than 8 rows differ, and were wrong once (mlx#3585)
 
 
 class ProvenDecoders:
-    """Remembers which decoders gave what the reference gives, in a file of the cache for each.
+    """Remembers which decoders returned the same values as the reference, in one file of the cache for each decoder.
 
-    The file is named after the model's identity, the precision, the device, and the versions of MLX and the system.
+    The file is named after the model's identity, the precision, the device, and the versions of MLX and of the system.
     """
 
     def __init__(self, identity: str, precision: MlxPrecision):
         self.identity, self.precision = identity, precision
 
     def prove(self, network: MlxGPT, reference: Backend) -> None:
-        """Compare hidden states and logits of a prefill and of steps with those of ``reference``, unless that was done.
+        """Compare the network with ``reference``, unless that was done before.
+
+        It compares hidden states and logits of a prefill and of steps.
 
         Raises:
-            UserError: the signal-to-noise ratio is below the precision's ``worst``.
+            UserError: The signal-to-noise ratio is below the precision's ``worst``.
         """
         file = self._file()
         if file.is_file():
             return
         shape = network.shape
-        found = _answers(MlxDecoder(network, LANES, 2 * STEPS, 1, PREFIX), shape.width)
+        actual = _answers(MlxDecoder(network, LANES, 2 * STEPS, 1, PREFIX), shape.width)
         expected = _answers(reference.decoder(LANES, 2 * STEPS, 1, PREFIX), shape.width)
-        lowest = min(snr_db(one, other) for one, other in zip(expected, found, strict=True))
+        lowest = min(snr_db(one, other) for one, other in zip(expected, actual, strict=True))
         if not lowest >= self.precision.worst:
             raise UserError(
                 f"MLX's decoder in {self.precision.name} has {lowest:.1f} dB to torch's on this machine "
@@ -63,7 +65,7 @@ class ProvenDecoders:
 
 
 def _answers(decoder: Decoder, width: int) -> list[np.ndarray]:
-    """Hidden states and logits of a prefill and of steps with seeded columns."""
+    """Return hidden states and logits of a prefill, and of steps with seeded columns."""
     random = np.random.default_rng(0)
     answers = [*decoder.prefill(random.standard_normal((PREFIX, width), np.float32))]
     for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""Engines on a bundle's packages: what all have in common, and the one on functions of Core ML packages."""
+"""Run a model on its bundle's packages: the base of all package engines, and the engine on Core ML packages."""
 
 import logging
 import math
@@ -16,8 +16,8 @@ from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, bind_separately
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, PlacementPolicy
-from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
-from ane.backends.packaged.golden import FILE as PROBES
+from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime, error_without_advice
+from ane.backends.packaged.golden import FILE as GOLDEN_CASES
 from ane.backends.packaged.selection import describe_packages, select_packages
 from ane.bundles.hashes import check_hashes
 from ane.bundles.package_records import PackageFolder, PackageRecord
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 LOGGER = logging.getLogger(__name__)
-STEP_KINDS = {"io": "step", "state": "state"}  # kind of kv-cache → kind of function that steps the decoder
+STEP_KINDS = {"io": "step", "state": "state"}  # kind of kv-cache → kind of function that computes a decoder step
 
 
 class PackagedEngine(ForwardingBackend):
-    """Runs the networks that have a package there, and the others on ``fallback``.
+    """Runs the networks that have a package, and passes the others to ``fallback``.
 
     Args:
-        packages: by network. runtime: its name. fallback: also returns attention, which is one pass a chunk or window
-            and which no package returns, and the decoder's tables.
-        keep: keep what is loaded of released networks.
-        unpublished: Packages of the model to use in place of those in its bundle.
+        model: Bundle whose networks run.
+        packages: Package of each network, by network name.
+        runtime: Name of the runtime, for reports.
+        fallback: Backend that runs the other networks. It also provides the decoder's tables, and attention, which no
+            package returns and which takes one pass per chunk or window.
+        keep: Whether released networks stay loaded.
+        unpublished: Packages of the model to use instead of those in its bundle.
     """
 
     returns_attention = True
@@ -59,23 +62,23 @@ class PackagedEngine(ForwardingBackend):
 
     @abstractmethod
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-        """Return what runs a stage of a network that has a package."""
+        """Return a function that runs a stage of a network that has a package."""
 
     def _move_on(self, network: str, error: UserError) -> None:
-        """After an error of a network's package: choose what replaces the function, or the network; or raise it."""
+        """Handle an error of a network's package: choose what replaces the function or network, or raise the error."""
         raise error
 
     @abstractmethod
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> Decoder:
-        """A decoder on its package."""
+        """Create a decoder that runs on the network's package."""
 
     @abstractmethod
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """A denoiser of one utterance on its package."""
+        """Create a denoiser of one utterance that runs on the network's package."""
 
     @abstractmethod
     def _load(self, network: str) -> None:
-        """Load what is known to be needed of a network's package."""
+        """Load what every call of a network's package needs."""
 
     @abstractmethod
     def _unload(self, network: str) -> None:
@@ -114,14 +117,14 @@ class PackagedEngine(ForwardingBackend):
                 self._unload(network)
 
     def table(self, network: str, key: str) -> np.ndarray:
-        """The parameter with this key in the network's state dict, float32."""
+        """Return the parameter with this key in the network's state dict, float32."""
         tables = self._tables.setdefault(network, {})
         if key not in tables:
             tables[key] = self.model.tensors(network)[key].float().numpy()
         return tables[key]
 
     def verified_package(self, network: str) -> PackageRecord:
-        """A network's package. Raises UserError, when it is first asked for, if a file of it is damaged."""
+        """Return a network's package. The first call raises UserError if one of its files is damaged."""
         package = self.packages[network]
         if package.path not in self._verified:
             check_hashes(self.folder, package.files)
@@ -133,22 +136,24 @@ class PackagedBackend(PackagedEngine):
     """Runs the stages on the fixed-shape functions of a bundle's Core ML packages.
 
     Args:
-        runtime: loads the functions: Core ML, or the interpreter of its packages.
-        fallback: runs the networks that have no package.
-        precision: of the packages to use; "auto": the first that the bundle has of each network.
-        cache: kind of kv-cache, "io" or "state"; "auto": the only one that the bundle has; of both, see
-            ``prefer_state``.
-        compute_units: where Core ML may run all networks; None: what the bundle states.
-        only: names of the functions to use; None: all.
-        keep: keep functions of released networks loaded.
-        prefer_state: of packages with both, "auto" means state if they have golden probes: then the runtime proves each
-            function when it first loads it, and a state that fails, or is slower, gives way to io.
-        auto_fallback: a function that cannot run where it should is replaced (``PlacementPolicy``), or its network runs
-            on ``fallback``, for as long as the backend exists. False: the error is raised.
-        unpublished: Packages of the model to use in place of those in its bundle.
+        model: Bundle whose networks run.
+        runtime: Loads the functions. It is Core ML, Core AI or the interpreter.
+        fallback: Backend that runs the networks without a package.
+        precision: Precision of the packages to use. "auto" means each network's first package in the bundle.
+        cache: Kind of kv-cache, "io" or "state". "auto" means the one that the bundle has. If it has both,
+            ``prefer_state`` decides.
+        compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle states.
+        only: Names of the functions to use. ``None`` means all.
+        keep: Whether functions of released networks stay loaded.
+        auto_fallback: Whether another function or other compute units replace a function that cannot run
+            (``PlacementPolicy``), or ``fallback`` runs its network, for as long as the backend exists. Otherwise the
+            error is raised.
+        prefer_state: Whether "auto" chooses the cache "state" if a bundle with both has golden cases. The runtime then
+            tests each function when it first loads it. A state that fails, or is slower, is replaced by "io".
+        unpublished: Packages of the model to use instead of those in its bundle.
 
     Raises:
-        UserError: the bundle has no packages, or none of that precision or cache.
+        UserError: The bundle has no packages, or none with that precision or cache.
     """
 
     def __init__(
@@ -234,16 +239,16 @@ class PackagedBackend(PackagedEngine):
             self.name = (
                 describe_packages(self.runtime.name, self.packages, self.model) if self.packages else self.fallback.name
             )
-        LOGGER.info("%s. %s instead.", str(error).partition("; ")[0], instead or f"Running {network} on torch")
+        LOGGER.info("%s. %s instead.", error_without_advice(error), instead or f"Running {network} on torch")
 
     def units(self, network: str) -> PlacementPolicy:
-        """Where the functions of a network's package run."""
+        """Return the compute units of the functions of a network's package."""
         if network not in self._units:
             self._units[network] = PlacementPolicy(self.packages[network], self.runtime, self._compute_units)
         return self._units[network]
 
     def _load(self, network: str) -> None:
-        """Check the files alone: which functions are needed depends on the text."""
+        """Only check the files, because the text decides which functions are needed."""
         self.verified_package(network)
 
     def _unload(self, network: str) -> None:
@@ -251,7 +256,7 @@ class PackagedBackend(PackagedEngine):
             self.runtime.unload(self.folder / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
-        """The functions of a kind, one per bucket; none when the package was converted without that kind."""
+        """Return the functions of a kind, one per bucket, or an empty list if the package has no such functions."""
         if network not in self._functions:
             package = self.verified_package(network)
             path = self.folder / package.path
@@ -266,18 +271,18 @@ class PackagedBackend(PackagedEngine):
 
     def _step_functions(self, network: str, lanes: int) -> list[PackageFunction]:
         kinds = [STEP_KINDS[self.cache]] if self.cache != "auto" else list(STEP_KINDS.values())
-        found = [
+        usable = [
             steps
             for kind in kinds
             if (
                 steps := [step for step in self.functions(network, kind) if kind == "step" or "capacity" in step.bucket]
             )
         ]
-        if found:
-            proven = self.prefer_state and (self.folder / self.packages[network].path / PROBES).is_file()
-            if proven and len(found) > 1:
-                self._refuse_slower_state(network, *found, lanes)
-            return found[-1 if proven else 0]
+        if usable:
+            proven = self.prefer_state and (self.folder / self.packages[network].path / GOLDEN_CASES).is_file()
+            if proven and len(usable) > 1:
+                self._refuse_slower_state(network, *usable, lanes)
+            return usable[-1 if proven else 0]
         raise UserError(
             f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
             f"the cache {self.cache}, or use cache=auto"
@@ -286,9 +291,9 @@ class PackagedBackend(PackagedEngine):
     def _refuse_slower_state(
         self, network: str, steps: list[PackageFunction], states: list[PackageFunction], lanes: int
     ) -> None:
-        """Raise EngineRefusalError for the state if a step with the cache on the host took less time in its first load.
+        """Raise EngineRefusalError for the state if a step with the cache on the host was faster in its first load.
 
-        Compared are functions of as many columns as the lanes take, with the middle number of slots.
+        It compares functions with as many columns as the lanes take, and with the middle number of slots.
         """
         width = min((step.bucket["columns"] for step in steps), key=lambda count: (count < lanes, abs(count - lanes)))
         pairs = [

@@ -1,10 +1,10 @@
-"""The decoder on fixed-shape functions. A function computes several columns (embedded positions) in one call.
+"""Run a decoder on fixed-shape functions, which compute several columns (embedded positions) in one call.
 
-The columns of a call belong to different lanes (sequences). Their keys and values are stored in a pool of slots
-(``pools``), which serves at most as many lanes as its functions have columns. A pool has at most one prefix per lane,
-and loads a prefix when a lane first needs it.
+The columns of a call belong to different lanes (sequences). A pool of slots (``pools``) stores their keys and values.
+It serves at most as many lanes as its functions have columns, holds at most one prefix per lane, and loads a prefix
+when a lane first needs it.
 
-With cross-attention, all columns of a call attend to one memory. Lanes of different memories take a call each.
+With cross-attention, all columns of a call attend to the same memory. Lanes with different memories take a call each.
 """
 
 from collections.abc import Sequence
@@ -25,26 +25,26 @@ from ane.backends.packaged.pools import (
 )
 from ane.system.errors import UserError
 
-NO_MEMORY: dict[str, np.ndarray] = {}  # of a network without cross-attention
+NO_MEMORY: dict[str, np.ndarray] = {}  # for a network without cross-attention
 
 
 class PackagedDecoder(Decoder):
     """A decoder on functions of the kinds "prefill" and "step", or "prefill", "state" and "store".
 
     Args:
-        prefills: functions without a cache, which compute a prefix in one call. A prefix that is too long for all of
-            them is computed by ``steps``.
-        steps: functions with a pool, all of one kind: "step" (the pool is in NumPy arrays) or "state" (in Core ML).
-        stores: functions that write to a state, one for each number of slots that states have.
+        prefills: Functions without a cache, which compute a prefix in one call. ``steps`` compute a prefix that is too
+            long for all of them.
+        steps: Functions with a pool, all of one kind: "step" (NumPy arrays hold the pool) or "state" (Core ML does).
+        stores: Functions that write to a state, one for each number of slots that states have.
+        lanes, capacity, prefixes, max_prefix_length: See ``ane.backends.base.Backend.decoder``.
         geometry: (layers, heads, head width) of the network.
-        scale: factor on the columns that the functions take (``PackageRecord.scale``).
-        dtype: of the functions' inputs and of the caches, which belong to this decoder.
-        prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
-        memories: the function of the kind "memory" of a network with cross-attention; none: it has no cross-attention.
-        release_prefill: drop a function without a cache when all prefixes are stored.
+        scale: Factor for the columns that the functions take (``PackageRecord.scale``).
+        dtype: Type of the functions' inputs, and of the caches that this decoder holds.
+        memories: The function of the kind "memory". An empty sequence means that the network has no cross-attention.
+        release_prefill: Whether to drop a function without a cache once all prefixes are stored.
 
     Raises:
-        UserError: no function has enough slots for one lane and its prefix (raised by ``prefill``).
+        UserError: No function has enough slots for one lane and its prefix (raised by ``prefill``).
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class PackagedDecoder(Decoder):
         memories: Sequence[PackageFunction] = (),
         release_prefill: bool = False,
     ):
-        self.memory_functions, self.memories = memories, dict[int, dict[str, np.ndarray]]()  # the latter by prefix
+        self.memory_functions, self.memories = memories, dict[int, dict[str, np.ndarray]]()  # by prefix index
         self.prefills, self.steps, self.stores = prefills, steps, stores
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.geometry, self.scale, self.dtype, self.release_prefill = geometry, scale, dtype, release_prefill
-        self.prefix_slots = max_prefix_length or 0  # slots reserved for one prefix
+        self.prefix_slots = max_prefix_length or 0  # slots to reserve for one prefix
         self.pools: list[SlotPool] = []
         self.stored: dict[int, StoredPrefix] = {}  # by prefix index
 
@@ -115,8 +115,8 @@ class PackagedDecoder(Decoder):
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _make_pools(self) -> list[SlotPool]:
-        """Pools that compute all lanes in the fewest calls; of equals, those of the functions with fewest columns."""
-        by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # they differ in their slots only
+        """Create pools that compute all lanes in the fewest calls, and of these with the fewest columns."""
+        by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # functions that differ only in their slots
         for step in self.steps:
             by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
         fitting = [(functions, lanes) for functions in by_shape.values() if (lanes := self._max_lanes(functions))]
@@ -144,9 +144,9 @@ class PackagedDecoder(Decoder):
         return [StatePool(functions, count, settings, self._store_of(functions[0])) for count in counts]
 
     def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
-        """Do the first loads of functions of a pool that a text may reach now, rather than while it is spoken.
+        """Do the first loads now of all functions that a text may reach, so that they do not interrupt speech.
 
-        In a state free slots are scattered, so that any text may reach all of them.
+        In a state, free slots are scattered, so any text may reach all of its functions.
         """
         needed = min(self.prefixes, lanes) * self.prefix_slots + lanes * self.capacity
         smaller = 0
@@ -156,13 +156,13 @@ class PackagedDecoder(Decoder):
             smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
-        """Lanes for which a pool of these functions has columns and slots."""
+        """Return how many lanes a pool of these functions has columns and slots for."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
-        if functions[0].kind == "state":  # in blocks
+        if functions[0].kind == "state":  # slots are used in blocks
             block = self._store_of(functions[0]).bucket["columns"]
             slots, prefix = slots // block * block, -(-prefix // block) * block
         lanes = (slots - self.prefixes * prefix) // self.capacity
-        if lanes < self.prefixes:  # then each lane may need slots for a prefix of its own
+        if lanes < self.prefixes:  # then each lane may need slots for a separate prefix
             lanes = min(slots // (self.capacity + prefix), self.prefixes)
         return min(functions[0].bucket["columns"], lanes, self.lanes)
 
@@ -172,7 +172,11 @@ class PackagedDecoder(Decoder):
     def _prefill_without_cache(
         self, function: PackageFunction, prefix: "StoredPrefix"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a prefix in one call and keep its keys and values: hidden (D,), logits (V,) of its last position."""
+        """Compute a prefix in one call, and store its keys and values.
+
+        Returns:
+            Hidden state (D,) and logits (V,) of the last position.
+        """
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)
         mask: np.ndarray = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]

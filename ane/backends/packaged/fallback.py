@@ -1,7 +1,7 @@
-"""What goes on elsewhere when an engine refuses a function: that function alone, a decoder, a denoiser.
+"""Keep speaking when an engine refuses a function: move that function, or its network, elsewhere.
 
-A decoder and a denoiser are bound to an utterance and have a state. When a call fails, they are bound again, on what
-the backend says is next, and the call is repeated.
+A decoder or denoiser is bound to an utterance and has a state. If a call fails, it is bound again on whatever the
+backend chooses next, and the call is repeated.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ane.bundles.package_records import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
-NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}  # refused compute units → what is tried then
+NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}  # refused compute units → compute units to try next
 ON_A_STATE = "state", "store"  # kinds of functions whose work "step" does with the cache on the host
 
 Bind = Callable[[], Any]
@@ -24,13 +24,16 @@ MoveOn = Callable[[UserError], None]
 
 
 class PlacementPolicy:
-    """The compute units of a package's functions.
+    """Decides on which compute units the functions of a package run.
 
     Args:
-        chosen: the first to use; None: those that the package states, or what the runtime uses instead.
+        package: The package.
+        runtime: Engine that runs the functions.
+        chosen: Compute units to use first. ``None`` means those that the package states, or the runtime's replacement
+            for them.
 
     Attributes:
-        by_function: name → compute units; functions that are no longer used are missing.
+        by_function: Compute units by function name. Functions that are no longer used are missing.
     """
 
     def __init__(self, package: PackageRecord, runtime: Runtime, chosen: str | None = None):
@@ -38,16 +41,16 @@ class PlacementPolicy:
         self.by_function = dict.fromkeys(package.functions, chosen or runtime.default_units(package.compute_units))
 
     def of_kind(self, *kinds: str) -> list[str]:
-        """The functions of these kinds that are used."""
+        """List the functions of these kinds that are in use."""
         return [name for name in self.by_function if self.package.functions[name].kind in kinds]
 
     def replaces_state(self, error: UserError) -> bool:
-        """Whether what was refused needs a state, and the host can keep the cache instead."""
+        """Return whether the refused function needs a state, and the host can keep the cache instead."""
         name = getattr(error, "function", "")
         return name in self.of_kind(*ON_A_STATE) and bool(self.of_kind("step"))
 
     def refuse(self, error: UserError) -> str:
-        """Choose what replaces the function that an engine refused: in words, or "" if nothing of the package does."""
+        """Choose what replaces a refused function. Returns it in words, or "" if nothing in the package can."""
         name = error.function if isinstance(error, EngineRefusalError) and not error.on_all_units else ""
         if name not in self.by_function:
             return ""
@@ -59,16 +62,17 @@ class PlacementPolicy:
         if self.by_function[name] == CPU:
             return ""
         units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
-        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # those of one state on the same units
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # a state needs all on the same units
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 
 
 class RetryingProxy:
-    """Calls of something that is bound again when one fails.
+    """Forwards calls to an object, and binds the object again if a call fails.
 
     Args:
-        bind: makes it. move_on: changes what ``bind`` makes; raises the error when nothing is left.
+        bind: Creates the object.
+        move_on: Changes which object ``bind`` creates next. Raises the error if there is no other way.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -87,16 +91,16 @@ class RetryingProxy:
 
 
 class FallbackDenoiser(RetryingProxy, Denoiser):
-    """A denoiser that is bound again when it fails."""
+    """A denoiser that is bound again if it fails."""
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
 
 
 class FallbackDecoder(RetryingProxy, Decoder):
-    """A decoder that is bound again when it fails.
+    """A decoder that is bound again if it fails.
 
-    It keeps the memories, the prefixes and the columns of all lanes, to compute them again on another decoder.
+    It stores the memories, the prefixes and the columns of all lanes, so that another decoder can compute them again.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -106,7 +110,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
         self._memories: dict[int, np.ndarray] = {}
         self._columns: np.ndarray | None = None  # (lanes, capacity, D)
         self._lengths = np.zeros(self.lanes, np.int64)
-        self._indices = np.zeros(self.lanes, np.int64)  # the prefix of each lane
+        self._indices = np.zeros(self.lanes, np.int64)  # prefix of each lane
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         self._repeat(lambda: self._bound.set_memory(memory, index))
@@ -122,18 +126,18 @@ class FallbackDecoder(RetryingProxy, Decoder):
     ) -> tuple[np.ndarray, np.ndarray]:
         n, count, width = columns.shape
         lanes = slice(first_lane, first_lane + n)
-        self._lengths[lanes] = lengths  # what is beyond them is no part of the lane any more
+        self._lengths[lanes] = lengths  # positions after them no longer belong to the lane
         self._indices[lanes] = 0 if prefix_indices is None else prefix_indices
         result = self._repeat(lambda: self._bound.step(columns, lengths, first_lane, prefix_indices))
         if self._columns is None:
             self._columns = np.zeros((self.lanes, self.capacity, width), np.float32)
-        for lane, length, own in zip(range(lanes.start, lanes.stop), lengths, columns, strict=True):
-            self._columns[lane, length : length + count] = own
+        for lane, length, added in zip(range(lanes.start, lanes.stop), lengths, columns, strict=True):
+            self._columns[lane, length : length + count] = added
         self._lengths[lanes] = lengths + count
         return result
 
     def _rebind(self) -> None:
-        """Bind again, and compute the memories, the prefixes and the columns of all lanes again."""
+        """Bind a new decoder, and compute the memories, the prefixes and the columns of all lanes with it."""
         super()._rebind()
         for index, memory in self._memories.items():
             self._bound.set_memory(memory, index)
@@ -151,7 +155,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
 
 
 def attempt(work: Callable[[], Any], move_on: MoveOn) -> Any:
-    """The result of ``work``, which is repeated after ``move_on`` as long as that does not raise."""
+    """Return the result of ``work``. After a UserError, call ``move_on``, and unless that raises, repeat ``work``."""
     while True:
         try:
             return work()

@@ -1,9 +1,9 @@
-"""The pools of slots that hold a decoder's keys and values, and the calls that read and fill them.
+"""Store a decoder's keys and values in pools of slots, and run the calls that read and fill them.
 
-A table says what each slot holds: a position of a lane, a position of a prefix, or nothing. A call's mask lets a column
-see the slots of its prefix and of its lane's earlier positions; so slots may be used in any order, and rewinding,
-refilling or sharing moves no data. A call takes the function with the fewest slots that hold what it needs, and a
-larger one as texts grow.
+A table says what each slot holds: a position of a lane, a position of a prefix, or nothing. The mask of a call lets a
+column attend to the slots of its prefix and of its lane's earlier positions. So slots may be used in any order, and
+rewinding, refilling or sharing moves no data. A call takes the function with the fewest slots that hold everything it
+needs, and a larger function as texts grow.
 """
 
 from abc import ABC, abstractmethod
@@ -16,16 +16,20 @@ import numpy as np
 from ane.backends.base import MASKED
 from ane.backends.packaged.functions import PackageFunction, state_arrays
 
-FREE = -1  # owner of a slot that holds nothing; a lane's slots have its index
-FIRST_PREFIX = -2  # owner of the slots of the first prefix; the next ones are below
+FREE = -1  # owner of a slot that holds nothing; the owner of a lane's slots is the lane's index
+FIRST_PREFIX = -2  # owner of the slots of the first prefix; the next prefixes have lower numbers
 
 
 @dataclass(eq=False)
 class StoredPrefix:
-    """Columns (P, D); keys and values (layers, heads, width, P) if a function without a cache has computed them.
+    """A prefix that the decoder stores.
 
-    ``memory``: the inputs of functions that hold the keys and values of what these columns and all lanes of this prefix
-    cross-attend to; {}: nothing.
+    Attributes:
+        columns: Columns (P, D).
+        memory: Keys and values that these columns and all lanes of the prefix cross-attend to, as inputs of functions.
+            An empty mapping means that the network has no cross-attention.
+        keys: Keys (layers, heads, width, P), if a function without a cache has computed them.
+        values: Values, as ``keys``.
     """
 
     columns: np.ndarray
@@ -35,16 +39,16 @@ class StoredPrefix:
 
 
 def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
-    """Logits (n, V) of these columns; a long vocabulary is split into the outputs logits_0, logits_1, …"""
+    """Return the logits (n, V) of these columns. A long vocabulary is split into outputs logits_0, logits_1, …"""
     names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
     return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
 
 
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
-    """Columns (n, D) times ``scale``, padded to ``count``: (1, D, 1, count).
+    """Multiply columns (n, D) by ``scale``, and pad them to ``count`` columns, (1, D, 1, count).
 
-    Normalising a column of zeros (an idle lane's) would divide by zero, and the NaN would reach other lanes through the
-    pool. Such columns and the padding are therefore filled with a ramp.
+    Normalising a column of zeros, which an idle lane has, would divide by zero, and the NaN would reach other lanes
+    through the pool. Such columns and the padding are therefore filled with a ramp.
     """
     x: np.ndarray = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
@@ -55,12 +59,14 @@ def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> 
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """What the pools of a decoder have in common.
+    """Settings that the pools of a decoder share.
 
     Attributes:
-        stored: the decoder's prefixes by index; the slots of a prefix that is no longer among them are free.
-        prefixes: how many prefixes the decoder may store.
-        geometry: (layers, heads, head width). scale: of the columns. dtype: of the functions' inputs.
+        stored: The decoder's prefixes, by index. The slots of a prefix that is no longer in it are free.
+        prefixes: Number of prefixes that the decoder may store.
+        geometry: (layers, heads, head width) of the network.
+        scale: Factor for the columns.
+        dtype: Type of the functions' inputs.
     """
 
     stored: Mapping[int, StoredPrefix]
@@ -71,9 +77,9 @@ class PoolSettings:
 
 
 class SlotPool(ABC):
-    """The slots of functions that differ in their number only, and the lanes that share them.
+    """The slots of functions that differ only in their number, and the lanes that share these slots.
 
-    A subclass keeps the content of the slots. ``owner`` and ``position`` (slots,) are the table.
+    A subclass stores the content of the slots. ``owner`` and ``position``, (slots,) each, are the table.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):
@@ -82,15 +88,15 @@ class SlotPool(ABC):
         self.slots = self.functions[-1].bucket["slots"]
         self.owner = np.full(self.slots + recent, FREE)
         self.position = np.zeros(self.slots + recent, dtype=np.int64)
-        self.prefixes: dict[StoredPrefix, int] = {}  # those in the pool → owner of their slots
+        self.prefixes: dict[StoredPrefix, int] = {}  # prefixes in the pool → owner of their slots
 
     @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
-        """Free slots (count,) for the columns of the next call, which stores them there."""
+        """Return free slots (count,) in which the next call stores its columns."""
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """The first slots that the function of a call must have. ``visible`` (columns, slots)."""
+        """Return how many of the first slots the function of a call must have. ``visible`` is (columns, slots)."""
 
     @abstractmethod
     def call(
@@ -100,16 +106,17 @@ class SlotPool(ABC):
         memory: Mapping[str, np.ndarray],
         inputs: Mapping[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
+        """Run a function, and store the keys and values of its first ``len(slots)`` columns in these slots."""
 
     @abstractmethod
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
-        """Store the keys and values of a prefix, which are known."""
+        """Store a prefix whose keys and values are known."""
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a prefix, as many columns per call as possible. No prefix of ``needed`` gives way to it.
+        """Compute a prefix, with as many columns per call as possible. It replaces no prefix in ``needed``.
 
-        Returns hidden (D,), logits (V,) of its last position.
+        Returns:
+            Hidden state (D,) and logits (V,) of the last position.
         """
         owner = self._admit(prefix, needed)
         for start in range(0, len(prefix.columns), self.columns):
@@ -129,9 +136,10 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append columns (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
+        """Append columns (n, T, D) to the lanes of this pool from ``first_lane`` on, which attend to these prefixes.
 
-        Returns hidden (n, T, D), logits (n, V) of the last column.
+        Returns:
+            Hidden states (n, T, D), and logits (n, V) of the last column.
         """
         for prefix in prefixes:
             if prefix not in self.prefixes:
@@ -160,9 +168,9 @@ class SlotPool(ABC):
         prefixes: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``step`` for the lanes (n,) of one memory; ``prefixes`` (n,) are the owners of their prefixes' slots."""
+        """Do ``step`` for the lanes (n,) of one memory. ``prefixes`` (n,) are the owners of their prefixes' slots."""
         n, T, D = columns.shape
-        per_call = max(1, self.columns // n)  # positions of each lane in one call
+        per_call = max(1, self.columns // n)  # positions per lane in one call
         hidden = []
         for start in range(0, T, per_call):
             part = columns[:, start : start + per_call]
@@ -183,9 +191,9 @@ class SlotPool(ABC):
             self.store_prefix(prefix, self._admit(prefix, needed))
 
     def _admit(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
-        """The owner of a prefix's slots, after the slots of prefixes that it replaces are free.
+        """Make room for a prefix, and return the owner of its slots.
 
-        At most as many prefixes as lanes are in the pool; then one that ``needed`` does not include gives way.
+        The pool holds at most as many prefixes as lanes. If it is full, one that is not in ``needed`` is dropped.
         """
         current = list(self.settings.stored.values())
         dropped = [other for other in self.prefixes if other is prefix or other not in current]
@@ -200,9 +208,9 @@ class SlotPool(ABC):
         return owner
 
     def free_prefixes(self) -> bool:
-        """Whether a prefix can be stored without dropping one that the decoder stores."""
-        kept = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
-        return kept < min(self.lanes, self.settings.prefixes)
+        """Return whether a prefix can be stored without dropping one that the decoder stores."""
+        current = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
+        return current < min(self.lanes, self.settings.prefixes)
 
     def _run(
         self,
@@ -214,9 +222,13 @@ class SlotPool(ABC):
         visible_columns: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute columns (n, D) and store them as these ``positions`` of ``owners``; hidden (n, D), logits (n, V).
+        """Compute columns (n, D), and store them as these ``positions`` of ``owners``.
 
-        Each column sees its prefix, the positions of its owner before ``before``, and ``visible_columns`` (n, n).
+        Each column attends to its prefix, to its owner's positions before ``before``, and to ``visible_columns`` (n,
+        n).
+
+        Returns:
+            Hidden states (n, D) and logits (n, V).
         """
         n, L = len(columns), self.columns
         slots = self.reserve(n)
@@ -225,7 +237,7 @@ class SlotPool(ABC):
         )
         needed = self.slots_needed(visible, slots)
         function = next(f for f in self.functions if f.bucket["slots"] >= needed)
-        # slots of the pool that the function has, then recent ones
+        # the pool's slots that the function has, then recent slots
         seen = np.concatenate((visible[:, : function.bucket["slots"]], visible[:, self.slots :]), axis=1)
         mask = np.full((1, 1, L, seen.shape[1] + L), MASKED, self.settings.dtype)
         mask[0, 0, :n, : seen.shape[1]][seen] = 0
@@ -237,13 +249,13 @@ class SlotPool(ABC):
 
 
 class CacheArrays:
-    """A decoder's own keys and values (layers, heads, width, N), by the names under which functions take them."""
+    """The keys and values (layers, heads, width, N) of a decoder, by the names of the functions' inputs."""
 
     def __init__(self, settings: PoolSettings, *names: str):
         self.arrays: dict[str, np.ndarray] = {name: np.zeros((*settings.geometry, 0), settings.dtype) for name in names}
 
     def resized(self, length: int) -> dict[str, np.ndarray]:
-        """The arrays, with this length from now on; what fits into it stays."""
+        """Resize the arrays to this length, with the content that fits, and return them."""
         for name, old in self.arrays.items():
             if old.shape[-1] != length:
                 self.arrays[name] = np.zeros((*old.shape[:-1], length), old.dtype)
@@ -257,7 +269,7 @@ class CacheArrays:
 
 
 class HostPool(SlotPool):
-    """Keys and values on the host, given to each call, with as many slots as are in use."""
+    """A pool with keys and values on the host. Each call receives as many slots as are in use."""
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings):
         super().__init__(functions, lanes, settings)
@@ -267,7 +279,7 @@ class HostPool(SlotPool):
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """All slots in use: the rest is not copied when another function is called."""
+        """Return the number of all slots in use, because a resize for another function drops the rest."""
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 
@@ -291,11 +303,11 @@ class HostPool(SlotPool):
 
 
 class StatePool(SlotPool):
-    """Keys and values in a state, which all functions share and each reads as far as it needs.
+    """A pool with keys and values in a state. All functions share the state, and each reads as far as it needs.
 
-    New columns stay on the host, in as many recent slots as the function ``store`` takes, which come last in the
-    table. When these are full, they are stored in the first run of as many free slots. If there is none, because what
-    is still needed is scattered, the state is rewritten without the rest.
+    New columns stay on the host, in as many recent slots as the function ``store`` takes. These come last in the table.
+    When they are full, they are stored in the first run of as many free slots. If there is no such run, because the
+    slots in use are scattered, the state is rewritten with only these.
     """
 
     def __init__(
@@ -355,7 +367,7 @@ class StatePool(SlotPool):
         self._write(int(self._free_runs()[0]), keys, values, owners, positions)
 
     def _free_runs(self) -> np.ndarray:
-        """Where ``block`` free slots in a row begin: a store also writes zeros behind fewer columns."""
+        """Return where ``block`` adjacent free slots begin. A store of fewer columns also writes zeros after them."""
         used = np.concatenate(([0], np.cumsum(self.owner[: self.slots] != FREE)))
         return np.flatnonzero(used[self.block :] == used[: -self.block])
 
@@ -376,9 +388,9 @@ class StatePool(SlotPool):
         self.owner[begin : begin + count], self.position[begin : begin + count] = owners, positions
 
     def _compact(self) -> None:
-        """Move what the slots hold to the first ones."""
+        """Move the used slots to the front."""
         live = np.flatnonzero(self.owner[: self.slots] != FREE)
-        # of one cache at a time: Core ML copies it as float32, 1 GB at the official size
+        # reads one cache after the other, because Core ML copies it as float32, 1 GB at the official size
         arrays = [
             state_arrays(self.state, (name,))[0][..., live].astype(np.float16) for name in ("key_cache", "value_cache")
         ]

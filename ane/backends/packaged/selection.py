@@ -1,4 +1,4 @@
-"""Which package of a bundle is used for each network, and whether the chosen ones fit in memory."""
+"""Choose which package of a bundle to use for each network, and tell whether the chosen ones fit in memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ane.backends.onnx.providers import OnnxDevice
     from ane.bundles.bundle import Bundle
 
-LOADED_FUNCTIONS = 4  # of a network that a text uses, such as three buckets and the conditioning
-MEMORY_SHARE = 0.4  # of the installed memory that loaded functions may take
+LOADED_FUNCTIONS = 4  # functions of a network that a text uses, such as three buckets and the conditioning
+MEMORY_SHARE = 0.4  # share of the installed memory that loaded functions may take
 
 
 def select_packages(
@@ -23,15 +23,19 @@ def select_packages(
     format: str = "coreml",
     device: str = "",
 ) -> dict[str, PackageRecord]:
-    """One package for each network that has any: of this precision, or the one in which a conversion with it stores the
-    network. "auto" means the first, of ONNX packages the first that the device computes itself.
+    """Choose one package for each network that has packages.
 
     Args:
-        packages: To choose from (default: those of the bundle).
+        model: The bundle.
+        precision: Precision of the packages. A network that conversions in it store in another precision gets that one.
+            "auto" means the first package, or for ONNX the first that the device computes itself.
+        packages: Packages to choose from. ``None`` means the packages of the bundle.
+        format: "coreml" or "onnx".
         device: Name of ONNX Runtime's device.
 
     Raises:
-        UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
+        UserError: The bundle has no packages, or none of that precision, or one that was made from other weights than
+            the bundle's.
     """
     if packages is None:
         packages = model.onnx_packages if format == "onnx" else model.packages
@@ -50,12 +54,12 @@ def select_packages(
         if precision == "auto"
         else {name: stored_precision(known, network, precision) for name, network in model.family.networks.items()}
     )
-    found: dict[str, PackageRecord] = {}
+    chosen: dict[str, PackageRecord] = {}
     for package in packages:
         if package.precision == stored.get(package.network, package.precision):
-            found.setdefault(package.network, package)
+            chosen.setdefault(package.network, package)
     for package in packages:
-        if package.network not in found and stored[package.network] == precision:
+        if package.network not in chosen and stored[package.network] == precision:
             available = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
             raise UserError(
                 f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
@@ -64,10 +68,10 @@ def select_packages(
         weights = package.source.get(WEIGHTS)
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
             raise UserError(
-                f"{model.path / package.path} was converted from other weights than those in the bundle: "
+                f"{model.path / package.path} was converted from other weights than the bundle has: "
                 "convert the model again"
             )
-    first = {package.network: package for package in reversed(packages)} | found
+    first = {package.network: package for package in reversed(packages)} | chosen
     return {package.network: first[package.network] for package in packages}
 
 
@@ -77,17 +81,17 @@ def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDev
         if device.name in ONNX[package.precision].on_cpu:
             others = [other for other, row in ONNX.items() if other != "fp32" and device.name not in row.on_cpu]
             raise UserError(
-                f"precision {package.precision} of {name} is for other devices: on onnx:{device.name} each "
-                f"product would wait for the CPU; use precision={' or '.join(others)}, for which `ane "
-                f"convert --to onnx --precision {','.join(others)}` makes packages, or backend=onnx:cpu"
+                f"precision {package.precision} of {name} is too slow on onnx:{device.name}, where every product "
+                f"would wait for the CPU: use backend=onnx:cpu, or convert with `ane convert --to onnx --precision "
+                f"{','.join(others)}` and use precision={' or '.join(others)}"
             )
 
 
 def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None = None) -> bool:
-    """Whether the functions of all networks can stay loaded, rather than of one stage at a time.
+    """Return whether the functions of all networks can stay loaded, rather than those of one stage.
 
-    Loaded functions take memory each, whether they share weights or not (apple/coremltools#2351): estimated as
-    ``LOADED_FUNCTIONS`` times the weights of every package, at most ``MEMORY_SHARE`` of the installed bytes.
+    Each loaded function takes memory, whether or not it shares weights (apple/coremltools#2351). The estimate is
+    ``LOADED_FUNCTIONS`` times the weights of every package, and may be at most ``MEMORY_SHARE`` of the installed bytes.
     """
     installed = memory_bytes() if installed is None else installed
     weights = sum(file.bytes for package in packages.values() for file in package.files)
@@ -95,7 +99,7 @@ def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None 
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
-    """A backend's name for reports: runtime, precisions of its packages, and the networks that run on torch."""
+    """Return a backend's name for reports: runtime, precisions of the packages, and networks that run on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(name for name in model.networks - set(packages) if model.family.networks[name].for_speech)
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")

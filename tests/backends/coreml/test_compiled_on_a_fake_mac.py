@@ -133,7 +133,7 @@ def test_a_model_that_never_opens_is_compiled_twice_only(api, package):
     api.stand_in.order(native.Order("load", message="Failed to build\nthe plan"))
     runtime = CoreMLRuntime(api)
     for _ in range(2):
-        with pytest.raises(UserError, match="Failed to build the plan; try compute_units="):
+        with pytest.raises(UserError, match="Failed to build the plan: try compute_units="):
             runtime.load(package, "main", "CPU_AND_NE")
     assert api.compiled == 2
 

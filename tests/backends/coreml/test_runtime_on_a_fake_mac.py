@@ -167,7 +167,7 @@ def test_inputs_other_than_declared_and_caches_that_would_have_to_be_copied_are_
         (
             "CPU_AND_GPU",
             '{\n NSUnderlyingError = "x";\n NSLocalizedDescription = "Out of\nspace.";\n}',
-            "Out of space;",
+            "Out of space: ",
             "try compute_units=CPU_AND_NE or CPU_ONLY",
         ),
         (
@@ -176,8 +176,8 @@ def test_inputs_other_than_declared_and_caches_that_would_have_to_be_copied_are_
             "compiler rejects it",
             "use backend=torch",
         ),
-        ("ALL", "", "RuntimeError;", "or CPU_ONLY"),
-        ("ALL", "long " * 500, "long…;", "or CPU_ONLY"),
+        ("ALL", "", "RuntimeError: ", "or CPU_ONLY"),
+        ("ALL", "long " * 500, "long…: ", "or CPU_ONLY"),
     ],
 )
 def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute_units, text, meaning, advice):
@@ -223,8 +223,8 @@ def test_a_file_where_the_cache_should_be_is_refused(api, package, tmp_path, mon
 def test_core_ml_off_macos_is_refused():
     with pytest.raises(
         UserError,
-        match=r"^Core ML runs on macOS only; backend=mil interprets the same packages here, "
-        r"backend=torch is faster$",
+        match=r"^Core ML runs on macOS only: use backend=mil to interpret the packages, "
+        r"or backend=torch$",
     ):
         CoreMLRuntime()
 
@@ -348,7 +348,7 @@ def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_pr
     write_golden_cases(package, PROBES)
     mac.order(native.Order("predict", "off"))
     for _ in range(2):
-        assert CoreMLRuntime(trial=trial.CoreMLTrial(probes=False)).load(package, "main", "ALL")
+        assert CoreMLRuntime(trial=trial.CoreMLTrial(golden_cases=False)).load(package, "main", "ALL")
         with pytest.raises(EngineRefusalError, match="other values"):
             runtime_with_trial().load(package, "main", "ALL")
 

@@ -202,7 +202,7 @@ def test_on_macos_27_verification_runs_no_function_on_the_gpu(macos_27, bundle):
 
 def test_on_macos_27_a_refusal_does_not_advise_the_gpu(macos_27, bundle):
     macos_27.order(Order("load", function="denoise_2_64", units="CPU_AND_NE", message="ANECCompile() FAILED"))
-    with pytest.raises(UserError, match=r"; try compute_units=CPU_ONLY$"):
+    with pytest.raises(UserError, match=r": try compute_units=CPU_ONLY$"):
         speak(bundle, "coreml", compute_units="CPU_AND_NE")
 
 
