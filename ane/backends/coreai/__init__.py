@@ -1,4 +1,4 @@
-"""Core AI, Apple's runtime that also has a Linux wheel: runs functions of saved Core ML packages.
+"""Run functions of saved Core ML packages on Core AI, Apple's runtime that also has a Linux wheel.
 
 Files in reading order:
 
@@ -6,5 +6,6 @@ Files in reading order:
     program   functions of a package as one asset (.aimodel), which stores each weight once
     runtime   makes Core AI available to ``ane.backends.packaged``
 
-The lowering shares no code with the kernels of ``ane.backends.mil``: what both agree on is what the package says.
+The lowering shares no code with the operations of ``ane.backends.mil``. So if both agree, that is what the package
+says.
 """

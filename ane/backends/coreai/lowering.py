@@ -1,8 +1,8 @@
-"""MIL ops as operations of Core AI's dialect: a row or a small function per op, as in ``ane.backends.mil``.
+"""Translate MIL ops to operations of Core AI: a table row or a small function per op, as in ``ane.backends.mil``.
 
-A parameter annotated ``Value`` takes a value of the graph, as one of a row does that is not among ``KINDS``; others
-take a constant. Core AI has no layer norm, no padding or bias in convolutions and no transposing matmul, so those
-become several operations.
+A parameter annotated ``Value`` takes a value of the graph, and so does a parameter of a table row that is not among
+``KINDS``. Other parameters take a constant. Core AI has no layer norm, no padding or bias in convolutions, and no
+transposing matmul, so these become several operations.
 """
 
 import math
@@ -35,12 +35,12 @@ def dtype_of(x: Value) -> np.dtype:
 
 
 def counts(values: Sequence[int] | int) -> np.ndarray:
-    """Numbers that are never negative, as Core AI takes them."""
+    """Return numbers that are never negative, in the dtype that Core AI needs for them."""
     return np.array(values, np.uint32)
 
 
 def number(x: Value, value: float) -> Value:
-    """A constant of the dtype of ``x``."""
+    """Return a constant of the dtype of ``x``."""
     return constant(np.array(value, dtype_of(x)))
 
 
@@ -81,7 +81,7 @@ LOWERINGS |= rows(
             ca.broadcasting_maximum(x, number(x, alpha)), number(x, beta)
         ),
         "select": lambda cond, a, b: ca.broadcasting_where(cond, a, b),
-        "cast": lambda x, dtype: x,  # every result is brought to its declared dtype, here ``dtype``
+        "cast": lambda x, dtype: x,  # every result is converted to its declared dtype, which is ``dtype`` here
         "identity": lambda x: x,
         "softmax": lambda x, axis=-1: ca.softmax(x, axis % x.type.rank),
         "matmul": lambda x, y, transpose_x=False, transpose_y=False: ca.broadcasting_batch_matmul(
@@ -96,7 +96,7 @@ LOWERINGS |= rows(
 
 
 def swapped(x: Value) -> Value:
-    """``x`` with its last two axes exchanged."""
+    """Swap the last two axes of ``x``."""
     *rest, rows, columns = range(x.type.rank)
     return ca.transpose(x, counts([*rest, columns, rows]))
 
@@ -163,7 +163,7 @@ def conv(
     dilations: Ints = (1, 1),
     groups: int = 1,
 ) -> Value:
-    """x (B, in, H, W), weight (out, in / groups, h, w)."""
+    """Lower a convolution of x (B, in, H, W) with a weight (out, in / groups, h, w)."""
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
     if pad_type == "custom" and any(pad):
@@ -183,7 +183,10 @@ def conv_transpose(
     groups: int = 1,
     output_shape: Ints | None = None,
 ) -> Value:
-    """x (B, in, H, W), weight (in, out / groups, h, w): the unpadded result, cropped by ``pad``."""
+    """Lower a transposed convolution of x (B, in, H, W) with a weight (in, out / groups, h, w).
+
+    It computes the unpadded result, and crops it by ``pad``.
+    """
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
     none = counts([0, 0])
@@ -209,7 +212,7 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 @lowering
 def einsum(values: Values, equation: str) -> Value:
-    """Two values of rank 4: a product with one batch axis from each of attention's two equations."""
+    """Lower an einsum of two values of rank 4: a product with a batch axis from each of attention's two equations."""
     operands, result = equation.replace(" ", "").split("->")
     left, right = operands.split(",")
     shared = [axis for axis in left if axis in right]
@@ -242,7 +245,7 @@ def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints 
 
 @lowering
 def reshape(x: Value, shape: Ints) -> Value:
-    """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
+    """Lower a reshape. A size of 0 keeps the dimension, counted from the last one, and −1 is inferred."""
     sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:
         sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)
@@ -251,7 +254,7 @@ def reshape(x: Value, shape: Ints) -> Value:
 
 @lowering
 def pad(x: Value, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Value:
-    """``pad`` holds a pair for each of the last axes, outermost first."""
+    """Lower a padding. ``pad`` has a pair for each of the last axes, outermost first."""
     first = [0] * (2 * x.type.rank - len(pad))
     return ca.pad(x, counts([*first, *pad]), number(x, constant_val), mode)
 
@@ -276,7 +279,7 @@ def slice_by_index(
         start = None if (begin_mask or absent)[axis] else begin[axis]
         stop = None if (end_mask or absent)[axis] else end[axis]
         slices.append(slice(start, stop, steps[axis]).indices(size))
-    # Core AI takes an end of −1 as the last position, so backward slices are read forwards, then reversed
+    # Core AI takes an end of −1 as the last position, so backward slices are read forwards and then reversed
     backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
     ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
     taken = ca.slice_(
@@ -289,5 +292,5 @@ def slice_by_index(
 
 @lowering
 def slice_update(x: Value, update: Value, begin: Value, end: Value) -> Value:
-    """The positions may be computed; slices have steps of 1."""
+    """Lower an update of a slice. The positions may be computed, and slices have steps of 1."""
     return ca.slice_update(x, begin, end, np.ones(x.type.rank, np.int32), update)

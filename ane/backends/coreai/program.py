@@ -1,4 +1,4 @@
-"""A function of a saved Core ML package as a Core AI asset."""
+"""Write a function of a saved Core ML package as a Core AI asset."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,19 +17,24 @@ from ane.backends.mil.registry import CONVERTERS, Tensors
 from ane.backends.mil.values import DTYPES, Constant, TensorType
 from ane.system.errors import UserError
 
-# Attribute of an argument that is a state: the output that is its next value. Core AI's compiler makes a handle of it.
+# Attribute of a state argument. It names the output that is the state's next value, and Core AI makes a handle of it.
 STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
-INTEGERS = ("bool", "int32")  # dtypes of values that Core AI keeps; other integers become int32
+INTEGERS = ("bool", "int32")  # dtypes that Core AI keeps; other integers become int32
 
 
 def write_asset(package: Package, function: str, path: Path, values: bool) -> None:
-    """Write a function of a package to ``path`` (.aimodel, replaced if it exists).
+    """Write a function of a package to ``path`` (.aimodel), in place of an existing file.
 
-    Weights, arithmetic and inputs are float32; states stay as declared. ``values``: return the result of every op, by
-    its name, not the function's outputs alone.
+    Weights, arithmetic and inputs are float32. States stay as declared.
+
+    Args:
+        package: The package.
+        function: Name of the function.
+        path: File to write.
+        values: Whether the asset's function returns the result of every op, by its name, and not only the outputs.
 
     Raises:
-        UserError: an op or an argument of it is not supported; the message names it and its function.
+        UserError: An op or one of its arguments is not supported. The message names it and its function.
     """
     module = ca.Module.create()
     with module:
@@ -38,7 +43,7 @@ def write_asset(package: Package, function: str, path: Path, values: bool) -> No
 
 
 class GraphWriter:
-    """Writes one function into the module that is being built. Constants are written once each."""
+    """Writes one function into the module that is being built. It writes each constant once."""
 
     def __init__(self, package: Package, function: ProgramFunction):
         self.package, self.function = package, function
@@ -95,7 +100,7 @@ class GraphWriter:
         return f"op {op.type} ({op.name}) in function {self.function.name!r} of {self.package.path}"
 
     def _arguments(self, op: ProgramOp) -> dict[str, object]:
-        """The arguments of an op as its lowering takes them. TypeError for one that it does not have."""
+        """Return the arguments of an op as its lowering takes them. Raises TypeError for an unknown argument."""
         kinds = LOWERINGS[op.type].kinds
         arguments: dict[str, object] = {}
         for key, parts in op.arguments.items():
@@ -113,7 +118,7 @@ class GraphWriter:
         return arguments
 
     def _value(self, part: str | Constant) -> Value:
-        """A value of the graph: computed earlier, or a constant."""
+        """Return a value of the graph: one computed earlier, or a constant."""
         if isinstance(part, str):
             if part in self._values:
                 return self._values[part]
@@ -128,14 +133,14 @@ class GraphWriter:
         return value if dtype_of(value) == dtype else ca.cast(value, dtype.type)
 
     def _dtype(self, type: TensorType) -> np.dtype:
-        """The dtype that values of this type have in the graph."""
+        """Return the dtype that values of this type have in the graph."""
         if type.dtype in ("fp16", "fp32"):
             return np.dtype(np.float32)
         return np.dtype(DTYPES[type.dtype if type.dtype in INTEGERS else "int32"])
 
 
 def _with_states(attributes: ArrayAttr, names: list[str], states: Mapping[str, str]) -> ArrayAttr:
-    """The attributes of a graph's arguments, with those of states naming the output that is their next value."""
+    """Return the attributes of a graph's arguments. Those of a state name the output that is its next value."""
     rows = []
     for name, row in zip(names, attributes, strict=True):
         entries = {item.name: item.attr for item in row}

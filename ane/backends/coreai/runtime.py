@@ -1,8 +1,8 @@
-"""Runs functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU.
+"""Run functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU.
 
-An asset is made for each function when it is loaded, in a temporary folder: Core AI refuses assets of other betas, and
-a damaged one ends the process, or computes wrong numbers, without an exception. Core AI is called from coroutines only,
-so one thread runs an event loop for all functions of a runtime.
+Loading a function makes an asset for it, in a temporary folder. Core AI refuses assets of other betas, and a damaged
+asset ends the process, or computes wrong numbers, without an exception. Core AI can only be called from coroutines, so
+one thread runs an event loop for all functions of a runtime.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
 T = TypeVar("T")
-VERSION = "1.0.0b3"  # the beta that this was written for; others refuse its assets
+VERSION = "1.0.0b3"  # the beta that this code was written for; other betas refuse its assets
 INSTALL = 'install it with: pip install ".[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
 COMPILED = "aimodelx"  # suffix of an asset that is compiled for the interpreter
 
 
 class CoreAIState:
-    """The states of a function by name, as Core AI's arrays, which ``predict`` updates.
+    """The states of a function as Core AI's arrays, by name. ``predict`` updates them.
 
     While a NumPy view of an array exists, Core AI writes to a copy that the view does not show.
     """
@@ -52,45 +52,53 @@ class CoreAIFunction:
         self.program, self.name, self._function, self._loop = program, name, function, loop
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
-        """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32 or int32.
+        """Run the function, and return its outputs as float32 or int32.
+
+        Args:
+            inputs: The inputs.
+            state: State from ``make_state``, which is updated in place.
 
         Raises:
-            TypeError: names, shapes or kinds of numbers differ from the declared inputs.
+            TypeError: Names, shapes or kinds of numbers differ from the declared inputs.
             UserError: Core AI fails.
         """
         outputs = self.run(inputs, state)
         return {key: outputs[key] for key in self.program.outputs}
 
     def run(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
-        """All outputs of the asset's function, by name; otherwise as ``predict``."""
+        """Run the function as ``predict`` does, and return all outputs of the asset's function, by name."""
         from coreai.runtime import NDArray
 
         declared = self.program.inputs
-        given = validate_inputs(self.name, declared, inputs)
+        validated = validate_inputs(self.name, declared, inputs)
         states = state.arrays if state else {}
         if set(states) != set(self.program.states):
             raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")
-        arrays = {key: NDArray(_converted(array, declared[key])) for key, array in given.items()}
+        arrays = {key: NDArray(_converted(array, declared[key])) for key, array in validated.items()}
         try:
             outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
             raise UserError(f"Core AI cannot run {self.name}: {error_summary(error)}") from error
-        found = {key: array.numpy() for key, array in outputs.items()}
-        return {key: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for key, array in found.items()}
+        results = {key: array.numpy() for key, array in outputs.items()}
+        return {
+            key: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for key, array in results.items()
+        }
 
     def activations(
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """The values of all operations, and of states where they are written, each with its name and the type of the
-        operation, in program order; of a runtime with ``values``. ``state`` stays as it is.
+        """Yield the value of every operation, and of each state where it is written, in program order.
+
+        Only for a runtime with ``values``. ``state`` is not changed. An item is the value's name, the type of its
+        operation, and the value.
         """
-        own = CoreAIState(state) if state else None
-        values = self.run(inputs, own)
-        states = own.copied() if own else {}
+        copy = CoreAIState(state) if state else None
+        values = self.run(inputs, copy)
+        states = copy.copied() if copy else {}
         for op in self.program.ops:
             for name in op.outputs:
                 yield name, op.type, values[name]
-            if op.written_state:  # its last value, as programs write each state once
+            if op.written_state:  # the state's last value, because programs write each state once
                 yield op.written_state, op.type, states[op.written_state].astype("float32")
 
     def make_state(self) -> CoreAIState:
@@ -104,13 +112,13 @@ def _converted(array: np.ndarray, type: TensorType) -> np.ndarray:
 
 
 class CoreAIRuntime(Runtime):
-    """Loads functions of packages into Core AI, which computes in float32, from weights and states as stored.
+    """Loads functions of packages into Core AI, which computes in float32 with weights and states as stored.
 
     Args:
-        values: ``CoreAIFunction.run`` returns the result of every operation too.
+        values: Whether ``CoreAIFunction.run`` also returns the result of every operation.
 
     Raises:
-        UserError: Core AI is not installed, or in another version, or is the system's framework.
+        UserError: Core AI is not installed, is installed in another version, or is the system's framework.
     """
 
     name = "coreai"
@@ -123,7 +131,7 @@ class CoreAIRuntime(Runtime):
         self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}  # with the folder of its asset
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
-        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
+        """Load a function. Raises UserError if it does not exist, has an unsupported op, or Core AI fails."""
         if package not in self._packages:
             self._packages[package] = Package(package)
         opened, key = self._packages[package], (package, function)
@@ -144,7 +152,7 @@ class CoreAIRuntime(Runtime):
             self._models.pop(key)[1].cleanup()
 
     def _opened(self, path: Path) -> Any:
-        """Core AI's AIModel of an asset."""
+        """Open an asset as Core AI's AIModel."""
         from coreai.runtime import AIModel
 
         try:
@@ -156,7 +164,7 @@ class CoreAIRuntime(Runtime):
 def write_compiled(package: Package, function: str, path: Path, values: bool) -> None:
     """Write a function as an asset that is compiled for the wheel's interpreter.
 
-    Arguments and errors are those of ``program.write_asset``.
+    Takes the arguments of ``program.write_asset``, and raises the same errors.
     """
     from coreai.authoring import AIModelAsset
 
@@ -167,7 +175,7 @@ def write_compiled(package: Package, function: str, path: Path, values: bool) ->
         write_asset(package, function, source, values)
         path.mkdir()
         try:
-            # what AIModelAsset.executable() does on every opening, in a folder of its own that it deletes
+            # AIModelAsset.executable() does this on every opening, in a temporary folder
             AIModelAsset.load(source)._write_odix(path)
         except RuntimeError as error:
             shutil.rmtree(path)
@@ -175,7 +183,7 @@ def write_compiled(package: Package, function: str, path: Path, values: bool) ->
 
 
 def coreai_version() -> str:
-    """The version of the installed coreai-core, or "" without it."""
+    """Return the version of the installed coreai-core, or "" if it is not installed."""
     try:
         return metadata.version("coreai-core")
     except metadata.PackageNotFoundError:
@@ -184,23 +192,23 @@ def coreai_version() -> str:
 
 def require_core_ai() -> None:
     """Raise UserError unless Core AI can be imported in the version that this was written for, with its interpreter."""
-    found = coreai_version()
-    if not found:
-        raise UserError(f"Core AI is not installed; {INSTALL}")
-    if found != VERSION:
-        raise UserError(f"Core AI {found} is installed, and this program needs coreai-core=={VERSION}; {INSTALL}")
+    installed = coreai_version()
+    if not installed:
+        raise UserError(f"Core AI is not installed: {INSTALL}")
+    if installed != VERSION:
+        raise UserError(f"Core AI {installed} is installed, and this program needs coreai-core=={VERSION}: {INSTALL}")
     try:
         from coreai.runtime import SpecializationOptions
     except ImportError as error:
-        raise UserError(f"Core AI cannot be imported ({error}); {INSTALL}") from error
-    if SpecializationOptions.is_supported():  # from macOS 27 on, the wheel's interpreter is not used
+        raise UserError(f"Core AI cannot be imported ({error}): {INSTALL}") from error
+    if SpecializationOptions.is_supported():  # true from macOS 27 on, where the wheel's interpreter is not used
         raise UserError(
             "Core AI is the system's framework on this macOS, which this program does not use yet: use backend=coreml"
         )
 
 
 class EventLoop:
-    """An event loop on a thread of its own, which ends with the process."""
+    """An event loop on a separate thread, which ends with the process."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""The engine on the ONNX packages of a bundle."""
+"""Run a model on the ONNX packages of its bundle."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ane.backends.onnx.decoder import OnnxDecoder
     from ane.bundles.bundle import Bundle
 
-LIMITED = {"text", "mel"}  # stages without windows: a text that is longer than the largest engine is split
+LIMITED = {"text", "mel"}  # stages without windows, whose text is split if it is longer than the largest engine
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
@@ -27,18 +27,21 @@ class OnnxBackend(PackagedEngine):
     """Runs the stages on the graphs of a bundle's ONNX packages.
 
     Args:
-        fallback: runs the networks that have no package.
-        precision: of the packages to use; "auto": the first that the bundle has of each network.
-        threads: of the CPU (None: ONNX Runtime's own choice).
-        keep: keep sessions of released networks loaded.
-        load: makes a session (default: ONNX Runtime).
-        machine: what TensorRT's engines are built for (default: this machine).
-        options: how they are built.
-        unpublished: Packages of the model to use in place of those in its bundle.
-        calls: Calls that one text may make at a time, from any threads. ``None`` means that one thread calls it.
+        model: Bundle whose networks run.
+        device: Device of ONNX Runtime.
+        fallback: Backend that runs the networks without a package.
+        precision: Precision of the packages to use. "auto" means each network's first package in the bundle.
+        threads: Number of CPU threads. ``None`` means ONNX Runtime's own choice.
+        keep: Whether sessions of released networks stay loaded.
+        load: Makes a session. ``None`` means ONNX Runtime.
+        machine: Machine that TensorRT's engines are built for. ``None`` means this machine.
+        options: Options with which the engines are built.
+        unpublished: Packages of the model to use instead of those in its bundle.
+        calls: Number of calls that one text may make at once, from any threads. ``None`` means that one thread calls
+            it.
 
     Raises:
-        UserError: the bundle has no ONNX packages, or none of that precision.
+        UserError: The bundle has no ONNX packages, or none of that precision.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class OnnxBackend(PackagedEngine):
         return OnnxDenoiser(self, latents, conditioning, frames)
 
     def _load(self, network: str) -> None:
-        """Not on TensorRT: its engines depend on shapes that only a call has."""
+        """Load the graphs, except on TensorRT, whose engines depend on shapes that only a call has."""
         for kind in self.packages[network].functions if self.graphs.engines_for is None else ():
             if kind != "step_prefixes":  # few calls need it
                 self.sessions.get(self.graphs.key(network, kind, {}))
@@ -89,16 +92,16 @@ class OnnxBackend(PackagedEngine):
         self.sessions.unload(self.folder / self.packages[network].path)
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Run a graph with one output; returns it as float32."""
+        """Run a graph with one output, and return it as float32."""
         key = self.graphs.key(network, kind, {name: array.shape for name, array in inputs.items()})
         with self.sessions.of(key).lend() as session, onnx_errors(f"run {kind} of {self.packages[network].path}"):
-            kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
+            kinds = {declared.name: DTYPES[declared.type] for declared in session.get_inputs()}
             feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
             return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
 
 class OnnxDenoiser(Denoiser):
-    """One utterance: the conditioning is computed once and stays in the tensor that steps read.
+    """A denoiser of one utterance. It computes the conditioning once, in a tensor that every step reads.
 
     A guided step is a batch of two.
     """

@@ -1,10 +1,12 @@
-"""The decoder on ONNX Runtime, with caches that its graphs read in place.
+"""Run the decoder on ONNX Runtime, with caches that its graphs read in place.
 
-The graph of a step reads the caches in place and returns only the keys and values of its columns, which are then
-written to their positions. Nothing of the cache is copied, concatenated or moved to the
-host. A mask states what each column attends to. The graph ``step`` serves lanes that share one prefix and attends to it
-in one product; the graph ``step_prefixes`` serves lanes with different prefixes. With cross-attention, the graph
-``memory`` computes keys and values of a memory once; the others read them in place, too.
+The graph of a step reads the caches in place, and returns only the keys and values of its columns. The host then writes
+these to their positions. No part of a cache is copied, concatenated or moved to the host. A mask says which positions
+each column attends to.
+
+The graph ``step`` serves lanes that share one prefix, and attends to it in one product. The graph ``step_prefixes``
+serves lanes with different prefixes. With cross-attention, the graph ``memory`` computes the keys and values of a
+memory once, and the other graphs read them in place.
 """
 
 from typing import Any
@@ -19,8 +21,8 @@ from ane.backends.onnx.engines import LENGTHS, bucket_range
 from ane.backends.onnx.sessions import BoundCall, PackageGraphs
 
 NEW = ("new_keys", "new_values")  # outputs of a step: keys and values of its columns
-GROWTH = 64  # positions that a host cache grows by; a device cache doubles
-KEPT_CALLS = 16  # shapes of calls whose tensors are kept
+GROWTH = 64  # positions that a cache on the host grows by; a cache on a device doubles
+KEPT_CALLS = 16  # number of call shapes whose tensors are cached
 
 Caches = tuple[Tensor, Tensor]  # keys and values (layers, rows, heads, positions, head_width)
 
@@ -29,13 +31,17 @@ class OnnxDecoder(Decoder):
     """A decoder on ONNX Runtime.
 
     Args:
-        graphs: those of the model's packages. network: the decoder's name. shape: of its config.
-        max_prefix_length: positions of the longest prefix; None: of the first that is stored.
+        graphs: The graphs of the model's packages.
+        network: Name of the decoder's network.
+        shape: Sizes of the network.
+        lanes, capacity, prefixes: See ``ane.backends.base.Backend.decoder``.
+        max_prefix_length: Positions of the longest prefix. ``None`` means those of the first prefix that is stored.
 
     Attributes:
-        lane_caches: of the lanes' own positions. prefix_caches: of the prefixes; None before a prefill.
-        prefix_lengths: (prefixes,) number of positions of each stored prefix.
-        memory_caches: of the memories, one for each prefix; None without cross-attention.
+        lane_caches: Caches of the lanes' own positions.
+        prefix_caches: Caches of the prefixes. ``None`` before the first prefill.
+        prefix_lengths: Number of positions of each stored prefix, (prefixes,).
+        memory_caches: Caches of the memories, one per prefix. ``None`` without cross-attention.
     """
 
     def __init__(
@@ -90,28 +96,28 @@ class OnnxDecoder(Decoder):
         n, T, _ = columns.shape
         end = check_step(self, columns, lengths, first_lane)
         if self.prefix_caches is None:
-            raise ValueError("step was called before any prefill")
+            raise ValueError("step needs a prefix: call prefill first")
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else np.asarray(prefix_indices, dtype=np.int64)
         self._grow(end)
         memory_lanes, memory_rows = lanes_by_prefix(indices, self.prefixes)
         call = self._step_call(n, T, first_lane, indices, memory_lanes.shape[1])
-        found = {"prefix_index": indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
+        lookups = {"prefix_index": indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
         call.run(
             "run a decoder step",
             columns=columns,
             mask=self._mask(lengths, T, indices),
-            **{name: array for name, array in found.items() if name in call.inputs},
+            **{name: array for name, array in lookups.items() if name in call.inputs},
         )
         self._write(first_lane, lengths, T, call)
         return call.output("hidden"), call.output("logits")
 
     def _write(self, first: int, lengths: np.ndarray, columns: int, call: BoundCall) -> None:
-        """Write the new keys and values of a step after the ``lengths`` (n,) of the lanes from ``first`` on."""
+        """Write a step's new keys and values after the ``lengths`` (n,) positions of the lanes from ``first`` on."""
         n, start = len(lengths), int(lengths[0])
         for tensor, name in zip(self.lane_caches, NEW, strict=True):
             cache: Any = tensor
             new: Any = call.outputs[name]  # (layers, n, heads, T, w)
-            if not tensor.is_cuda:  # NumPy takes a tenth of the time for so few numbers
+            if not tensor.is_cuda:  # because NumPy takes a tenth of the time for so few numbers
                 cache, new = cache.numpy(), new.numpy()
             if (lengths == start).all():
                 cache[:, first : first + n, :, start : start + columns] = new
@@ -120,9 +126,10 @@ class OnnxDecoder(Decoder):
                     cache[:, first + row, :, length : length + columns] = new[:, row]
 
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
-        """(n, T, P + L + T) float32: a column attends to its prefix, its lane's positions, and columns up to itself.
+        """Return the mask (n, T, P + L + T) float32: P positions of the prefix, L of the lane, and T new columns.
 
-        P and L are the positions allocated for a prefix and for a lane.
+        A column attends to its prefix, to its lane's positions, and to the new columns up to itself. P and L are the
+        positions allocated for a prefix and for a lane.
         """
         P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
@@ -132,9 +139,14 @@ class OnnxDecoder(Decoder):
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
-        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its tensors, by these arguments.
+        """Return the call for ``n`` lanes from ``first_lane`` on. Calls are cached by these arguments, with tensors.
 
-        ``rows``: lanes of the prefix that has most of them.
+        Args:
+            n: Number of lanes.
+            T: Number of columns per lane.
+            first_lane: Index of the first lane.
+            prefix_indices: Prefix of each lane, (n,).
+            rows: Number of lanes of the prefix that has most of them.
         """
         common_prefix = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
         key = n, T, first_lane, common_prefix, rows
@@ -145,7 +157,7 @@ class OnnxDecoder(Decoder):
         return self._calls[key]
 
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
-        """``common_prefix``: index of the prefix of all lanes; None: they have different ones."""
+        """Bind a step. ``common_prefix`` is the prefix of all lanes, or ``None`` if they have different prefixes."""
         d, P, L = self.shape, self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         inputs = {"columns": self._zeros(n, T, d.width), "mask": self._zeros(n, T, P + L + T)}
         if common_prefix is None:
@@ -155,8 +167,8 @@ class OnnxDecoder(Decoder):
                 inputs["memory_rows"] = self._zeros(n, dtype=torch.int64)
         lanes = slice(first_lane, first_lane + n)
         for layer in range(d.layers):
-            for kind, own, prefix in zip(("keys", "values"), self.lane_caches, self.prefix_caches, strict=True):
-                inputs[f"{kind}_{layer}"] = own[layer, lanes]
+            for kind, lane, prefix in zip(("keys", "values"), self.lane_caches, self.prefix_caches, strict=True):
+                inputs[f"{kind}_{layer}"] = lane[layer, lanes]
                 chosen = slice(None) if common_prefix is None else common_prefix
                 inputs[f"prefix_{kind}_{layer}"] = prefix[layer, chosen]
         outputs = {
@@ -181,7 +193,7 @@ class OnnxDecoder(Decoder):
         return self.graphs.call(self.network, kind, inputs, outputs, lane_lengths)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
-        """The keys and values of the memory ``index`` in each layer; None: of all."""
+        """Return the keys and values of a memory in each layer. ``None`` means all memories."""
         return {
             f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
             for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
@@ -197,7 +209,7 @@ class OnnxDecoder(Decoder):
         return self._zeros(*shape, dtype=self.dtype), self._zeros(*shape, dtype=self.dtype)
 
     def _computed(self, positions: int) -> dict[str, Tensor]:
-        """The outputs of a graph that computes keys and values of so many positions."""
+        """Allocate the outputs of a graph that computes keys and values of this many positions."""
         d = self.shape
         return {
             name: self._zeros(d.layers, d.heads, positions, d.head_width, dtype=self.dtype)
@@ -205,16 +217,16 @@ class OnnxDecoder(Decoder):
         }
 
     def _larger(self, caches: Caches, length: int) -> Caches:
-        """Caches of more positions with the same content."""
+        """Return caches with more positions and the same content."""
         larger = self._caches(caches[0].shape[1], length)
         for new, old in zip(larger, caches, strict=True):
             new[..., : old.shape[3], :] = old
         return larger
 
     def _reserve_prefix(self, positions: int) -> None:
-        """Allocate ``positions`` for a prefix; all prefixes are allocated the same length.
+        """Allocate at least this many positions for each prefix, the same number for all.
 
-        A mask hides those that are not used: each such length has an engine of TensorRT, which takes minutes to build.
+        A mask hides the unused positions. TensorRT has an engine for each such length, which takes minutes to build.
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)
@@ -239,13 +251,15 @@ class OnnxDecoder(Decoder):
 
 
 def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lanes grouped by their prefix.
+    """Group lanes by their prefix.
 
     Args:
-        indices: (n,) prefix of each lane.
+        indices: Prefix of each lane, (n,).
+        prefixes: Number of prefixes.
 
     Returns:
-        The lanes of each prefix (prefixes, rows) int64, padded with lane 0, and (n,) int64 each lane's position there.
+        The lanes of each prefix, (prefixes, rows) int64, padded with lane 0. And the place of each lane in this array,
+        counted along its rows, (n,) int64.
     """
     groups = [np.flatnonzero(indices == index) for index in range(prefixes)]
     rows = max(map(len, groups))

@@ -1,10 +1,10 @@
-"""TensorRT's engines: how they are built, what lengths an engine takes, and where they are cached.
+"""Describe TensorRT's engines: how they are built, which lengths each takes, and where they are cached.
 
-ONNX Runtime's TensorRT provider builds an engine for the shapes of a profile when a session is first run, which takes
-minutes at official size, and caches it on disk. All graphs have dynamic axes, so an engine takes every length of its
-bucket without padding. The name of an engine's folder is a hash of everything that it depends on (model, profile,
-precision, GPU, library versions), so an outdated engine is never loaded. ``pytest tests/cuda`` runs TensorRT itself, on
-an NVIDIA GPU.
+When a session first runs, ONNX Runtime's TensorRT provider builds an engine for the shapes of a profile, which takes
+minutes at the official size. It caches the engine on disk. All graphs have dynamic axes, so an engine takes every
+length of its bucket without padding. The name of an engine's folder is a hash of everything that the engine depends on,
+which is the model, profile, precision, GPU and library versions. So an outdated engine is never loaded.
+``pytest tests/cuda`` runs TensorRT itself, on an NVIDIA GPU.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from ane.system.checked import validated
 from ane.system.errors import UserError
 from ane.system.machine import printed
 
-FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # of the cache, and the option for a folder there
+FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # folder of the cache, and the option for an engine's folder
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # have the buckets ``BATCHES``; other axes ``LENGTHS``
+COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # axes with the buckets ``BATCHES``; others have ``LENGTHS``
 LIBRARIES = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 
 Shape = tuple[int, ...]
@@ -35,18 +35,17 @@ End = Annotated[int, Field(ge=1)]
 
 @validated
 class TensorRTOptions:
-    """How engines are built. All are for the backend onnx:tensorrt.
+    """Options to build engines, for the backend onnx:tensorrt.
 
     Attributes:
-        engine_batch: Items of a call that engines are built for. An engine takes fewer, too. By default, ranges of
-            items end at ``BATCHES``.
-        engine_symbols: The number of symbols at which each range ends. Each range has an engine, and a call takes the
-            smallest that has room for it. The last number is the most that one call may have. By default, ranges end at
-            ``LENGTHS``.
-        engine_frames: The same for mel frames.
-        engine_fp16: Compute graphs in float32 with fp16, too, where that is faster.
+        engine_batch: Number of items in a call that engines are built for. An engine takes fewer, too. By default,
+            ranges of items end at ``BATCHES``.
+        engine_symbols: Number of symbols at which each range ends. Each range has an engine, and a call takes the
+            smallest that fits it. One call may have at most the last number. By default, ranges end at ``LENGTHS``.
+        engine_frames: Number of mel frames at which each range ends, as in ``engine_symbols``.
+        engine_fp16: Whether graphs in float32 also compute in fp16 if that is faster.
         engine_workspace: GB that the search for the fastest kernels may use. By default, all that the GPU has.
-        rebuild_engines: Build each engine again, although it is cached.
+        rebuild_engines: Whether to build each engine again, although it is cached.
     """
 
     engine_batch: int | None = Field(None, ge=1)
@@ -57,22 +56,22 @@ class TensorRTOptions:
     rebuild_engines: bool = False
 
     def edges(self, axis: str) -> tuple[int, ...]:
-        """Where the ranges of an axis end, in order."""
-        own = {
+        """Return where the ranges of an axis end, in order."""
+        ends = {
             "batch": (self.engine_batch,) if self.engine_batch else (),
             "symbols": self.engine_symbols,
             "frames": self.engine_frames,
         }.get(axis)
-        return tuple(sorted(set(own))) if own else BATCHES if axis in COUNT_AXES else LENGTHS
+        return tuple(sorted(set(ends))) if ends else BATCHES if axis in COUNT_AXES else LENGTHS
 
 
 USUAL = TensorRTOptions()
 
 
 def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
-    """The range of sizes, first to last, that share a bucket with ``size``.
+    """Return the first and last of the sizes that share a bucket with ``size``.
 
-    A bucket ends at each edge, and beyond the last edge at each multiple of it.
+    A bucket ends at each edge. Beyond the last edge, one ends at each multiple of it.
     """
     last = edges[-1]
     if size > last:
@@ -88,16 +87,19 @@ def shape_profile(
     lane_lengths: tuple[int, int] | None = None,
     options: TensorRTOptions = USUAL,
 ) -> dict[str, str]:
-    """The options of an engine that takes inputs of these shapes; it is optimised for the largest.
+    """Return the options of an engine that takes inputs of these shapes. It is optimised for the largest sizes.
 
     Args:
-        axes: of each input: the sizes of fixed axes, the names of dynamic ones. The name "frames_and_10" means ten more
-            than "frames".
-        lane_lengths: of a decoder's step, the first and last size of the axis "length"; "seen" is longer by the prefix
-            and the new columns; the others have exactly these sizes. None: all have their buckets.
+        axes: Axes of each input: the size of a fixed axis, or the name of a dynamic one. The name "frames_and_10" means
+            ten more than "frames".
+        shapes: Shape of each input.
+        lane_lengths: First and last size of the axis "length" in a decoder's step. The axis "seen" is longer by the
+            prefix and the new columns, and the other axes have exactly these sizes. ``None`` means that all axes have
+            buckets.
+        options: Options that set the buckets.
 
     Returns:
-        Of each end of the range the shapes as ONNX Runtime's provider takes them: "mel:1x80x64,noise:1x64x74".
+        The shapes at each end of the range, as ONNX Runtime's provider takes them: "mel:1x80x64,noise:1x64x74".
     """
     ranges: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
@@ -122,7 +124,7 @@ def shape_profile(
 
 
 def input_axes(graph: Path) -> dict[str, list[int | str]]:
-    """The axes of a graph's inputs: sizes, or names of dynamic axes. Its weights are not read."""
+    """Return the axes of a graph's inputs: sizes, or names of dynamic axes. It does not read the weights."""
     import onnx
 
     inputs = onnx.load(graph, load_external_data=False).graph.input
@@ -132,13 +134,13 @@ def input_axes(graph: Path) -> dict[str, list[int | str]]:
 
 
 def this_machine() -> str:
-    """What an engine is built for: the first NVIDIA GPU with its driver, and the versions of the libraries."""
+    """Describe the machine that an engine is built for: the first NVIDIA GPU with its driver, and library versions."""
     gpus = printed("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    found = [gpus.partition("\n")[0].strip()]
+    facts = [gpus.partition("\n")[0].strip()]
     for library in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
-            found.append(f"{library} {metadata.version(library)}")
-    return ", ".join(found)
+            facts.append(f"{library} {metadata.version(library)}")
+    return ", ".join(facts)
 
 
 def engine_options(
@@ -151,14 +153,17 @@ def engine_options(
     lane_lengths: tuple[int, int] | None = None,
     options: TensorRTOptions = USUAL,
 ) -> dict[str, str]:
-    """The provider's options for an engine of a graph.
+    """Return the provider's options for an engine of a graph.
 
     Args:
-        machine: as ``this_machine`` describes it. graph: its name. content: hash of its files.
-        axes, shapes, lane_lengths, options: as ``shape_profile`` takes them.
+        machine: Description from ``this_machine``.
+        graph: Name of the graph.
+        content: Hash of the package's files.
+        precision: Precision of the package.
+        axes, shapes, lane_lengths, options: See ``shape_profile``.
 
     Raises:
-        UserError: the cache cannot be written.
+        UserError: The cache cannot be written.
     """
     provider = {
         **shape_profile(axes, shapes, lane_lengths, options),
@@ -173,9 +178,9 @@ def engine_options(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot write {folder}: {error.strerror or error}; set ANE_HOME to a folder that can be written"
+            f"cannot write {folder}: {error.strerror or error}: set ANE_HOME to a folder that can be written"
         ) from error
-    with suppress(OSError):  # a cache of another user
+    with suppress(OSError):  # the cache may belong to another user
         os.utime(folder)  # marks the last use
     return {
         **provider,

@@ -1,4 +1,4 @@
-"""The engine of a model that is one ONNX graph in a file: on ONNX Runtime's CPU provider, several calls at once."""
+"""Run a model that is one ONNX graph in a file, on ONNX Runtime's CPU provider, with several calls at once."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,9 @@ class GraphFunction:
     """A loaded graph, as the only function of its package.
 
     Attributes:
-        inputs: type and sizes by name; outputs: their names; metadata: texts by name.
+        inputs: Type and sizes of each input, by name.
+        outputs: Names of the outputs.
+        metadata: Texts of the graph's metadata, by name.
     """
 
     def __init__(self, graph: Path | bytes, name: str, threads: int | None):
@@ -47,11 +49,11 @@ def load_graph_file(
         graph: The file, or its content.
         path: The file, for messages.
         title: Name of the kind of model.
-        extra: Of this package, which installs what the graph needs.
-        threads: Cores that a call uses; None: ONNX Runtime's choice.
+        extra: Name of this package's extra that installs ONNX Runtime for the graph.
+        threads: Number of cores that a call uses. ``None`` means ONNX Runtime's choice.
 
     Raises:
-        UserError: it is damaged, or ONNX Runtime is not installed.
+        UserError: The graph is damaged, or ONNX Runtime is not installed.
     """
     onnxruntime_module(title, f"'.[{extra}]'")
     return GraphFunction(graph, str(path), threads)
@@ -60,10 +62,11 @@ def load_graph_file(
 class GraphBackend(Backend):
     """Runs the stages of a model whose networks are one graph.
 
-    Several calls at once take a thread each, where ONNX Runtime's own threads gain less.
+    Calls that run at once take a thread each, because ONNX Runtime's own threads gain less.
 
     Args:
-        threads: cores that it uses; None: all, of which ONNX Runtime chooses for a single call.
+        model: Bundle whose graph runs.
+        threads: Number of cores to use. ``None`` means all of them, and for a single call ONNX Runtime's choice.
     """
 
     name = "onnx:cpu"
@@ -73,7 +76,7 @@ class GraphBackend(Backend):
         self._graphs: dict[int | None, GraphFunction] = {}
 
     def graph(self, threads: int | None) -> GraphFunction:
-        """The graph whose calls use so many threads. Raises UserError when it is missing or damaged."""
+        """Return the graph whose calls use this many threads. Raises UserError if it is missing or damaged."""
         if threads not in self._graphs:
             path, family = self.model.file("graph"), self.model.family
             self._graphs[threads] = load_graph_file(path, path, family.title, family.extra, threads)
@@ -96,19 +99,20 @@ class GraphBackend(Backend):
         self.graph(self.threads)
 
     def release(self, *networks: str) -> None:
-        """Nothing: a model is small, and is loaded as a whole."""
+        """Do nothing, because the model is small and is loaded as a whole."""
 
 
 def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
-    """Yield ``function`` of each item as soon as it and those before it are computed.
+    """Yield ``function`` of each item, in order, as soon as it is computed.
 
-    The next ``workers`` items are computed ahead, also while the caller handles a result, and no more: each needs the
-    memory of one call. When the generator is closed or an item fails, the items that have not begun are cancelled.
+    It computes the next ``workers`` items ahead, also while the caller handles a result. It computes no more than
+    these, because each needs the memory of one call. If the generator is closed or an item fails, items that have not
+    begun are cancelled.
     """
     if workers == 1 or len(items) < 2:
         yield from map(function, items)
         return
-    # a pool of the call's own: in a shared one, a function that itself computes items could wait for ever
+    # a separate pool, because in a shared pool a function that computes items itself could wait forever
     with ThreadPoolExecutor(workers, thread_name_prefix="chunk") as pool:
         ahead: deque[Future[R]] = deque(pool.submit(function, item) for item in items[:workers])
         try:

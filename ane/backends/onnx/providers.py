@@ -1,11 +1,11 @@
-"""ONNX Runtime's execution providers: which load on this machine, a session's options, errors as messages for the user.
+"""Choose ONNX Runtime's execution provider, make sessions, and word its errors as messages for the user.
 
 ONNX Runtime leaves out a provider whose library does not load, and computes on the CPU without an error. So a provider
-counts as loaded only when a session that was made with it lists it.
+counts as loaded only if a session that was made with it lists it.
 
-The versions that fit together are those of the published wheels: CUDA's ``Attention`` (opset 23) came with
-onnxruntime-gpu 1.25 (microsoft/onnxruntime#28025 shows 1.24 computing it on the CPU), wheels for CUDA 13 with 1.27, and
-they link TensorRT 10.
+The versions that fit together are those of the published wheels. CUDA's ``Attention`` (opset 23) came with
+onnxruntime-gpu 1.25, because 1.24 computes it on the CPU (microsoft/onnxruntime#28025). Wheels for CUDA 13 came with
+1.27. They link TensorRT 10.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-SILENT = 4  # of ONNX Runtime's severities: only fatal errors are logged
+SILENT = 4  # severity of ONNX Runtime that logs only fatal errors
 OLDEST_ONNXRUNTIME = (1, 25)
 OLDEST_TENSORRT, FIRST_UNFIT_TENSORRT = (10, 14), (11,)
 TENSORRT_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
@@ -37,9 +37,10 @@ class OnnxDevice:
     """A device that ONNX Runtime can compute on.
 
     Attributes:
-        name: NAME of ``--backend onnx:NAME``. provider: ONNX Runtime's name for it.
-        memory: where its inputs lie: "cpu" or "cuda", as ``OrtValue`` names it.
-        requirements: what must be installed, for error messages.
+        name: NAME of ``--backend onnx:NAME``.
+        provider: ONNX Runtime's name for the device.
+        memory: Memory of its inputs, "cpu" or "cuda", as ``OrtValue`` names it.
+        requirements: Software and hardware that it needs, for error messages.
     """
 
     name: str
@@ -52,7 +53,7 @@ class OnnxDevice:
         return self.provider.removesuffix("ExecutionProvider")
 
 
-# both packages write the same files, so that the one which was installed last works
+# both packages write the same files, and the one that was installed last works
 REPLACE_ONNXRUNTIME = "pip uninstall -y onnxruntime; pip install --force-reinstall --no-deps onnxruntime-gpu"
 DEVICES = {
     device.name: device
@@ -63,32 +64,36 @@ DEVICES = {
             CUDA,
             "cuda",
             "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
-            f"onnxruntime-gpu in place of onnxruntime (pip install '.[cuda]'; {REPLACE_ONNXRUNTIME})",
+            f"onnxruntime-gpu instead of onnxruntime (pip install '.[cuda]'; {REPLACE_ONNXRUNTIME})",
         ),
         OnnxDevice(
             "tensorrt",
             "TensorrtExecutionProvider",
             "cuda",
             "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
-            "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip install '.[tensorrt]'; "
+            "TensorRT 10, and onnxruntime-gpu instead of onnxruntime (pip install '.[tensorrt]'; "
             f"{REPLACE_ONNXRUNTIME})",
         ),
     )
 }
-# A serialised graph whose output y is a copy of its input x (float32, any shape). It is written out, so that no device
+# A serialised graph whose output y is a copy of its input x (float32, any shape). It is a literal, so that no device
 # needs the library onnx.
 IDENTITY = (
     b'\x08\x08:2\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x08identityZ\t\n\x01x\x12\x04\n\x02\x08\x01'
     b"b\t\n\x01y\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12"
 )
-DEFAULT_DEVICES = ("cuda", "cpu")  # plain "onnx" takes the first of these that loads
+DEFAULT_DEVICES = ("cuda", "cpu")  # plain "onnx" uses the first device that loads
 
 
 def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU '.[cuda]'") -> Any:
-    """Import onnxruntime, with the process-wide logger silent: errors are raised, and its lines would end in pipes.
+    """Import onnxruntime and silence its process-wide logger, whose lines could end in pipes. Errors are raised.
+
+    Args:
+        user: Feature that needs it, for the message.
+        extras: Extras of this package that install it.
 
     Raises:
-        UserError: it is not installed: ``user`` needs it, ``extras`` has it.
+        UserError: It is not installed.
     """
     try:
         import onnxruntime
@@ -101,10 +106,10 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
 def make_session(
     graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], threads: int | None = None
 ) -> Any:
-    """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
+    """Make a session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
 
-    By default, threads that wait for each other spin; here they leave the core to others (docs/onnx.md). By default, a
-    session whose provider fails once prints that on standard output and computes on the CPU from then on.
+    By default, threads that wait for each other spin. Here they leave the core to others (docs/onnx.md). By default, a
+    session whose provider fails once prints that on standard output, and computes on the CPU from then on.
     """
     options = onnxruntime_module().SessionOptions()
     options.log_severity_level = SILENT
@@ -112,19 +117,20 @@ def make_session(
         options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of providers that are left out: callers check for them
+        warnings.simplefilter("ignore")  # about providers that are left out, because callers check for them
         return onnxruntime_module().InferenceSession(
             graph if isinstance(graph, bytes) else str(graph), options, providers=list(providers), enable_fallback=0
         )
 
 
 def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
-    """The device of that name; "": the first of ``DEFAULT_DEVICES`` that loads.
+    """Choose a device by its name, or for "" the first of ``DEFAULT_DEVICES`` that loads.
 
-    It logs a line when "" falls back to the CPU although there is an NVIDIA GPU or a CUDA provider.
+    It logs a line if "" falls back to the CPU although there is an NVIDIA GPU or a CUDA provider.
 
     Args:
-        check: returns why a device does not load (default: ``load_error``).
+        name: Name of the device, or "".
+        check: Returns why a device does not load. ``None`` means ``load_error``.
 
     Raises:
         UserError: onnxruntime is not installed, there is no such device, or its provider does not load here.
@@ -132,7 +138,7 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
     ort, check = onnxruntime_module(), check or load_error
     if name and name not in DEVICES:
         raise UserError(
-            f"no backend is named 'onnx:{name}'; there are {', '.join(f'onnx:{device}' for device in DEVICES)}"
+            f"no backend is named 'onnx:{name}': choose one of {', '.join(f'onnx:{device}' for device in DEVICES)}"
         )
     candidates = [DEVICES[candidate] for candidate in ((name,) if name else DEFAULT_DEVICES)]
     if any(device.memory == "cuda" for device in candidates):
@@ -142,12 +148,12 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
         if device.provider not in available:
             if name:
                 raise UserError(
-                    f"the provider {device.short_name} is not part of this onnxruntime; it needs "
-                    f"{device.requirements}. Or use backend=onnx:cpu"
+                    f"the provider {device.short_name} is not part of this onnxruntime: set up "
+                    f"{device.requirements}, or use backend=onnx:cpu"
                 )
             if device.name == "cuda" and shutil.which("nvidia-smi"):
                 LOGGER.info(
-                    "There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
+                    "There is an NVIDIA GPU, but this onnxruntime is built for the CPU only. CUDA needs "
                     "%s. Running on the CPU.",
                     device.requirements,
                 )
@@ -157,11 +163,11 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
             return device
         if name:
             raise UserError(
-                f"the provider {device.short_name} does not load: {reason}; it needs "
-                f"{device.requirements}. Or use backend=onnx:cpu"
+                f"the provider {device.short_name} does not load ({reason}): set up "
+                f"{device.requirements}, or use backend=onnx:cpu"
             )
         LOGGER.info(
-            "ONNX Runtime's %s provider does not load here: %s; it needs %s. Running on the CPU.",
+            "ONNX Runtime's %s provider does not load here: %s. It needs %s. Running on the CPU.",
             device.short_name,
             reason,
             device.requirements,
@@ -170,7 +176,7 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
 
 
 def load_error(device: OnnxDevice) -> str:
-    """Why no session can be made on the device, in one line; "" when one can."""
+    """Return why no session can be made on the device, in one line, or "" if one can."""
     ort = onnxruntime_module()
     missing = ""
     if device.memory == "cuda":
@@ -188,16 +194,19 @@ def load_error(device: OnnxDevice) -> str:
     return missing or "ONNX Runtime leaves it out without a reason"
 
 
-# Versions of NVIDIA's libraries, and loading those that pip has installed
+# Versions of NVIDIA's libraries, and how to load those that pip has installed
 
 
 @dataclass(frozen=True)
 class GpuVersions:
-    """Versions that must fit together; "" where something is missing.
+    """Versions that must fit together. "" means that something is missing.
 
     Attributes:
-        cuda: that onnxruntime is built for; "": for the CPU only. torch_cuda: that torch is built for.
-        tensorrt: of the Python package; "" also where TensorRT was installed without pip.
+        onnxruntime: Version of onnxruntime.
+        cuda: CUDA version that onnxruntime is built for. "" means that it is built for the CPU only.
+        torch: Version of torch.
+        torch_cuda: CUDA version that torch is built for.
+        tensorrt: Version of TensorRT's Python package. It is also "" if TensorRT was installed without pip.
     """
 
     onnxruntime: str
@@ -218,7 +227,7 @@ class GpuVersions:
 
 
 def installed_versions(ort: Any) -> GpuVersions:
-    """The versions on this machine; ``ort`` is the module onnxruntime."""
+    """Return the versions on this machine. ``ort`` is the module onnxruntime."""
     import torch
 
     tensorrt = next(filter(None, map(_version, TENSORRT_PACKAGES)), "")
@@ -228,7 +237,7 @@ def installed_versions(ort: Any) -> GpuVersions:
 
 
 def version_problem(device: str, versions: GpuVersions) -> str:
-    """Why these versions cannot compute on ``device`` ("cuda" or "tensorrt"), and what to install; "" when they can."""
+    """Return why these versions cannot compute on "cuda" or "tensorrt", and what to install, or "" if they can."""
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
         return f"onnxruntime {versions.onnxruntime} computes attention on the CPU: pip install --upgrade '.[cuda]'"
     ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]
@@ -250,23 +259,23 @@ def version_problem(device: str, versions: GpuVersions) -> str:
 
 
 def load_libraries(ort: Any, tensorrt: bool = False) -> str:
-    """Load CUDA, cuDNN and, if asked, TensorRT from the packages that pip has installed, before the first session.
+    """Load CUDA, cuDNN and optionally TensorRT from the packages that pip has installed, before the first session.
 
     The system's loader does not look there. Loading them again has no effect.
 
     Returns:
-        The first library that does not load and the reason, in one line; "".
+        The first library that does not load, with the reason, in one line. "" means that all load.
     """
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():  # standard output may be the speech
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():  # because standard output may be speech
         warnings.simplefilter("ignore")
-        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):  # from 1.21 on
-            import torch  # noqa: F401  (a torch for CUDA loads its own libraries, which serve both)
+        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):  # since 1.21
+            import torch  # noqa: F401  (a torch for CUDA loads its libraries, which serve both)
 
             ort.preload_dlls()
         if tensorrt:
             with contextlib.suppress(ImportError, OSError):
-                importlib.import_module("tensorrt")  # which loads its libraries
+                importlib.import_module("tensorrt")  # loads its libraries
     failed = re.search(r"^Failed to load (.+)$", printed.getvalue(), re.MULTILINE)
     return failed[1].strip()[:200] if failed else ""
 
@@ -297,17 +306,17 @@ MEMORY_MESSAGES = (
     "STATUS_ALLOC_FAILED",
     "Available memory of",
 )
-# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages tell from other modules'
+# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages identify as ONNX Runtime's
 RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
 
 
 @contextmanager
 def onnx_errors(action: str, advice: str = "convert the model again, or use backend=torch") -> Iterator[None]:
-    """Convert ONNX Runtime's errors to one line for the user: "ONNX Runtime cannot ``action``: …; ``advice``".
+    """Convert ONNX Runtime's errors to one line for the user: "ONNX Runtime cannot ``action``: …: ``advice``".
 
     Raises:
-        UserError: an error of ONNX Runtime. Errors of other modules are raised unchanged.
+        UserError: ONNX Runtime raised an error. Errors of other modules stay unchanged.
     """
     try:
         yield
@@ -319,11 +328,11 @@ def onnx_errors(action: str, advice: str = "convert the model again, or use back
             raise UserError(OUT_OF_MEMORY) from error
         if any(part in text for part in DRIVER_MESSAGES):
             raise UserError(
-                f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
+                f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime: "
                 "update the driver, or use backend=onnx:cpu"
             ) from error
         plain = isinstance(error, RuntimeError) and any(part in text for part in RUNTIME_MESSAGES)
         if not (plain or type(error).__module__.startswith("onnxruntime")):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; {advice}") from error
+        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}: {advice}") from error

@@ -1,7 +1,7 @@
-"""Sessions of ONNX Runtime, loaded when first used, and calls of them on torch's tensors.
+"""Load sessions of ONNX Runtime on first use, and run them on torch's tensors.
 
-ONNX Runtime is given the tensors' addresses, so a contiguous part of a cache is an input without a copy, and on a GPU
-nothing of a cache is moved to the host.
+ONNX Runtime receives the tensors' addresses. So a contiguous part of a cache is an input without a copy, and on a GPU
+no part of a cache moves to the host.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onn
 from ane.bundles.package_records import PackageRecord
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:  # torch takes a second to import, and the default voice computes without it
+if TYPE_CHECKING:  # because torch takes a second to import, and the default voice computes without it
     import torch
     from torch import Tensor
 
@@ -32,8 +32,11 @@ NUMPY_DTYPES = {"torch.float32": np.float32, "torch.float16": np.float16, "torch
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Identifies a session: the path of a graph, and options of the provider as (name, value) pairs (for TensorRT the
-    shapes that its engine takes).
+    """Identifies a session by the path of its graph and the options of its provider.
+
+    Attributes:
+        path: Path of the graph.
+        options: (name, value) pairs, for TensorRT with the shapes that its engine takes.
     """
 
     path: Path
@@ -41,10 +44,10 @@ class SessionKey:
 
 
 class GraphSessions:
-    """The sessions of one graph, each lent to one thread at a time, and the bindings of calls that use the first one.
+    """The sessions of one graph. Each is lent to one thread at once. Bound calls use the first session.
 
     Threads in one session wait for each other's memory at every operation, which makes them as slow as one thread. So a
-    thread waits for a session, and another one is loaded as soon as threads have waited for longer than loading takes.
+    thread waits for a session. Once threads have waited longer than loading takes, another session is loaded.
     """
 
     def __init__(self, load: Callable[[], Any]):
@@ -56,7 +59,7 @@ class GraphSessions:
 
     @contextmanager
     def lend(self) -> Iterator[Any]:
-        """Lend a session within the block. Raises UserError when it cannot be loaded."""
+        """Lend a session within the block. Raises UserError if it cannot be loaded."""
         session = self._take()
         try:
             yield session
@@ -78,32 +81,32 @@ class GraphSessions:
 
 
 class SessionCache:
-    """Loads sessions by ``load`` and caches them. Several threads may use it."""
+    """Loads sessions with ``load``, and caches them. Several threads may use it."""
 
     def __init__(self, load: Callable[[SessionKey], Any]):
         self._load, self._loading = load, Lock()
         self._loaded: dict[SessionKey, GraphSessions] = {}
 
     def of(self, key: SessionKey) -> GraphSessions:
-        """The sessions of a graph, the first of them loaded. Raises UserError when it cannot be loaded."""
+        """Return the sessions of a graph, with the first one loaded. Raises UserError if it cannot be loaded."""
         with self._loading:
             if key not in self._loaded:
                 self._loaded[key] = GraphSessions(partial(self._load, key))
             return self._loaded[key]
 
     def get(self, key: SessionKey) -> Any:
-        """The session, for a backend that one thread calls. Errors: ``of``."""
+        """Return the session, for a backend that only one thread calls. Errors: ``of``."""
         return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:
-        """The binding of a call, made once for each time that its session is loaded."""
+        """Return the binding of a call. It is made once each time the call's session is loaded."""
         loaded = self.of(call.key)
         if call not in loaded.bindings:
             loaded.bindings[call] = call.bound(loaded.first)
         return loaded.bindings[call]
 
     def unload(self, folder: Path | None = None) -> None:
-        """Unload the sessions of the package in ``folder``, or all."""
+        """Unload the sessions of the package in ``folder``, or all sessions."""
         for key in list(self._loaded):
             if folder in (None, key.path.parent):
                 self._loaded.pop(key, None)
@@ -113,6 +116,12 @@ class BoundCall:
     """A call of a graph with tensors of fixed shapes and addresses.
 
     It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
+
+    Args:
+        sessions: Cache of the session.
+        key: Key of the session.
+        inputs: Tensors of the inputs, by name.
+        outputs: Tensors of the outputs, by name.
     """
 
     def __init__(
@@ -121,10 +130,10 @@ class BoundCall:
         self.sessions, self.key, self.inputs, self.outputs = sessions, key, inputs, outputs
 
     def run(self, action: str, **inputs: np.ndarray) -> None:
-        """Copy the given inputs into their tensors and run the graph. Other inputs keep their values.
+        """Copy these inputs into their tensors, and run the graph. Other inputs keep their values.
 
         Raises:
-            UserError: ONNX Runtime fails; ``action`` completes "ONNX Runtime cannot …".
+            UserError: ONNX Runtime fails. ``action`` completes "ONNX Runtime cannot …".
         """
         import torch
 
@@ -134,7 +143,7 @@ class BoundCall:
         with onnx_errors(action):
             binding = self.sessions.binding(self)
             if next(iter(self.inputs.values())).is_cuda:
-                torch.cuda.synchronize()  # ONNX Runtime computes on another stream than torch writes on
+                torch.cuda.synchronize()  # because ONNX Runtime computes on another stream than torch
             session.run_with_iobinding(binding)
 
     def bound(self, session: Any) -> Any:
@@ -146,7 +155,7 @@ class BoundCall:
         return binding
 
     def output(self, name: str) -> np.ndarray:
-        """A copy on the host."""
+        """Return a copy of an output on the host."""
         return self.outputs[name].cpu().numpy().copy()
 
 
@@ -154,8 +163,12 @@ class PackageGraphs:
     """The graphs of the packages in a folder.
 
     Args:
-        package: Returns the package of a network, checked.
-        machine, options: TensorRT builds its engines for this machine (None: the present one) and with these options.
+        folder: Folder of the packages.
+        package: Returns the verified package of a network.
+        device: Device of ONNX Runtime.
+        sessions: Cache of the sessions.
+        machine: Machine that TensorRT's engines are built for. ``None`` means this machine.
+        options: Options with which the engines are built.
     """
 
     def __init__(
@@ -178,7 +191,7 @@ class PackageGraphs:
         return torch.float16 if self.package(network).precision == "fp16" else torch.float32
 
     def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype | None" = None) -> "Tensor":
-        """Return zeros on the device, float32 by default. Raises UserError when memory does not suffice."""
+        """Return zeros on the device, float32 by default. Raises UserError if there is not enough memory."""
         import torch
 
         with onnx_errors("allocate a buffer"):
@@ -192,15 +205,16 @@ class PackageGraphs:
         outputs: "Mapping[str, Tensor]",
         lane_lengths: tuple[int, int] | None = None,
     ) -> BoundCall:
-        """Return a call of a graph with these tensors. Raises UserError as ``key`` does."""
+        """Return a call of a graph with these tensors. Raises the errors of ``key``."""
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
 
     def key(
         self, network: str, kind: str, shapes: dict[str, tuple[int, ...]], lane_lengths: tuple[int, int] | None = None
     ) -> SessionKey:
-        """Return the key of the session for a graph with inputs of these shapes; ``lane_lengths``: see
-        ``shape_profile``. Raises UserError when the package is damaged.
+        """Return the key of the session for a graph with inputs of these shapes.
+
+        ``lane_lengths`` is explained in ``shape_profile``. Raises UserError if the package is damaged.
         """
         package = self.package(network)
         path = self.folder / package.path / f"{kind}.onnx"
@@ -226,11 +240,11 @@ class PackageGraphs:
 
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
-    """A function that loads sessions on a device; UserError where ONNX Runtime would fall back to the CPU."""
+    """Return a function that loads sessions on a device. It raises UserError instead of falling back to the CPU."""
 
     def load(key: SessionKey) -> Any:
-        own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
-        providers = [(device.provider, own)] if own else [device.provider]
+        provider_options = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
+        providers = [(device.provider, provider_options)] if provider_options else [device.provider]
         if device.name == "tensorrt":
             providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))  # for operations that TensorRT lacks
         if device.provider != CPU:
@@ -240,8 +254,7 @@ def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[
         if device.provider not in session.get_providers():
             raise UserError(
                 f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
-                f"would compute on the CPU instead; it needs {device.requirements}. Or use "
-                "backend=onnx:cpu"
+                f"would compute on the CPU instead: set up {device.requirements}, or use "
             )
         return session
 

@@ -67,7 +67,8 @@ class Runtime(ABC):
         Args:
             package: Folder of the package.
             function: Name of the function.
-            compute_units: Compute units on which Core ML may run it, one of ``ane.bundles.package_records.COMPUTE_UNITS``.
+            compute_units: Compute units on which Core ML may run it, one of
+                ``ane.bundles.package_records.COMPUTE_UNITS``.
 
         Raises:
             UserError: There is no such package or function.

@@ -20,7 +20,7 @@ def package(tmp_path, monkeypatch):
 
 def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_named(monkeypatch):
     monkeypatch.setattr(runtime, "coreai_version", lambda: "")
-    with pytest.raises(UserError, match=r"Core AI is not installed; .*\.\[coreai\]"):
+    with pytest.raises(UserError, match=r"Core AI is not installed: .*\.\[coreai\]"):
         CoreAIRuntime()
     monkeypatch.setattr(runtime, "coreai_version", lambda: "2.0")
     with pytest.raises(UserError, match=r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3"):

@@ -63,5 +63,5 @@ def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precisi
 
 
 def test_a_step_before_any_prefill_is_refused(onnx):
-    with pytest.raises(ValueError, match="before any prefill"):
+    with pytest.raises(ValueError, match="step needs a prefix"):
         onnx.decoder(2, 4).step(columns(1, 1, 1), np.zeros(1, dtype=np.int64))

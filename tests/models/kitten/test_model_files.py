@@ -94,7 +94,7 @@ def test_a_small_file_that_states_much_memory(folder: Path, monkeypatch: pytest.
 
 def test_a_graph_that_is_damaged_or_of_another_model_is_refused(folder: Path) -> None:
     (folder / "model.onnx").write_bytes(b"no graph")
-    refused(folder, "ONNX Runtime cannot load .*model.onnx: .*; download the model again")
+    refused(folder, "ONNX Runtime cannot load .*model.onnx: .*: download the model again")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "foreign", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
