@@ -147,7 +147,7 @@ class CompiledCache:
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
         """Estimate in words how long it takes to compile and load this many functions of these packages.
 
-        The estimate is the mean of what these packages took on this machine, or else all packages in the cache.
+        The estimate is the mean time of these packages on this machine, or else of all packages in the cache.
         """
         measured = seconds_a_function([results for package in packages for results in self._tried(package, machine)])
         source = "as first loads of this model took on this machine"

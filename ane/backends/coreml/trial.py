@@ -48,7 +48,7 @@ class CoreMLTrial:
 
     Args:
         limit: Seconds that an answer may take.
-        golden_cases: Whether to run golden cases. Without them you can examine a function that fails its case.
+        golden_cases: Whether to run golden cases. ``False`` lets you examine a function that fails its case.
     """
 
     command: str | Sequence[str] = "ane.backends.coreml.trial"

@@ -1,4 +1,4 @@
-"""Runs a function of a package, op by op, in torch on the CPU."""
+"""Run a function of a package, op by op, in torch on the CPU."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ane.backends.mil.values import DTYPES, Constant, TensorType, validate_input
 from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 
-# coremltools saves coreml_update_state as a write_state and a read_state.
+# coremltools saves coreml_update_state as a write_state and a read_state
 STATE_OPS = ("read_state", "write_state")
 CONTROL_OPS = ("cond", "while_loop")
 SMALLEST_NORMAL = torch.finfo(torch.float16).tiny
@@ -24,16 +24,15 @@ SMALLEST_NORMAL = torch.finfo(torch.float16).tiny
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How results are rounded.
+    """The way results are rounded. A state is always stored in its declared dtype.
 
     Attributes:
-        fp16: round the result of every op to the dtype that the program declares for it. False: compute in float32.
-        narrow_norms: also round to fp16 inside layer_norm, batch_norm, instance_norm, l2_norm and softmax with fp16
-            results (mean, centred, square, mean of squares, rsqrt …), as the least exact hardware would. Requires fp16.
-        flush: also replace subnormal fp16 numbers (below 6.1e-5), stored weights too, by 0, as the multiplications of
-            an M1's Neural Engine do (ane-guide, chapter 3). Requires fp16.
-
-    A state is always stored in its declared dtype.
+        fp16: Whether the result of every op is rounded to its declared dtype. Otherwise everything is float32.
+        narrow_norms: Whether intermediate results with fp16 outputs are rounded to fp16 too, as the least exact
+            hardware would. It applies inside layer_norm, batch_norm, instance_norm, l2_norm and softmax (mean, centred,
+            square, mean of squares, rsqrt …). Requires fp16.
+        flush: Whether 0 replaces subnormal fp16 numbers (below 6.1e-5), also in stored weights, as in the
+            multiplications of an M1's Neural Engine (ane-guide, chapter 3). Requires fp16.
     """
 
     fp16: bool = False
@@ -45,29 +44,31 @@ class Arithmetic:
             raise ValueError("narrow_norms and flush need fp16")
 
     def rounded(self, tensor: Tensor) -> Tensor:
-        """Float32 numbers as fp16 holds them."""
+        """Round float32 numbers to numbers that fp16 has."""
         tensor = tensor.half().float()
         return flushed(tensor) if self.flush else tensor
 
 
 def flushed(tensor: Tensor) -> Tensor:
-    """Numbers of fp16 with 0 in place of subnormal ones."""
+    """Replace subnormal fp16 numbers by 0."""
     return torch.where(tensor.abs() < SMALLEST_NORMAL, 0.0, tensor)
 
 
 class InterpreterState(dict[str, np.ndarray]):
-    """The states of a function by name, in their declared dtypes. ``predict`` updates the arrays in place."""
+    """The states of a function, by name, in their declared dtypes. ``predict`` updates the arrays in place."""
 
     def copied(self) -> "InterpreterState":
         return InterpreterState({name: array.copy() for name, array in self.items()})
 
 
 class Interpreter:
-    """Runs one function. Constants are decoded when first used, values are freed after their last use."""
+    """Runs one function. It decodes constants on first use, and frees values after their last use."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
-        """Raises UserError when there is no such function, or it has an image input, or an op or an argument that is
-        not supported.
+        """Prepare a function.
+
+        Raises:
+            UserError: The function does not exist, has an image input, or has an op or argument that is not supported.
         """
         self.package = package
         self.function = package.function(function)
@@ -76,7 +77,7 @@ class Interpreter:
         if self.function.images:
             raise UserError(
                 f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), and the "
-                "interpreter takes arrays only: convert the model with a TensorType in place of ImageType"
+                "interpreter takes arrays only: convert the model with a TensorType instead of ImageType"
             )
         self._ops = [self._prepare(op) for op in self.function.ops]
         self._plan_frees()
@@ -87,13 +88,15 @@ class Interpreter:
         )
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None) -> dict[str, np.ndarray]:
-        """Run the function and return its outputs, float32 or int32; its state, if any, is updated in place.
+        """Run the function and return its outputs as float32 or int32.
 
         Args:
-            inputs: by name, in the declared shapes; floats of any width for fp16 and fp32, integers for int32.
+            inputs: Arrays by name, in the declared shapes. Floats may have any width for fp16 and fp32, and integers
+                any width for int32.
+            state: State of the function, which is updated in place. ``None`` if the function has none.
 
         Raises:
-            TypeError: names, shapes, kinds of numbers or the state differ from what the function declares.
+            TypeError: Names, shapes, kinds of numbers or the state differ from those that the function declares.
         """
         values = self._accept(inputs, state)
         for _ in self._run(values, state):
@@ -103,9 +106,9 @@ class Interpreter:
     def activations(
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Run the function and yield (value name, op type, float32 array) of every op result, in program order.
+        """Run the function and yield (value name, op type, float32 array) of every op's result, in program order.
 
-        A write_state yields the name of the state and its new value. Takes and raises what ``predict`` does.
+        For a write_state it yields the name of the state and its new value. Arguments and errors: ``predict``.
         """
         values = self._accept(inputs, state)
         for op in self._run(values, state):
@@ -116,7 +119,7 @@ class Interpreter:
 
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:
-        """Run the ops. Yield each when its results are in ``values``; they are deleted after their last use."""
+        """Run the ops. Yield each op when its results are in ``values``, and delete these after their last use."""
         yield from self._run_ops(self._ops, values, state)
 
     def _run_ops(
@@ -129,13 +132,13 @@ class Interpreter:
                 raise UserError(
                     f"the interpreter does not support {error} in the {self._where(prepared.op)}"
                 ) from error
-            except (RuntimeError, IndexError, TypeError, ValueError) as error:  # of shapes that do not fit
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:  # for shapes that do not fit
                 raise UserError(
                     f"the {self._where(prepared.op)} cannot be computed: {str(error).partition(chr(10))[0]}"
                 ) from error
             for (name, type), result in zip(prepared.op.outputs.items(), results, strict=True):
                 if result.numel() == 1 and type.size == 1:
-                    result = result.reshape(type.shape)  # coremltools takes () and (1,) for the same
+                    result = result.reshape(type.shape)  # because () and (1,) are the same to coremltools
                 if not type.fits(tuple(result.shape)):
                     raise UserError(
                         f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
@@ -170,7 +173,7 @@ class Interpreter:
         values: dict[str, Tensor],
         state: InterpreterState | None,
     ) -> tuple[Tensor, ...]:
-        """Run a block of a control op, which sees all values around it; returns its results."""
+        """Run a block of a control op, which can read all values around it, and return its results."""
         block = prepared.op.blocks[index]
         values.update(zip(block.inputs, arguments, strict=True))
         for _ in self._run_ops(prepared.blocks[index], values, state):
@@ -205,10 +208,10 @@ class Interpreter:
         return f"op {op.type} ({op.name}) in {self.name}"
 
     def _plan_frees(self) -> None:
-        kept = set(self.function.outputs) | set(self.function.states)
+        needed = set(self.function.outputs) | set(self.function.states)
         for prepared in reversed(self._ops):
-            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - kept)  # of blocks, at their end
-            kept.update(prepared.freed)
+            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - needed)  # for blocks, at their end
+            needed.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
         ranges = self.function.ranges
@@ -236,7 +239,7 @@ class Interpreter:
         return values
 
     def _declared(self, tensor: Tensor, dtype: str, exact: bool = False) -> Tensor:
-        """A result as float32, int64 or bool by its declared dtype, rounded unless it is exact."""
+        """Return a result as float32, int64 or bool by its declared dtype, rounded unless it is exact."""
         if dtype == "bool":
             return tensor.bool()
         if dtype not in ("fp16", "fp32"):
@@ -252,7 +255,7 @@ class Interpreter:
 
 
 class PreparedOp:
-    """An op with its kernel. Arguments that are constants are separated from those that a run computes."""
+    """An op with its implementation. Constant arguments are separate from arguments that a run computes."""
 
     def __init__(
         self,
@@ -277,7 +280,7 @@ class PreparedOp:
             self.names |= {*block.inputs, *block.outputs} - set(constants)
             self.names = self.names.union(*(inner.names | set(inner.op.outputs) for inner in ops))
         self._kernel, self._package = kernel, package
-        # argument → its values, each a name of a computed value or a constant
+        # argument → its values: each is a name of a computed value, or a constant
         self._parts = {
             key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
             for key, argument in op.arguments.items()
@@ -289,7 +292,7 @@ class PreparedOp:
         self._constants: dict | None = None
 
     def call(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """The results of the op before rounding."""
+        """Return the results of the op before rounding."""
         if self._constants is None:
             self._constants = self._extra | {
                 key: self._argument(key, {}) for key in self._parts if key not in self._computed
@@ -307,7 +310,7 @@ class PreparedOp:
         return ()
 
     def parts(self, key: str, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """The values of an argument of a control op."""
+        """Return the values of an argument of a control op."""
         return tuple(self._part(part, values) for part in self._parts[key])
 
     def _argument(self, key: str, values: dict[str, Tensor]) -> object:
@@ -323,13 +326,13 @@ class PreparedOp:
 
 
 class MilRuntime(Runtime):
-    """The counterpart of ``CoreMLRuntime`` on any machine. It ignores compute units.
+    """Loads functions of packages into the interpreter, as ``CoreMLRuntime`` does into Core ML. Ignores compute units.
 
-    A package is read once and its weights are decoded once, however many of its functions are loaded.
+    It reads a package once and decodes its weights once, however many of its functions are loaded.
     """
 
     def __init__(self, arithmetic: Arithmetic | None = None, opened: Mapping[Path, Package] = MappingProxyType({})):
-        """``opened``: packages that have been read, which need not be read again."""
+        """Create the runtime. ``opened`` are packages that have been read already."""
         self.arithmetic = arithmetic or Arithmetic()
         self.name = "mil:flush" if self.arithmetic.flush else "mil:fp16" if self.arithmetic.fp16 else "mil"
         self._packages = dict(opened)

@@ -1,4 +1,4 @@
-"""Convolutions, linear and recurrent layers, attention, pooling and resizing; coremltools writes a GRU as a loop."""
+"""Implement convolutions, linear and recurrent layers, attention, pooling and resizing."""
 
 import math
 from collections.abc import Callable
@@ -47,12 +47,12 @@ def conv(
     dilations: Ints | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """x (B, in, …), weight (out, in / groups, …)."""
+    """Convolve x (B, in, …) with a weight (out, in / groups, …)."""
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     before, after = padding(x, tuple(weight.shape[2:]), strides, dilations, pad_type, pad)
     if groups == 1 and not any(before + after) and set(weight.shape[2:]) | set(strides) == {1}:
-        # a convolution of width 1 is a matrix product; torch's conv would copy the weight into another layout
+        # a convolution of width 1 as a matrix product, because torch's conv would copy the weight into another layout
         flat = torch.matmul(weight.flatten(1), x.flatten(2))
         flat = flat if bias is None else flat.add_(bias[:, None])
         return flat.reshape(len(x), len(weight), *x.shape[2:])
@@ -65,7 +65,7 @@ def conv(
 def padding(
     x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pad_type: str, pad: Ints | None
 ) -> tuple[Ints, Ints]:
-    """Sizes to add before and after each spatial axis; "same" puts an odd one after, "same_lower" before."""
+    """Return the sizes to add before and after each spatial axis. "same" adds an odd one after, "same_lower" before."""
     rank = x.ndim - 2
     if pad_type == "valid":
         return (0,) * rank, (0,) * rank
@@ -91,25 +91,28 @@ def conv_transpose(
     dilations: Ints | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """x (B, in, …), weight (in, out / groups, …): the unpadded result, cropped to padding and output shape."""
+    """Do a transposed convolution of x (B, in, …) with a weight (in, out / groups, …).
+
+    It computes the unpadded result, and crops it to the padding and the output shape.
+    """
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     full = TRANSPOSED[rank](x, weight, bias, strides, 0, 0, groups, dilations)
     for axis in range(rank):
         size = full.shape[axis + 2]
         if pad_type == "same":
-            kept = x.shape[axis + 2] * strides[axis]
-            before = max(0, size - kept) // 2
+            length = x.shape[axis + 2] * strides[axis]
+            before = max(0, size - length) // 2
         else:
             before, after = pad[2 * axis : 2 * axis + 2] if pad_type == "custom" else (0, 0)
-            kept = size - before - after
+            length = size - before - after
         if output_shape is not None:
-            kept = output_shape[axis + 2]
-        full = full.narrow(axis + 2, before, min(kept, size - before))
-        if full.shape[axis + 2] < kept:
-            # positions that no input reaches hold only the bias
+            length = output_shape[axis + 2]
+        full = full.narrow(axis + 2, before, min(length, size - before))
+        if full.shape[axis + 2] < length:
+            # positions that no input reaches have only the bias
             rest = list(full.shape)
-            rest[axis + 2] = kept - full.shape[axis + 2]
+            rest[axis + 2] = length - full.shape[axis + 2]
             shape = (1, -1) + (1,) * rank
             filler = full.new_zeros(rest) if bias is None else bias.reshape(shape).expand(rest)
             full = torch.cat((full, filler), dim=axis + 2)
@@ -153,9 +156,12 @@ def lstm(
     cell_activation: str = "tanh",
     activation: str = "tanh",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x (S, B, I) → hidden states (S, B, H), or the last (1, B, H); last hidden state and last cell (B, H).
+    """Run an LSTM over x (S, B, I).
 
     The rows of weights are the input, forget, output and cell gates. Directions are joined on the last axis.
+
+    Returns:
+        Hidden states (S, B, H), or only the last (1, B, H). Then the last hidden state and the last cell, (B, H) each.
     """
     gates, cell, out = (_activation(name) for name in (recurrent_activation, cell_activation, activation))
 
@@ -193,7 +199,11 @@ def rnn(
     output_sequence: bool = False,
     activation: str = "tanh",
 ) -> tuple[Tensor, Tensor]:
-    """x (S, B, I) → hidden states (S, B, H), or the last (1, B, H); last hidden state (B, H)."""
+    """Run an RNN over x (S, B, I).
+
+    Returns:
+        Hidden states (S, B, H), or only the last (1, B, H). Then the last hidden state, (B, H).
+    """
     axes, activate = (0,) if direction == "reverse" else (), _activation(activation)
     hidden, h = [], initial_h
     for row in x.flip(axes) @ weight_ih.mT + (0 if bias is None else bias):
@@ -221,7 +231,7 @@ def max_pool(
     pad: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """x (B, C, …)."""
+    """Pool x (B, C, …) by the maximum."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     after = tuple(map(sum, zip(after, beyond, strict=True)))
@@ -238,7 +248,7 @@ def avg_pool(
     exclude_padding_from_average: bool = False,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """As torch counts: what lies beyond the padding, where ``ceil_mode`` adds a window, is not in the average."""
+    """Pool by the average as torch counts: positions beyond the padding, in windows of ``ceil_mode``, do not count."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     ones = _padded(torch.ones_like(x[:1, :1]), before, after, 0.0 if exclude_padding_from_average else 1.0)
@@ -253,12 +263,12 @@ def avg_pool(
 def _pool_padding(
     x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None, ceil_mode: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Sizes to add before and after each spatial axis, and beyond them for the last window of ``ceil_mode``."""
+    """Return the sizes to add before and after each spatial axis, and beyond them for the last ``ceil_mode`` window."""
     before, after = padding(x, kernel, strides, (1,) * len(kernel), pad_type, pad)
     beyond = []
     for size, width, stride, low, high in zip(x.shape[2:], kernel, strides, before, after, strict=True):
         rest = (size + low + high - width) % stride
-        starts_inside = size + high - rest + stride - width < size  # else torch drops that window
+        starts_inside = size + high - rest + stride - width < size  # otherwise torch drops that window
         beyond.append(stride - rest if ceil_mode and rest and starts_inside else 0)
     return before, after, tuple(beyond)
 
@@ -302,7 +312,7 @@ def resample(
     coordinates_mode: str,
     align_corners: bool,
 ) -> Tensor:
-    """x (B, C, H, W) at coordinates (B, H2, W2, 2), x before y: (B, C, H2, W2)."""
+    """Sample x (B, C, H, W) at coordinates (B, H2, W2, 2), which are x before y → (B, C, H2, W2)."""
     if coordinates_mode != "normalized_minus_one_to_one":
         raise NotImplementedError(f"coordinates_mode {coordinates_mode!r}")
     modes = {"constant": "zeros", "border": "border", "reflection" if align_corners else "symmetric": "reflection"}

@@ -1,4 +1,4 @@
-"""A saved .mlpackage: its functions as plain Python objects, its constants as torch tensors."""
+"""Read a saved .mlpackage: its functions as plain Python objects, and its constants as torch tensors."""
 
 import importlib
 import json
@@ -33,22 +33,22 @@ ALIAS = f"{__name__}_of_coremltools"
 
 @cache
 def model_messages() -> ModuleType:
-    """The module that coremltools generated from Model.proto. Raises UserError when coremltools is not installed.
+    """Return the module that coremltools generated from Model.proto. Raises UserError if coremltools is not installed.
 
-    ``import coremltools.proto`` would first run ``coremltools/__init__.py``: 1 s beyond torch, and eight warnings off
-    macOS. Importing the folder under another name takes 0.06 s. Both copies may be loaded in either order, since
-    protobuf keeps one class for each message.
+    ``import coremltools.proto`` would first run ``coremltools/__init__.py``, which takes 1 s beyond torch, and prints
+    eight warnings off macOS. Importing the folder under another name takes 0.06 s. Both copies may be loaded in either
+    order, because protobuf has one class for each message.
     """
-    found = PathFinder.find_spec("coremltools")
-    if found is None or not found.submodule_search_locations:
-        raise UserError("reading a Core ML package needs coremltools; install it with: pip install coremltools==9.0")
+    coremltools = PathFinder.find_spec("coremltools")
+    if coremltools is None or not coremltools.submodule_search_locations:
+        raise UserError("reading a Core ML package needs coremltools: install it with: pip install coremltools==9.0")
     spec = ModuleSpec(ALIAS, None, is_package=True)
-    spec.submodule_search_locations = [str(Path(found.submodule_search_locations[0]) / "proto")]
+    spec.submodule_search_locations = [str(Path(coremltools.submodule_search_locations[0]) / "proto")]
     sys.modules[ALIAS] = module_from_spec(spec)
     return importlib.import_module(f"{ALIAS}.Model_pb2")
 
 
-# Layout of a weight file: a header, then metadata records, each followed by the bytes it describes.
+# Layout of a weight file: a header, then metadata records, each before the bytes it describes.
 METADATA = np.dtype(
     [
         ("sentinel", "<u4"),
@@ -66,7 +66,7 @@ DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
 
 @dataclass(frozen=True)
 class ProgramBlock:
-    """Operations inside a cond or a while_loop: names of its inputs, ops, and what it returns."""
+    """Operations inside a cond or a while_loop, with the names of its inputs and results."""
 
     inputs: tuple[str, ...]
     ops: "list[ProgramOp]" = field(repr=False)
@@ -75,9 +75,9 @@ class ProgramBlock:
 
 @dataclass(frozen=True)
 class ProgramOp:
-    """One operation. An argument is a tuple of constants, or names of inputs, constants or results of earlier ops.
+    """One operation. An argument is a tuple of constants, or of names of inputs, constants or earlier results.
 
-    ``blocks``: of a cond, taken if true and if false; of a while_loop, its condition and its body.
+    ``blocks`` of a cond are the blocks for true and for false. Those of a while_loop are its condition and its body.
     """
 
     type: str
@@ -87,21 +87,24 @@ class ProgramOp:
 
     @property
     def name(self) -> str:
-        """The name of the first output. An op without outputs writes a state."""
+        """Return the name of the first output. An op without outputs writes a state."""
         return next(iter(self.outputs), self.type)
 
     @property
     def written_state(self) -> str:
-        """The state that a write_state writes; "" for all other ops."""
+        """Return the state that a write_state writes, or "" for all other ops."""
         return str(self.arguments["input"][0]) if self.type == "write_state" else ""
 
 
 @dataclass(frozen=True)
 class ProgramFunction:
-    """A function of the program: ``ops`` in the order in which they run, ``constants`` by name.
+    """A function of the program.
 
-    ``images``: inputs that Core ML takes as images, and converts to the tensors of the program. ``ranges``: the shapes
-    that inputs may have, and what fills those that are left out.
+    Attributes:
+        ops: Operations, in the order in which they run.
+        constants: Constants by name.
+        images: Inputs that Core ML takes as images, and converts to the program's tensors.
+        ranges: Shapes that inputs may have, and the number that fills an input that is left out.
     """
 
     name: str
@@ -115,11 +118,13 @@ class ProgramFunction:
 
 
 class Package:
-    """A saved .mlpackage: its functions and weights.
+    """A saved .mlpackage with its functions and weights.
 
-    Opening reads the program and the metadata of every weight, not the weights. Each blob is decoded when it is first
-    used, and shared by all functions and interpreters of this package (by file offset and dtype). Raises UserError
-    when the package is damaged, incomplete or not an ML program.
+    Opening reads the program and the metadata of every weight, but not the weights. A weight is decoded on first use,
+    and all functions and interpreters of this package share it (by file offset and dtype).
+
+    Raises:
+        UserError: The package is damaged, incomplete or not an ML program.
     """
 
     def __init__(self, path: Path | str):
@@ -143,7 +148,7 @@ class Package:
         self._images = frozenset(
             item.name for one in described for item in one.input if item.type.WhichOneof("Type") == "imageType"
         )
-        # a program of one function is described by the model, others each by their own description
+        # the model describes a program with one function; other programs describe each function separately
         self._described = {one.name: one for one in spec.description.functions}
         self._only = spec.description
         self.functions = {
@@ -154,20 +159,20 @@ class Package:
         self.default_function: str = spec.description.defaultFunctionName or "main"
 
     def function(self, name: str | None = None) -> ProgramFunction:
-        """The function of that name, or the default function. Raises UserError when there is none."""
+        """Return the function of that name, or the default function. Raises UserError if there is none."""
         name = name or self.default_function
         if name not in self.functions:
-            raise UserError(f"{self.path} has no function {name!r}; it has {', '.join(sorted(self.functions))}")
+            raise UserError(f"{self.path} has no function {name!r}: choose one of {', '.join(sorted(self.functions))}")
         return self.functions[name]
 
     def damaged(self, what: str) -> UserError:
-        """The error to raise when a file of the package is damaged."""
-        return UserError(f"the Core ML package {self.path} is damaged: {what}; convert the model again")
+        """Return the error to raise if a file of the package is damaged."""
+        return UserError(f"the Core ML package {self.path} is damaged: {what}: convert the model again")
 
     def tensor(self, constant: Constant) -> torch.Tensor | str:
-        """The value of a constant: a float32, int64 or bool tensor of its shape, or a string.
+        """Return the value of a constant: a float32, int64 or bool tensor of its shape, or a string.
 
-        Decoded blobs and expressions are cached; an fp32 blob stays memory-mapped.
+        Decoded weights and expressions are cached. An fp32 weight stays memory-mapped.
         """
         if isinstance(constant, Immediate):
             value = from_immediate(constant)
@@ -177,7 +182,7 @@ class Package:
         return self._tensors[constant.key].reshape(constant.type.shape)
 
     def _array(self, constant: Constant) -> np.ndarray | str:
-        """The value of a constant in its own dtype; packed types are unpacked."""
+        """Return the value of a constant in its stored dtype. Packed types are unpacked."""
         if isinstance(constant, Immediate):
             return from_immediate(constant)
         if isinstance(constant, Blob):
@@ -187,13 +192,13 @@ class Package:
         return result.astype(np.float16) if constant.type.dtype == "fp16" else result
 
     def _bytes(self, blob: Blob) -> np.ndarray:
-        """The memory-mapped bytes of a blob. Raises UserError when they are missing or do not match its type."""
+        """Return the memory-mapped bytes of a blob. Raises UserError if they are missing or do not match its type."""
         if blob.file not in self._files:
             path = self._model.parent / "weights" / blob.file
             try:
-                if not path.is_file():  # a FIFO would block
+                if not path.is_file():  # because a FIFO would block
                     raise FileNotFoundError(path)
-                # copy on write ("c"): nothing writes to it, but torch warns of read-only memory
+                # copy on write ("c"), because torch warns about read-only memory, although nothing writes to it
                 self._files[blob.file] = np.memmap(path, np.uint8, "c")
             except (OSError, ValueError) as error:
                 raise self.damaged(f"the weight file {blob.file} is missing or empty") from error
@@ -234,7 +239,7 @@ class Package:
         return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
     def _ops(self, operations: Any, constants: dict[str, Constant]) -> list[ProgramOp]:
-        """The ops of a block. Its constants are added to ``constants``: their names are unique in a function."""
+        """Return the ops of a block. Adds its constants to ``constants``, whose names are unique in a function."""
         ops: list[ProgramOp] = []
         for operation in operations:
             if operation.type == "const":
@@ -283,7 +288,7 @@ class Package:
         return Immediate(type, values[0] if type.dtype == "string" else tuple(values))
 
     def _expressions(self, operation: Any, constants: dict[str, Constant]) -> dict[str, Expression]:
-        """The outputs of a constexpr op. iOS 16 stores its arguments as attributes, iOS 18 as inputs."""
+        """Return the outputs of a constexpr op. iOS 16 stores its arguments as attributes, and iOS 18 as inputs."""
         arguments = {key: self._constant(value) for key, value in operation.attributes.items() if key != "name"}
         for key, argument in operation.inputs.items():
             bound = self._binding(argument.arguments[0])
@@ -300,7 +305,7 @@ def _model_file(path: Path) -> Path:
         advice = "" if path.suffix == ".mlpackage" else f"; for those of a bundle use bundle={path}"
         raise UserError(f"there is no Core ML package at {path}{advice}")
     try:
-        if not (path / "Manifest.json").is_file():  # a FIFO would block
+        if not (path / "Manifest.json").is_file():  # because a FIFO would block
             raise FileNotFoundError(path / "Manifest.json")
         manifest = json.loads((path / "Manifest.json").read_text())
         model = path / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -308,7 +313,7 @@ def _model_file(path: Path) -> Path:
         raise UserError(f"{path} is not a Core ML package: it has no readable Manifest.json") from error
     if not model.is_file():
         raise UserError(
-            f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing; convert the model again"
+            f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing: convert the model again"
         )
     return model
 
@@ -340,7 +345,7 @@ def _input_range(message: Any) -> InputRange:
 
 
 def _compute_tensor(array: np.ndarray) -> torch.Tensor:
-    """The array as a float32, int64 or bool tensor, the dtypes that ops compute in."""
+    """Return the array as a float32, int64 or bool tensor, the dtypes that ops compute in."""
     if array.dtype.kind == "f":
         return torch.from_numpy(np.ascontiguousarray(array)).float()
     return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))

@@ -1,7 +1,6 @@
-"""The table of MIL ops, and the conversion of an op's arguments to those of a Python function.
+"""Register MIL ops in a table, and convert an op's arguments to the arguments of a Python function.
 
-``OPS`` is filled by ``rows`` and the decorator ``op`` when the modules ops_* are imported, and not changed after
-that.
+``rows`` and the decorator ``op`` fill ``OPS`` when the modules ops_* are imported. It does not change after that.
 """
 
 import inspect
@@ -17,10 +16,10 @@ Ints = tuple[int, ...]
 Bools = tuple[bool, ...]
 Tensors = tuple[Tensor, ...]
 
-# rounds the intermediate results of a norm: to fp16, or not at all
+# rounds the intermediate results of a norm to fp16, or not at all
 Rounding = Callable[[Tensor], Tensor]
 
-# annotation of a parameter → conversion of the argument's tensor
+# annotation of a parameter → function that converts the argument's tensor
 CONVERTERS: dict[object, Callable] = {
     Tensor: lambda value: value,
     str: lambda value: value,
@@ -30,7 +29,7 @@ CONVERTERS: dict[object, Callable] = {
     Ints: lambda value: tuple(value.reshape(-1).tolist()),
     Bools: lambda value: tuple(value.reshape(-1).tolist()),
 }
-# what a parameter without annotation takes, by its name in coremltools' documentation of the ops; others take a tensor
+# kind of a parameter without annotation, by its name in coremltools' documentation of the ops; others take a tensor
 KINDS: dict[str, object] = {
     **dict.fromkeys(("axis", "downscale_factor", "num_splits", "upscale_factor"), int),
     **dict.fromkeys(("alpha", "beta", "epsilon"), float),
@@ -45,7 +44,7 @@ KINDS: dict[str, object] = {
 class Kernel:
     """The implementation of an op on float32, int64 or bool tensors, which it must not change in place.
 
-    ``exact``: the op only moves values, so its results need no rounding.
+    ``exact`` says that the op only moves values, so that its results need no rounding.
     """
 
     function: Callable
@@ -53,22 +52,22 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """Parameter → conversion of a tensor to its argument; without ``variadic`` parameters and ``inner``."""
+        """Return the function that converts each argument, except ``variadic`` ones and ``inner``."""
         return {name: CONVERTERS[kind] for name, kind in self.kinds.items() if kind in CONVERTERS}
 
     @cached_property
     def variadic(self) -> frozenset[str]:
-        """Parameters that take several tensors (``Tensors``)."""
+        """Return the parameters that take several tensors (``Tensors``)."""
         return frozenset(name for name, kind in self.kinds.items() if kind == Tensors)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
-        """Parameters that are single numbers, such as the epsilon of a norm."""
+        """Return the parameters that are single numbers, such as the epsilon of a norm."""
         return frozenset(name for name, kind in self.kinds.items() if kind is float)
 
     @cached_property
     def kinds(self) -> dict[str, object]:
-        """Parameter → its annotation without None, or what ``KINDS`` states for its name."""
+        """Return each parameter's annotation without None, or the kind that ``KINDS`` has for its name."""
         kinds = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             bare = parameter.annotation is inspect.Parameter.empty
@@ -87,12 +86,12 @@ def rows(
     wrap: Callable[[Callable], Callable] = lambda function: function,
     exact: bool = False,
 ) -> dict[str, Kernel]:
-    """Kernels of ops by name; ``wrap`` gives a function the parameters of its op."""
+    """Return the implementations of ops by name. ``wrap`` gives a function the parameters of its op."""
     return {name: Kernel(wrap(function), exact) for name, function in functions.items()}
 
 
 def op(function: Callable | None = None, *, exact: bool = False) -> Callable:
-    """Register a function as the kernel of the op with its name."""
+    """Register a function as the implementation of the op with its name."""
 
     def register(function: Callable) -> Callable:
         OPS[function.__name__] = Kernel(function, exact)

@@ -1,8 +1,8 @@
-"""Types and constants of a program, as a package stores them, and the decoding of compressed weights.
+"""Define the types and constants of a program as a package stores them, and decode compressed weights.
 
 One function decodes each constexpr op, in both of its forms. The iOS 16 form has flat packed bytes and the shape of the
-result, the iOS 18 form an array of that shape. Arguments are named as in coremltools' documentation of the ops; results
-are dense arrays, or (mask, nonzero values) of the sparse ones.
+result. The iOS 18 form has an array of that shape. Arguments are named as in coremltools' documentation of the ops.
+Results are dense arrays, or for sparse ops pairs of a mask and the nonzero values.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -26,13 +26,13 @@ DTYPES = {
     "uint64": np.uint64,
 }
 
-# packed type → bits of each number
+# packed type → bits of a number
 PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape, with −1 for a dynamic dimension, and dtype: fp16, fp32, int32, bool, uint4, string …"""
+    """A type's shape, with −1 for a dynamic dimension, and its dtype: fp16, fp32, int32, bool, uint4, string …"""
 
     shape: tuple[int, ...]
     dtype: str
@@ -58,13 +58,13 @@ class TensorType:
 
 @dataclass(frozen=True)
 class InputRange:
-    """The shapes that an input may have, and the number that fills it when it is left out.
+    """The shapes that an input may have, and the number that fills it if it is left out.
 
     Attributes:
         bounds: Lowest and highest size of each axis. ``None`` means any size above the lowest.
-        listed: Shapes of which one must be taken. Empty means that ``bounds`` decides.
-        shape: Shape of the input when it is left out.
-        default: The number that fills it then. ``None`` means that the input is required.
+        listed: Shapes from which one must be chosen. Empty means that ``bounds`` decides.
+        shape: Shape of the input if it is left out.
+        default: Number that then fills it. ``None`` means that the input is required.
     """
 
     bounds: tuple[tuple[int, int | None], ...]
@@ -73,7 +73,7 @@ class InputRange:
     default: float | None = None
 
     def allows(self, shape: tuple[int, ...]) -> bool:
-        """Whether an input may have this shape."""
+        """Return whether an input may have this shape."""
         if self.listed:
             return shape in self.listed
         return not self.bounds or (
@@ -99,7 +99,7 @@ class InputRange:
 def validate_inputs(
     function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """The inputs of a function, in their declared order. TypeError when names, shapes or kinds of numbers differ."""
+    """Return a function's inputs in their declared order. TypeError if names, shapes or kinds of numbers differ."""
     if set(inputs) != set(declared):
         raise TypeError(f"{function} takes {sorted(declared)}, got {sorted(inputs)}")
     arrays = {name: np.asarray(inputs[name]) for name in declared}
@@ -112,7 +112,7 @@ def validate_inputs(
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant inside the program; ``values`` are bytes, a sequence or a string."""
+    """A constant inside the program. ``values`` are bytes, a sequence or a string."""
 
     type: TensorType
     values: Any = field(repr=False)
@@ -124,7 +124,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Blob:
-    """A constant in a weight file, described by the metadata at ``offset``."""
+    """A constant in a weight file. The metadata at ``offset`` describes it."""
 
     type: TensorType
     file: str
@@ -137,7 +137,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Expression:
-    """Output ``index`` of a constexpr op: a weight that is stored compressed."""
+    """Output ``index`` of a constexpr op, which is a weight that is stored compressed."""
 
     type: TensorType
     op: str
@@ -150,7 +150,7 @@ Constant = Immediate | Blob | Expression
 
 
 def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.ndarray:
-    """The first ``count`` numbers of ``bits`` bits each, lowest bit first: (bytes,) uint8 → (count,) uint8 or int8."""
+    """Unpack ``count`` numbers of ``bits`` bits, lowest bit first: (bytes,) uint8 → (count,) uint8 or int8."""
     if bits == 8:
         numbers = data[:count]
     elif bits == 4:
@@ -165,7 +165,7 @@ def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.
 
 
 def from_bytes(data: np.ndarray, type: TensorType) -> np.ndarray:
-    """Convert raw bytes (uint8) to an array of the type's shape; packed types become uint8 or int8."""
+    """Convert raw bytes (uint8) to an array of the type's shape. Packed types become uint8 or int8."""
     if type.dtype in PACKED:
         numbers = unpack(data, PACKED[type.dtype], type.size, signed=type.dtype.startswith("int"))
         return numbers.reshape(type.shape)
@@ -190,7 +190,7 @@ def affine_dequantize(
 
 
 def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
-    """``scale`` and ``offset`` have the rank of ``data``; an axis of n blocks has length n."""
+    """Shift and scale blocks. ``scale`` and ``offset`` have ``data``'s rank, and length n on an axis of n blocks."""
     blocks = [axis for size, count in zip(data.shape, scale.shape, strict=True) for axis in (count, size // count)]
     spread = [axis for count in scale.shape for axis in (count, 1)]
     dense = data.astype(np.float32).reshape(blocks)
@@ -203,7 +203,7 @@ def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarra
 def lut_to_dense(
     indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None, vector_axis: np.ndarray | None = None
 ) -> np.ndarray:
-    """Look indices up. iOS 18: lut (blocks of each axis …, palette entries, vector); iOS 16: lut (entries,)."""
+    """Look up indices. ``lut`` is (blocks per axis …, palette entries, vector) in iOS 18, or (entries,) in iOS 16."""
     if shape is not None:
         bits = int(lut.size).bit_length() - 1
         return lut[unpack(indices, bits, int(np.prod(shape, dtype=np.int64)))].reshape(shape)

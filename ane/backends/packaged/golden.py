@@ -3,7 +3,8 @@
 A conversion makes them and stores them in the package as ``probes.safetensors``. When a machine first loads a function,
 it runs the function's golden case. So wrong or flushed values, and values from a stale cache, are noticed before
 anything is spoken. A golden case is a sequence of calls on one new state, and the last call is compared. For most
-functions it is a single call. For functions with a state it is stores into the state, and a call that reads it.
+functions it is a single call. If a function has a state, the case stores into it, and then calls a function that reads
+it.
 
 The file stays small. It stores the first columns of an input with more than ``MOST_VALUES`` values, which are then
 repeated, and ``SAMPLES`` values of an output.

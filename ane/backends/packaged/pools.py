@@ -39,7 +39,7 @@ class StoredPrefix:
 
 
 def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
-    """Return the logits (n, V) of these columns. A long vocabulary is split into outputs logits_0, logits_1, …"""
+    """Return the logits (n, V) of these columns. A long vocabulary is split into logits_0, logits_1 and so on."""
     names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
     return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
 

@@ -122,7 +122,7 @@ class ThreadGovernor:
     ):
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock = threading.Lock()
-        self.limit: int | None = None  # largest number of threads to use; None: as many as torch is set to use
+        self.limit: int | None = None  # largest number of threads to use, or None for torch's number
         self._patience, self._raised = PATIENCE[0], -math.inf  # seconds; time at which the limit was last raised
         try:
             self._begin_window(clock())

@@ -200,7 +200,7 @@ def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute
 def test_missing_functions_packages_and_compute_units_are_named(api, package, tmp_path):
     runtime = CoreMLRuntime(api)
     for arguments, word in (
-        ((package, "decode", "ALL"), "it has main"),
+        ((package, "decode", "ALL"), "choose one of main"),
         ((package, "main", "GPU"), "CPU_AND_NE"),
         ((tmp_path / "none.mlpackage", "main", "ALL"), "no Core ML package"),
     ):
@@ -292,7 +292,7 @@ def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(
 
 def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_start(mac, package):
     mac.order(native.Order("load", units="CPU_AND_NE", message="error code: -14"))
-    for expected in ("cannot run it (error code -14); try", "(error code -14) (as when it was first loaded", "forgets"):
+    for expected in ("cannot run it (error code -14): try", "(error code -14) (as when it was first loaded", "forgets"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime_with_trial().load(package, "main", "CPU_AND_NE")
     assert mac.log == ["compile model.mlpackage", "load main CPU_AND_NE"]

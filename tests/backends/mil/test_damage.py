@@ -67,7 +67,7 @@ def test_a_damaged_package_is_refused_when_it_is_opened(copy: Path, file: str, d
 
 
 def test_a_missing_function_is_refused_by_name(plain: Path):
-    with pytest.raises(UserError, match=r"model\.mlpackage has no function 'decode'; it has main"):
+    with pytest.raises(UserError, match=r"model\.mlpackage has no function 'decode': choose one of main"):
         Interpreter(Package(plain), "decode")
 
 
