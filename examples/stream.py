@@ -1,4 +1,4 @@
-"""Get sound in pieces while it is made: the first piece comes long before the last."""
+"""Get sound in pieces while it is made. The first piece comes long before the last one."""
 
 import time
 
