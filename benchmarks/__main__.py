@@ -1,6 +1,6 @@
 """Measure speed, memory, quality and exactness on this machine.
 
-python -m benchmarks NAME [options]      one benchmark; python -m benchmarks NAME --help lists its options
+python -m benchmarks NAME [options]      one benchmark (python -m benchmarks NAME --help lists its options)
 python -m benchmarks --quick             all of them with tiny sizes, which shows that they work
 """
 

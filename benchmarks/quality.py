@@ -242,7 +242,7 @@ def default_presets(model: Bundle) -> list[str | None]:
 def teacher_of(model: Bundle, voice: str | None) -> str | None:
     """Return the teacher that the manifest names for a voice.
 
-    It is the only teacher, or the one whose voice has that name, after letters for language and gender ("kokoro
+    It is the only teacher, or the teacher whose voice has that name, after letters for language and gender ("kokoro
     am_michael").
     """
     manifest = getattr(model, "manifest", None)

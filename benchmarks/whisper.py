@@ -152,7 +152,10 @@ class OpenAiWhisper:
         return self.decode(mel, options)
 
     def drawn(self, logits: torch.Tensor) -> Any:
-        """In place of ``torch.distributions.Categorical``; the logits are divided by the temperature already."""
+        """Return a stand-in for ``torch.distributions.Categorical``.
+
+        The logits are already divided by the temperature.
+        """
         tokens = [sample_token(row.numpy(), 1.0, random) for row, random in zip(logits, self.draws, strict=True)]
         return argparse.Namespace(sample=lambda: torch.tensor(tokens))
 

@@ -1,8 +1,7 @@
 """Compare every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
 
-The interpreter's figures are those that the conversion recorded: in float32, with the rounding of fp16, and with small
-numbers flushed as on an M1. Each has its threshold next to it. If Core AI is installed, it runs all functions in
-float32.
+The conversion recorded the interpreter's figures: in float32, with the rounding of fp16, and with small numbers flushed
+as on an M1. Each has its threshold next to it. If Core AI is installed, it runs all functions in float32.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Judge speech with networks: word errors, naturalness, noise, and whose voice it is.
 
-Their weights are in packages that ``benchmarks.data_packages`` fetches. DistillMOS is the only one of these packages
-that is imported.
+Their weights are in packages that ``benchmarks.data_packages`` fetches. Only DistillMOS is also imported from its
+package.
 """
 
 import importlib.util

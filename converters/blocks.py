@@ -270,7 +270,7 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 
 
 def head_groups(heads: int, score_bytes: int) -> int:
-    """Return the least number of equal groups of heads whose scores each stay on the chip.
+    """Split the heads into as few equal groups as possible whose scores each stay on the chip, and return their number.
 
     ``score_bytes`` is the size of one head's scores.
     """

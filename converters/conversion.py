@@ -131,7 +131,7 @@ def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
 
 
 def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
-    """Return a digest of the versions of ``libraries`` and of ``graph_sources``.
+    """Return a digest of ``libraries``' versions and the content of ``graph_sources``.
 
     Packages made by other code are not reused.
     """

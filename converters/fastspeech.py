@@ -289,7 +289,7 @@ FUNCTIONS = (
         probe_mel,
         onnx=onnx_mel,
         onnx_lengths={"frames": 90, "symbols": 30},
-        # it is called with the states of a text in any bucket
+        # called with the states of a text in any bucket
         coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
         bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
         outputs={"mel": "mel_linear"},

@@ -76,7 +76,7 @@ class GraphRequest:
     scale: float = 1.0
 
     def lengths(self, kind: str) -> Sizes:
-        """Return the requested or default lengths of a kind of function."""
+        """Return the requested or default lengths for a kind of function."""
         requested = self.buckets.get(kind)
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
@@ -251,7 +251,7 @@ def scale_of(network: str, reference: "nn.Module") -> float:
 
 
 def published_name(network: str, path: str) -> str:
-    """Return the authors' name for the output of a module of a network, or "" if there is none."""
+    """Return the authors' name for the output of a network's module, or "" if there is none."""
     return models()[family_of(network).name].published(path)
 
 

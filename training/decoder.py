@@ -142,7 +142,7 @@ class DecoderObjective:
     """The losses of the decoder."""
 
     model: DecoderInTraining
-    quantiser: Quantiser  # on the model's device
+    quantiser: Quantiser  # quantiser on the model's device
     targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]  # mel (L, 80) and pitch (L,) of each clip
     clips: Sequence[Clip]
     validation: Sequence[Clip]  # clips that the decoder is not trained on

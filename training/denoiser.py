@@ -59,7 +59,7 @@ class DenoiserObjective:
     clips: Sequence[Clip]
     hidden: Sequence[np.ndarray]  # latents of each clip, (n, D) float32
     mels: Sequence[np.ndarray]  # normalised mels of each, (100, L) float32
-    batches: Batches  # of the clips
+    batches: Batches  # batches of the clips
     alphas_cumprod: Tensor  # (TRAINED_STEPS,) float32
     device: str
 
@@ -114,6 +114,9 @@ def train_denoiser(
 
 
 def padded_mel(audio: np.ndarray, frames: int) -> np.ndarray:
-    """(S,) at 24 kHz → (100, frames) float32, normalised; silence follows audio that is too short."""
+    """Return the normalised mel (100, frames) float32 of audio (S,) at 24 kHz.
+
+    Silence follows audio that is too short.
+    """
     audio = np.pad(audio, (0, max(0, frames * HOP - len(audio))))
     return normalise_mel(diffusion_mel(audio)[:, :frames]).astype(np.float32)

@@ -12,7 +12,7 @@ from torch.func import functional_call
 PERIODS, PERIOD_WIDTHS = (2, 3, 5, 7, 11), (16, 32, 64, 64)
 RESOLUTIONS, SPECTRUM_WIDTH = ((512, 128), (1024, 256), (2048, 512)), 12  # FFT and hop
 SLOPE = 0.1
-FEATURE_WEIGHT = 2.0  # of the distance of features, in the generator's loss
+FEATURE_WEIGHT = 2.0  # weight of the features' distance in the generator's loss
 
 
 class PeriodDiscriminator(nn.Module):

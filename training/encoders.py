@@ -1,7 +1,7 @@
 """Train the two encoders from clips to voice latents, and the two converters from noise to voice latents.
 
 The decoders have learned a latent for each teacher. The encoders map a teacher's clips to its latent. The converters
-map noise to one of the latents or to a blend of them.
+map noise to one latent or to a blend.
 """
 
 from collections.abc import Sequence

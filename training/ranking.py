@@ -97,7 +97,7 @@ def train_clvp(
 
 
 def group_by_length(clips: Sequence[Clip]) -> list[list[Clip]]:
-    """Clips whose texts are equally long, in groups of at least ``MIN_GROUP``; the others are left out."""
+    """Group clips whose texts are equally long. Groups with fewer than ``MIN_GROUP`` clips are left out."""
     groups: dict[int, list[Clip]] = {}
     for clip in clips:
         groups.setdefault(len(clip.text), []).append(clip)
@@ -105,7 +105,7 @@ def group_by_length(clips: Sequence[Clip]) -> list[list[Clip]]:
 
 
 def draw_from_group(groups: Sequence[list[Clip]], count: int, rng: np.random.Generator) -> list[Clip]:
-    """At most ``count`` clips of a random group, drawn with probability proportional to its size."""
+    """Draw at most ``count`` clips of a random group, with probability proportional to its size."""
     sizes = np.array([len(group) for group in groups], dtype=float)
     group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
     return [group[i] for i in rng.choice(len(group), min(count, len(group)), replace=False)]

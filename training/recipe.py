@@ -1,4 +1,4 @@
-"""What is trained: the networks' configurations, the tokenizer, and the recipe read from TOML files."""
+"""Define what is trained: the networks' configurations, the tokenizer, and the recipe read from TOML files."""
 
 import tomllib
 from collections.abc import Callable

@@ -43,7 +43,7 @@ def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
 
 
 def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
-    """Return the parameters of every clip of a shard, (L, 66) float16, and store them in a file of ``folder``."""
+    """Return the parameters (L, 66) float16 of every clip in a shard, and store them in a file of ``folder``."""
     path = folder / f"{shard.stem}.npz"
     if not path.exists():
         clips = [analysed(wave, len(wave) // HOP).astype(np.float16) for wave in Shard.load(shard).clips]

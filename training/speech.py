@@ -106,7 +106,7 @@ class Shard:
 
 
 def load_mels(shard: Path) -> list[np.ndarray]:
-    """Return the mel (L, 80) float16 of every clip of a shard."""
+    """Return the mel (L, 80) float16 of every clip in a shard."""
     with np.load(shard) as data:  # loads only the arrays it uses
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
@@ -147,7 +147,7 @@ def speak_all(
     if missing := [job for job in jobs if not job[0].exists()]:
         teacher_of(teacher)  # fetches its packages once
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
-            list(pool.map(speak_shard, *zip(*missing, strict=True)))  # list(): an error or Ctrl-C cancels the rest
+            list(pool.map(speak_shard, *zip(*missing, strict=True)))  # list() lets an error or Ctrl-C cancel the rest
     return [job[0] for job in jobs]
 
 
@@ -193,9 +193,9 @@ def load_clips(
 
 
 class Batches:
-    """Batches of clips of similar length, about ``size`` positions each; the first epoch begins with short clips.
+    """Batches of clips with similar length, about ``size`` positions each. The first epoch begins with short clips.
 
-    ``batches[step]`` depends on the step alone.
+    ``batches[step]`` depends only on the step.
     """
 
     def __init__(self, lengths: Sequence[int], size: int, seed: int):

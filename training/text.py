@@ -112,7 +112,8 @@ def cleaned(text: str) -> str:
 def spoken_words() -> tuple[list[str], list[float]]:
     """Return frequent English words, and the cumulative sum of their weights.
 
-    The words are those in a to z among the first 40,000. A weight is frequency ** 0.3, so that rare words occur too.
+    The words have only the letters a to z and are among the 40,000 most frequent. A weight is frequency ** 0.3, so that
+    rare words occur too.
     """
     from wordfreq import get_frequency_dict
 

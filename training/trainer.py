@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 120.0
 LOG_STEPS = 50
-CURVE_POINTS = 100  # that go with exported weights
+CURVE_POINTS = 100  # points of the curve in exported weights
 
-# (index of the step, its generator) → losses by name; the gradient is that of "loss"
+# (index of the step, its generator) → losses by name. The gradient is the gradient of "loss"
 Loss = Callable[[int, torch.Generator], dict[str, Tensor]]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -33,17 +33,17 @@ class PartSchedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: tuple[int, ...]  # where each run ends, ascending; a run resumes at the step that the one before reached
+    steps: tuple[int, ...]  # where each run ends, ascending. A run resumes at the step that the one before reached
     rate: Positive  # after ``warmup`` steps; then a half cosine falls to 0 at the end of the current run
     batch: Annotated[int, Field(gt=0)]  # crops or clips of a step; of the decoder positions, of the denoiser frames
     warmup: int = 100
     betas: tuple[float, float] = (0.9, 0.98)
-    decay: float = 0.01  # of the weights
+    decay: float = 0.01  # decay of the weights
     clip: Positive = 1.0  # maximum norm of the gradient
     seed: int = 0
-    # decay of the running mean of the weights, which is what later parts and the bundle take; 0: none
+    # decay of the running mean of the weights, which later parts and the bundle take. 0 means no mean
     average: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    minutes: float | None = None  # after which a call stops before the last step; None: no limit
+    minutes: float | None = None  # minutes after which a call stops before the last step. None means no limit
 
     @field_validator("steps")
     @classmethod
@@ -70,7 +70,7 @@ class TrainedPart:
     folder: Path  # folder of the part's checkpoint and curve
     schedule: PartSchedule
     device: str
-    start: Path  # what ``export`` wrote: weights that it starts from without a checkpoint; need not exist
+    start: Path  # a file of ``export`` with weights that it starts from without a checkpoint; need not exist
 
 
 class Trainer:

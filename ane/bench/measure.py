@@ -148,7 +148,7 @@ CACHES = {"step": "io", "state": "state"}  # kind of a decoder's step function â
 def package_functions(
     model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None
 ) -> Iterator[MeasuredFunction]:
-    """Yield the functions of these packages that a sentence takes, and all steps and stores of a decoder.
+    """Yield the functions that a sentence takes from these packages, and all steps and stores of a decoder.
 
     Args:
         model: The bundle with the packages.

@@ -153,7 +153,7 @@ class Bundle:
             ) from error
 
     def file(self, role: str) -> Path:
-        """Return the path of one of the further files that the family declares, after checking the file.
+        """Return the path of a further file that the family declares, after checking the file.
 
         Raises UserError if it is missing or damaged.
         """

@@ -192,7 +192,7 @@ def import_options(family: ModelFamily, **options: Any) -> dict[str, Any]:
 
 
 def family_names() -> list[str]:
-    """Return the names of the families of this version, ``DEFAULT_FAMILY`` first."""
+    """Return the family names of this version, ``DEFAULT_FAMILY`` first."""
     return sorted(
         (file.parent.name for file in MODELS.glob("*/family.py")), key=lambda name: (name != DEFAULT_FAMILY, name)
     )

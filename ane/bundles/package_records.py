@@ -96,7 +96,7 @@ def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
 def read_section(
     sections: Mapping[str, Any], where: str, networks: Collection[str], name: str = "coreml"
 ) -> list[PackageRecord]:
-    """Return the packages of these networks from a manifest's section ``name``, or [] if there is no such section.
+    """Return the records in a manifest's section ``name`` for these networks, or [] if there is no such section.
 
     Raises UserError if the section is damaged, or from a later version.
     """

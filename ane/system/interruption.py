@@ -16,7 +16,7 @@ from types import FrameType
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop.
 
-    This is not KeyboardInterrupt itself: if that one passes through ``exec``, ``python -m`` ends the process as SIGINT
+    This is not KeyboardInterrupt itself. If that one passes through ``exec``, ``python -m`` ends the process as SIGINT
     would, whatever its exit status.
     """
 

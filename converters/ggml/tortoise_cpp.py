@@ -93,7 +93,7 @@ def size_note(model: Bundle, networks: Sequence[str]) -> str:
 
 
 def ggml_tensors(model: Bundle, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the float32 values of each tensor of a file.
+    """Yield the name and the float32 values of each tensor in a file.
 
     The values have no axes of size 1, as the program expects: a kernel (1, 32, 7) is (32, 7).
     """

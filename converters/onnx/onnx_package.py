@@ -2,8 +2,8 @@
 
 ``int8`` stores weights of the decoder's matrix products in 8 bits with a scale for each column, and rounds the other
 factor to 8 bits at run time with one scale (dynamic quantisation). In Whisper's trained networks, the largest values
-leave few of these bits to all other values (14.8 dB in the encoder of base), so these networks have a scale for every
-32 numbers (30.7 dB). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. For fp16 the
+leave all other values few of the 8 bits (14.8 dB in the encoder of base), so these networks have a scale for every 32
+numbers (30.7 dB). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. For fp16 the
 networks are traced in fp16, with norms and the residual stream in float32 as on torch.
 """
 

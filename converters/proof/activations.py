@@ -136,7 +136,7 @@ Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 a
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """Arguments of a call of a function.
+    """Arguments of a function call.
 
     ``state`` is a copy from before the call. ``None`` means that there is no state, or that it cannot be read.
     """

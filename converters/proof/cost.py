@@ -61,7 +61,7 @@ class FunctionCost:
 
 
 def cost(package: Package, function: str | None = None) -> FunctionCost:
-    """Return the cost of one call of a function. Raises UserError if the package has no such function."""
+    """Return the cost of one function call. Raises UserError if the package has no such function."""
     program = package.function(function)
     types = values(program)
     return FunctionCost(
@@ -234,7 +234,7 @@ def nbytes(type: TensorType) -> int:
 
 
 def size(shape: Iterable[int]) -> int:
-    """Return the number of values of a shape. A dynamic dimension, −1, counts as 1."""
+    """Return how many values a shape has. A dynamic dimension, −1, counts as 1."""
     return prod(map(abs, shape))
 
 

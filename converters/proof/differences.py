@@ -1,6 +1,7 @@
 """Find the operation of a function that differs, from the values inside it.
 
-The values are those that Core ML computes on a Mac, or the values of the same function converted again.
+They are compared with the values that Core ML computes on a Mac, or that the same function computes after another
+conversion.
 """
 
 import asyncio

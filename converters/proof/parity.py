@@ -187,7 +187,7 @@ def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray])
 
 
 def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Return the largest error, as a share of the largest value of the same array."""
+    """Return the largest error, as a share of the same array's largest value."""
     return max(
         float(np.abs(reference - output).max() / np.abs(reference).max())
         for reference, output in zip(references, outputs, strict=True)

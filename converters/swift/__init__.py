@@ -1,1 +1,1 @@
-"""Writes a bundle's Core ML packages as a Swift package with a runtime of its own."""
+"""Export Tortoise's Core ML packages as a Swift package with a runtime."""

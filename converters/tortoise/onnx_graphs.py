@@ -87,7 +87,7 @@ clvp_speech = traced(
     ("vector",),
     lambda network, dtype: {"codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)},
 )
-# what does not depend on the timestep, a column a latent; the host repeats them
+# the part that does not depend on the timestep, one column per latent; the host repeats them
 condition = traced(
     lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
     ("code",),
