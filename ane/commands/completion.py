@@ -1,4 +1,4 @@
-"""`ane completion`: a script that completes commands in a shell, or the manual page. Both are made of the parsers."""
+"""Run `ane completion`: print a script that completes commands in a shell, or the manual page, from the parsers."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from typing import Any
 
 from ane.commands.defaults import apply_defaults
 from ane.system.errors import UserError
+from ane.system.paths import voices_dir
 from ane.system.version import version
 
 SHELLS = ("bash", "zsh", "fish")
@@ -27,9 +28,9 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="print a completion script for your shell, or the manual page",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Print a script that completes commands, flags, voices and bundles, or the manual page.",
+        description="Print a script that completes commands, flags, voices, presets and bundles, or the manual page.",
     )
-    parser.add_argument("kind", choices=(*SHELLS, "man"), help="the shell, or man for the manual page")
+    parser.add_argument("kind", choices=(*SHELLS, "man"), help="your shell, or 'man' for the manual page")
     parser.set_defaults(handler=completion)
 
 
@@ -44,17 +45,24 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: Mapping[str, Any]) -> None:
-    """Print the words that complete the line of a shell's script, and end the process. ``names``: of all commands."""
+    """Print the words that complete the shell's current line, and end the process.
+
+    Args:
+        make_parser: Function that returns the parser of a command.
+        names: The names of all commands.
+    """
     import argcomplete
 
     words = os.environ.get("COMP_LINE", "").split()
     parser = make_parser(words[1] if len(words) > 1 else "--help")
-    with suppress(UserError):  # the command itself will report a faulty default
+    with suppress(UserError):  # the command reports a faulty default when it runs
         apply_defaults(parser, names)
+    completers = {"bundle": bundles, "voice": voices, "quote_voice": voices, "preset": presets}
     for leaf in parsers(parser):
         for action in leaf._actions:
-            if action.dest in ("voice", "bundle", "quote_voice"):
-                action.completer = bundles if action.dest == "bundle" else voices  # type: ignore[attr-defined]
+            stored = leaf.prog.endswith("voices remove") and action.dest == "names"
+            if completer := stored_voices if stored else completers.get(action.dest):
+                action.completer = completer  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 
@@ -71,8 +79,20 @@ def voices(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     return voice_names(open_model(getattr(parsed_args, "bundle", None)))
 
 
+def stored_voices(**_: Any) -> list[str]:
+    from ane.voices.finding import list_voices
+
+    return [*list_voices([voices_dir()])]
+
+
+def presets(**_: Any) -> list[str]:
+    from ane.models.tortoise.settings import PRESETS
+
+    return [*PRESETS]
+
+
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of all its subcommands, in their order."""
+    """Yield a parser and the parsers of all its subcommands, in order."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -81,7 +101,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the lines of the manual page in roff: each command with all its options, by group."""
+    """Yield the lines of the manual page, in roff. It lists every command with all its options, by group."""
     yield f'.TH ANE 1 "" "tortoise-ane {version()}" "User Commands"'
     yield f".SH NAME\nane \\- {escaped(str(top.description))}"
     yield ".SH SYNOPSIS\n.B ane\nCOMMAND [options]\n.SH COMMANDS"
@@ -109,7 +129,7 @@ def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def escaped(text: str, lines: bool = False) -> str:
-    """Return text for roff, on one line unless ``lines``."""
+    """Escape text for roff. Join its lines into one unless ``lines``."""
     text = text if lines else " ".join(text.split())
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"(?m)^([.'])", r"\\&\1", text)

@@ -1,4 +1,7 @@
-"""Defaults that a user sets once. A flag comes first, then the environment, then the file, then the built-in value."""
+"""Apply the defaults that a user sets in the environment or in a file.
+
+A flag wins over the environment, the environment over the file, and the file over the built-in value.
+"""
 
 import argparse
 import os
@@ -11,12 +14,14 @@ from ane.system.errors import UserError
 from ane.system.paths import config_file
 
 VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
-# settings that stand above the tables of the file, since many commands have them; the others stand in [COMMAND]
+# Settings above the tables of the file, because many commands have them. All other settings are in a table [COMMAND].
 COMMON = ("bundle", "voice", "lexicon", "speed", "backend", "threads")
+# Settings above the tables that a command ignores. `ane bench` compares backends and numbers of threads.
+IGNORED = {"bench": ("backend", "threads")}
 
 
 def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) -> None:
-    """Give the commands of a parser the defaults of the environment and of the file ``config_file()``.
+    """Set the defaults of the commands of a parser from the environment and from the file ``config_file()``.
 
     Args:
         names: The names of all commands.
@@ -26,15 +31,17 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
     """
     file = config_file()
     settings = read_settings(file, names) if os.path.isfile(file) else {}
-    found_leaves, known = [*leaves(parser)], set[tuple[str, str]]()
-    for command, leaf in found_leaves:
-        common = {name: value for name, value in settings.items() if name in COMMON}
-        found = {name: (value, str(file)) for name, value in {**common, **settings.get(command, {})}.items()}
-        found |= {
+    commands, known = [*leaves(parser)], set[tuple[str, str]]()
+    for command, leaf in commands:
+        common = {
+            name: value for name, value in settings.items() if name in COMMON and name not in IGNORED.get(command, ())
+        }
+        defaults = {name: (value, str(file)) for name, value in {**common, **settings.get(command, {})}.items()}
+        defaults |= {
             name: (os.environ[variable], variable) for name, variable in VARIABLES.items() if os.environ.get(variable)
         }
         sources: dict[str, tuple[Any, str]] = {}
-        for name, (value, source) in found.items():
+        for name, (value, source) in defaults.items():
             action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
             if action is not None and action.nargs in (None, 0) and not isinstance(action, argparse._AppendAction):
                 value = converted(leaf, action, value, f"{source}: {name}")
@@ -42,14 +49,14 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
                 sources[action.dest] = value, source
                 known.add((command, name))
         leaf.set_defaults(sources=sources)
-    for command in dict.fromkeys(command for command, _ in found_leaves):  # subcommands share a table
+    for command in dict.fromkeys(command for command, _ in commands):  # subcommands share a table
         for name in settings.get(command, {}):
             if (command, name) not in known:
                 raise UserError(f"{file}: ane {command} has no setting {name}: see ane {command} --help-all")
 
 
 def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the parsers without subcommands, with the name of the command that they belong to."""
+    """Yield each parser without subcommands, with the name of its command."""
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         for name, inner in action.choices.items():
@@ -59,7 +66,7 @@ def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple
 
 
 def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the file: those of ``COMMON``, and a table for each command."""
+    """Return the settings of the file: the names of ``COMMON``, and a table for each command."""
     import tomllib
 
     try:
@@ -71,14 +78,14 @@ def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, dict) or name not in COMMON:
             raise UserError(
-                f"{file}: {name!r} is unknown: it may have {', '.join(COMMON)}, and tables such as [say] "
+                f"{file}: {name!r} is unknown: use {', '.join(COMMON)}, or a table such as [say] "
                 "with the flags of a command"
             )
     return settings
 
 
 def converted(parser: argparse.ArgumentParser, action: argparse.Action, value: object, where: str) -> Any:
-    """Return the value of a setting as its flag would give it. Raises UserError when the flag would refuse it."""
+    """Convert the value of a setting as its flag does. Raises UserError if the flag would reject it."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UserError(f"{where} must be true or false, got {value!r}")
@@ -92,13 +99,13 @@ def converted(parser: argparse.ArgumentParser, action: argparse.Action, value: o
 
 
 def source_of(args: argparse.Namespace, name: str) -> str:
-    """Return the variable or the file that the value of a flag comes from, or "" if it is given or built in."""
+    """Return the variable or the file that set a flag, or "" if the user gave the flag or the value is built in."""
     value, source = getattr(args, "sources", {}).get(name, (None, ""))
     return source if value is not None and getattr(args, name, None) == value else ""
 
 
 def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
-    """Leave a value out, and say ``where`` it has no effect, if it is a default. Return whether it is."""
+    """Ignore a value if it is a user's default, and log ``where`` it has no effect. Return whether it was ignored."""
     if source := source_of(args, name):
         LOGGER.info("the %s of %s has no effect %s", name, source, where)
         setattr(args, name, False if getattr(args, name) is True else None)
@@ -106,7 +113,7 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:
-    """Return the message of an error, with the variable or the file that a value in it comes from."""
+    """Add the variable or the file that set a value to the message of an error about the value."""
     named = [
         f"{name} of {source}"
         for name, (value, _) in getattr(args, "sources", {}).items()

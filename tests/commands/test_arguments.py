@@ -211,14 +211,16 @@ def test_the_default_voice_speaks_without_torch_coremltools_or_scipy(tmp_path):
 
 
 CONFIG = (
-    'voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\nseed = 3\n'
+    'voice = "heart"\nbundle = "demo"\nspeed = 0.9\nbackend = "torch"\nthreads = 2\n'
+    "[read]\nloudness = -19\nper-chapter = true\n[voices]\nseed = 3\n[bench]\nruns = 3\n"
 )
 
 
 @pytest.mark.parametrize(
     ("command", "variables", "expected"),
     [
-        ("say x", {}, {"voice": "heart", "bundle": "demo", "speed": 0.9}),
+        ("say x", {}, {"voice": "heart", "bundle": "demo", "speed": 0.9, "backend": "torch", "threads": 2}),
+        ("bench", {}, {"bundle": "demo", "backend": None, "threads": None, "runs": 3}),
         ("say x", {"ANE_VOICE": "michael"}, {"voice": "michael", "bundle": "demo"}),
         ("say x -v anna --speed 2", {"ANE_VOICE": "michael"}, {"voice": "anna", "speed": 2.0}),
         ("say x", {"ANE_VOICE": "", "ANE_BUNDLE": "heart"}, {"voice": "heart", "bundle": "heart"}),
@@ -245,7 +247,7 @@ def test_a_flag_precedes_the_environment_which_precedes_the_file(workplace, monk
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("sped = 1", "'sped' is unknown: it may have bundle, voice"),
+        ("sped = 1", "'sped' is unknown: use bundle, voice"),
         ("[sya]", "'sya' is unknown"),
         ("[say]\nsped = 1", "ane say has no setting sped: see ane say --help-all"),
         ('speed = "fast"', "speed: invalid float value: 'fast'"),
@@ -317,8 +319,8 @@ def test_a_command_without_its_subcommand_shows_the_help(capsys, command):
         ("read b.md --rate 3", "did you mean --speed?"),
         ("say x --subtitles", "did you mean --srt?"),
         ("say x --model demo", "did you mean --bundle?"),
-        ("read b.md --format mp3", "the suffix of -o OUT is the format"),
-        ("say x --pitch 2", "no voice changes its pitch: choose another voice"),
+        ("read b.md --format mp3", "the suffix of -o OUT chooses the format"),
+        ("say x --pitch 2", "the pitch of a voice is fixed: choose another voice"),
     ],
 )
 def test_a_flag_of_other_programs_leads_to_ours(capsys, flags, hint):

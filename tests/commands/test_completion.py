@@ -30,13 +30,18 @@ def ane(tmp_path: Path) -> dict[str, str]:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ane "$@"\n')
     program.chmod(0o755)
     root = str(Path(__file__).parents[2])
-    return os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": root}
+    path = f"{program.parent}:{os.environ['PATH']}"
+    home = {"HOME": str(tmp_path), "ANE_HOME": str(tmp_path / "home")}
+    return os.environ | {"PATH": path, "PYTHONPATH": root} | home
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_commands_flags_bundles_and_voices(ane, shell):
+def test_a_shell_completes_commands_flags_bundles_voices_and_presets(ane, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}: {INSTALL.format(shell)}")
+    stored = Path(ane["ANE_HOME"]) / "voices" / "anna.safetensors"
+    stored.parent.mkdir(parents=True)
+    stored.touch()
     for line, word, default in (
         ("ane tra", "transcribe", ""),
         ("ane say --follo", "--follow", ""),
@@ -44,6 +49,8 @@ def test_a_shell_completes_commands_flags_bundles_and_voices(ane, shell):
         ("ane read --bundle demo --voice mich", "michael", "heart"),
         ("ane say --voice mich", "michael", "demo"),
         ("ane voices rem", "remove", "nobody"),
+        ("ane voices remove ann", "anna", ""),
+        ("ane say --preset ultra", "ultra_fast", ""),
     ):
         name = ["argument"] if shell == "fish" else ["-"]
         asked = subprocess.run(
