@@ -1,1 +1,1 @@
-"""Narration of long text: documents to chapters, to a job that can be interrupted, to audio files."""
+"""Narrate long texts: read documents as chapters, speak them in a job that can resume, and write sound files."""

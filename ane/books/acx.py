@@ -1,4 +1,4 @@
-"""The form in which ACX takes an audiobook: a file per chapter, its encoding, level, silences and credits.
+"""Give an audiobook the form that ACX requires: one file per chapter, encoding, levels, room tone and credits.
 
 Source: https://help.acx.com/s/article/what-are-the-acx-audio-submission-requirements.
 """
@@ -14,12 +14,12 @@ from ane.books.document import BookChapter, Document
 from ane.text.blocks import PARAGRAPH, TextBlock
 
 FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)  # constant bit rate
-HEAD, TAIL = 0.75, 2.0  # seconds of room tone; ACX asks for 0.5 to 1 and 1 to 5
-ROOM_TONE = -70.0  # dB RMS below the speech too, because ACX wants no digital silence
+HEAD, TAIL = 0.75, 2.0  # seconds of room tone before and after a chapter (ACX requires 0.5 to 1, and 1 to 5)
+ROOM_TONE = -70.0  # dB RMS, also during speech, because ACX rejects digital silence
 RMS = -20.0  # dB of the whole book
-PEAK = -3.2  # dBTP; another decoder may find a little more
-KEPT = (-22.5, -18.5)  # dB RMS to which a file is moved that is outside
-# What ACX asks of every file: unit, least, most
+PEAK = -3.2  # dBTP, a little below ACX's limit because decoders differ
+RMS_RANGE = (-22.5, -18.5)  # dB RMS of a single file. A file outside is moved to the nearer end.
+# ACX's limits for every file: unit, minimum, maximum
 LIMITS: Mapping[str, tuple[str, float, float]] = {
     "length": ("s", 0.0, 7200.0),
     "RMS": ("dB", -23.0, -18.0),
@@ -29,7 +29,7 @@ LIMITS: Mapping[str, tuple[str, float, float]] = {
 
 
 def opening_credits(title: str, author: str, narrator: str) -> str:
-    """Return the text of the opening credits, as ACX wants them spoken."""
+    """Return the text of the opening credits that ACX requires."""
     return (
         f"{title or 'This audiobook'}.{f' Written by {author}.' * bool(author)}"
         f"{f' Narrated by {narrator}.' * bool(narrator)}"
@@ -37,7 +37,7 @@ def opening_credits(title: str, author: str, narrator: str) -> str:
 
 
 def closing_credits(title: str, author: str, narrator: str) -> str:
-    """Return the text of the closing credits."""
+    """Return the text of the closing credits that ACX requires."""
     return (
         f"You have been listening to {title or 'an audiobook'}{f', written by {author}' * bool(author)}"
         f"{f', narrated by {narrator}' * bool(narrator)}. The end."
@@ -45,7 +45,7 @@ def closing_credits(title: str, author: str, narrator: str) -> str:
 
 
 def with_credits(document: Document, opening: str, closing: str) -> Document:
-    """Return the document with a chapter of credits at either end. An empty text adds none."""
+    """Add a chapter of credits at the start and at the end of a document. An empty text adds no chapter."""
     first, last = (
         [BookChapter(f"{name} Credits", [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
         for name, text in (("Opening", opening), ("Closing", closing))
@@ -54,7 +54,7 @@ def with_credits(document: Document, opening: str, closing: str) -> Document:
 
 
 def with_room(timeline: BookTimeline) -> BookTimeline:
-    """Return the timeline with ``HEAD`` and ``TAIL`` around the speech of each chapter."""
+    """Return the timeline with ``HEAD`` seconds before and ``TAIL`` seconds after the speech of each chapter."""
     head, tail = (round(seconds * timeline.rate) for seconds in (HEAD, TAIL))
     start, chapters = 0, list[TimedChapter]()
     for chapter in timeline.chapters:
@@ -68,8 +68,8 @@ def with_room(timeline: BookTimeline) -> BookTimeline:
 
 
 def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the pieces (n,) float32 with a quiet noise, the same one in every run."""
-    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)  # a hum rather than a hiss
+    """Add a quiet noise to pieces of sound (n,) float32. The noise is the same in every run."""
+    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)  # low-pass, for a hum instead of a hiss
     level = 10 ** (ROOM_TONE / 20) * np.sqrt(8)
     for piece in pieces:
         if len(piece):
@@ -78,9 +78,13 @@ def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def faults(measures: Iterable[float]) -> list[str]:
-    """Return a sentence for each of the ``LIMITS`` that a file does not meet, from its measures in that order."""
+    """Return a sentence for each limit that a file exceeds.
+
+    Args:
+        measures: The measures of the file, in the order of ``LIMITS``.
+    """
     return [
-        f"the {name} is {value:.1f} {unit}, and ACX takes "
+        f"the {name} is {value:.1f} {unit}, but ACX requires "
         + (f"at least {least:g}" if value < least else f"at most {most:g}")
         for value, (name, (unit, least, most)) in zip(measures, LIMITS.items(), strict=True)
         if not least <= value <= most

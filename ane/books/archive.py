@@ -1,4 +1,4 @@
-"""The files of an EPUB or a DOCX, which are ZIP archives: read without trust, and nothing is extracted to disk."""
+"""Read the files in an EPUB or a DOCX, which are ZIP archives, without trusting them or extracting them to disk."""
 
 import codecs
 import posixpath
@@ -15,9 +15,9 @@ from ane.system.files import zip_directory
 
 MAX_ENTRIES = 20_000
 MAX_DIRECTORY = 8 << 20  # bytes of the archive's directory, which zipfile keeps in memory
-MAX_TOTAL = 2 * MAX_TEXT  # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
+MAX_TOTAL = 2 * MAX_TEXT  # decompressed bytes that are read in all (the longest novels have 5 MB of markup)
 DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
-STATED = re.compile(rb"""(?i)<meta\s[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9._-]{1,40})""")
+META_ENCODING = re.compile(rb"""(?i)<meta\s[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9._-]{1,40})""")
 LATIN_1 = ("iso-8859-1", "latin-1", "us-ascii", "ascii")
 ENCODINGS = (
     "utf-8",
@@ -37,12 +37,13 @@ ENCODINGS = (
 
 
 class UnreadablePartError(UserError):
-    """A file of an archive is missing, damaged or in an unknown encoding. The others can be read all the same."""
+    """A file of an archive is missing, damaged or in an unknown encoding. Other files can still be read."""
 
 
 class BookArchive:
-    """The files of an EPUB or a DOCX by their path in it. Every method raises UserError when it is no ZIP archive,
-    damaged, protected, or larger than any book.
+    """The files of an EPUB or a DOCX, by their path in the archive.
+
+    Every method raises UserError if the file is not a ZIP archive, or is damaged, protected, or larger than any book.
     """
 
     def __init__(self, file: BinaryIO):
@@ -51,7 +52,7 @@ class BookArchive:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, EOFError) as error:
             raise UserError(
-                f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it again"
+                f"it is damaged, or not an archive as EPUB and DOCX are ({error}): download it again"
             ) from error
         self.names = frozenset(self._zip.namelist())
         self._left = MAX_TOTAL
@@ -60,7 +61,11 @@ class BookArchive:
         self._zip.close()
 
     def read(self, name: str, purpose: str) -> bytes:
-        """The bytes of a file; ``purpose``: what it is, for messages."""
+        """Return the bytes of a file.
+
+        Args:
+            purpose: Description of the file, for messages.
+        """
         if name not in self.names:
             raise UnreadablePartError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")
         limit = min(MAX_TEXT, self._left)
@@ -68,19 +73,19 @@ class BookArchive:
             with self._zip.open(name) as part:
                 data = part.read(limit + 1)
         except RuntimeError as error:  # zipfile's error for a password
-            raise UserError(f"{name!r} in it is encrypted: ane reads books without protection only") from error
+            raise UserError(f"{name!r} in it is encrypted: ane reads only books without protection") from error
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
-            raise UnreadablePartError(f"{name!r} in it is damaged ({error}); download the book again") from error
+            raise UnreadablePartError(f"{name!r} in it is damaged ({error}): download the book again") from error
         if len(data) > limit:
             raise UserError(
-                f"{name!r} in it holds more than {limit >> 20} MB, more than any book: it is damaged or "
+                f"{name!r} in it has more than {limit >> 20} MB, more than any book: it is damaged or "
                 "made to fill the memory"
             )
         self._left -= len(data)
         return data
 
     def text(self, name: str, purpose: str) -> str:
-        """The text of an XML file: UTF-8, UTF-16 with its mark, or the encoding that it declares."""
+        """Return the text of an XML file in UTF-8, in UTF-16 with a byte order mark, or in its declared encoding."""
         data = self.read(name, purpose)
         encoding = "utf-8"
         if declared := DECLARED.match(data):
@@ -99,7 +104,7 @@ class BookArchive:
 
 
 def resolve(base: str, reference: str) -> tuple[str, str]:
-    """The path and the fragment that ``reference`` means in the file ``base``. UserError: outside of the archive."""
+    """Return the path and fragment of a reference in the file ``base``. Raises UserError if it leaves the archive."""
     path, _, fragment = reference.partition("#")
     if not path:
         return base, unquote(fragment)
@@ -114,15 +119,17 @@ def _check_directory(file: BinaryIO) -> None:
     try:
         entries, length = zip_directory(file)
     except ValueError as error:
-        raise UserError(f"it is no archive, as EPUB and DOCX are, or cut off: {error}; download it again") from error
+        raise UserError(
+            f"it is cut off, or not an archive as EPUB and DOCX are ({error}): download it again"
+        ) from error
     if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
         raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
 
 
 def encoding_of_html(data: bytes) -> str:
-    """Return UTF-8 if the data is, or else the encoding that its ``<meta>`` states, if that is a supported one."""
-    stated = STATED.search(data[:2048])
-    encoding = stated[1].decode("ascii").lower() if stated else "utf-8"
+    """Return UTF-8 if the data is valid UTF-8, or the encoding that its ``<meta>`` names, if it is supported."""
+    meta = META_ENCODING.search(data[:2048])
+    encoding = meta[1].decode("ascii").lower() if meta else "utf-8"
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,10 +139,14 @@ def encoding_of_html(data: bytes) -> str:
 
 
 def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
-    """Text in UTF-16 if it begins with its mark, else in ``encoding``, with or without the mark of UTF-8.
+    """Decode a text. A byte order mark wins over ``encoding``.
 
-    Raises UserError when it is in another encoding, or has NUL characters. ``subject`` begins the message, ``advice``
-    ends it.
+    Args:
+        subject: Start of an error message.
+        advice: End of an error message.
+
+    Raises:
+        UserError: The text is in another encoding, or has NUL characters.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -148,5 +159,5 @@ def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
             f"{subject} is not text in {encoding.removesuffix('-sig').upper()} (byte {error.start}): {advice}"
         ) from error
     if "\x00" in text:
-        raise UserError(f"{subject} is no text: it holds NUL characters")
+        raise UserError(f"{subject} is not text, because it has NUL characters: {advice}")
     return text

@@ -1,4 +1,4 @@
-"""From the sounds of a job to the sound of a book: when each chunk is heard, and the samples in order."""
+"""Assemble the sounds of a job to the sound of a book: decide when each chunk starts, and yield the samples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +15,20 @@ from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.passages import without_commands
 
-SILENCE_BLOCK = 1 << 18  # samples: about ten seconds
-MAX_CUE_SPEED = 1.5  # of a subtitle that is spoken longer than it has time
-LATE = 0.05  # seconds by which a subtitle may be late unnoticed
+SILENCE_BLOCK = 1 << 18  # samples, about ten seconds
+MAX_CUE_SPEED = 1.5  # highest speed of a subtitle whose speech is longer than its time
+LATE = 0.05  # seconds by which a subtitle may be late without a note
 
 
 @dataclass(frozen=True)
 class TimedChunk:
-    """A chunk, the samples at which its sound starts and ends, how much faster than spoken it is heard, and its words,
-    if they are wanted, in seconds from its start.
+    """A chunk and its place in the sound of a book.
+
+    Attributes:
+        start: Sample at which its sound starts.
+        end: Sample at which its sound ends.
+        speed: Factor by which it is played faster than it was spoken.
+        words: Its words, in seconds from its start. Empty unless somebody needs them.
     """
 
     chunk: PlannedChunk
@@ -35,8 +40,12 @@ class TimedChunk:
 
 @dataclass(frozen=True)
 class TimedChapter:
-    """A chapter: its number in the book from 1, its title and its chunks, and the samples at which it starts and ends,
-    its last silence included.
+    """A chapter and its place in the sound of a book.
+
+    Attributes:
+        number: Its number in the book, from 1.
+        start: Sample at which it starts.
+        end: Sample at which it ends, after its last silence.
     """
 
     number: int
@@ -48,7 +57,7 @@ class TimedChapter:
 
 @dataclass(frozen=True)
 class BookTimeline:
-    """The chapters of a book, or of one file of it, in samples at ``rate`` Hz."""
+    """The chapters of a book or of one of its files, in samples at ``rate`` Hz."""
 
     rate: int
     chapters: tuple[TimedChapter, ...]
@@ -62,40 +71,41 @@ class BookTimeline:
         return (chunk for chapter in self.chapters for chunk in chapter.chunks)
 
     def seconds(self, sample: int) -> float:
-        """The time of a sample, from the start of the first chapter."""
+        """Return the time of a sample in seconds since the start of the first chapter."""
         return (sample - self.chapters[0].start) / self.rate
 
     def parts(self) -> list["BookTimeline"]:
-        """One timeline a chapter."""
+        """Split the timeline into one per chapter."""
         return [BookTimeline(self.rate, (chapter,)) for chapter in self.chapters]
 
 
 def planned_blocks(store: JobStore) -> list[PlannedBlock]:
-    """The blocks of the job's text; none of a job of an earlier version."""
+    """Return the blocks of the job's text. A job of an earlier version has none."""
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 
 def time_book(
     chunks: Sequence[StoredChunk], titles: Sequence[str], blocks: Sequence[PlannedBlock] = ()
 ) -> BookTimeline:
-    """When each chunk is heard. Subtitles with times begin at them, or when the one before has ended.
+    """Decide when each chunk starts. A subtitle starts at its time, or later if the subtitle before is still running.
 
-    Raises UserError when a chunk has no sound yet, or one of another rate.
+    Raises:
+        UserError: A chunk has no sound yet, or a sound with another sample rate.
     """
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:
         raise UserError("the job changed while it was written to a file: run the command again")
     if any(chunk.chunk.chapter >= len(titles) for chunk in chunks):
-        raise UserError("the job is damaged, a chunk is in a chapter that it lacks: delete its folder to start over")
+        raise UserError("the job is damaged, because a chunk has no chapter: delete its folder to start over")
     rate, position, begun, speed = next(rate for rate in rates if rate), 0, 0, 1.0
     cues = {block.first: block.cue for block in blocks if block.cue}
-    ends = dict(pairwise([*(index for index, one in enumerate(chunks) if one.chunk.number in cues), len(chunks)]))
+    ends = dict(pairwise([*(index for index, chunk in enumerate(chunks) if chunk.chunk.number in cues), len(chunks)]))
     chapters: list[TimedChapter] = []
     timed: list[TimedChunk] = []
     for index, stored in enumerate(chunks):
         if cue := cues.get(stored.chunk.number):
             position = max(position, round(cue[0] * rate))
-            after = ends[index]  # where the next subtitle begins
+            after = ends[index]  # index of the next subtitle's first chunk
             slot_end = cues[chunks[after].chunk.number][0] if after < len(chunks) else cue[1]
             speed = cue_speed(chunks[index:after], round(slot_end * rate) - position)
         end_of_sound = position + round((stored.samples or 0) / speed)
@@ -112,9 +122,10 @@ def time_book(
 
 
 def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> BookTimeline:
-    """The timeline with the words of its chunks.
+    """Return the timeline with the words of its chunks.
 
-    ``estimated``: a chunk that was spoken before its words were asked for has them in proportion to their letters.
+    Args:
+        estimated: Whether to estimate words that the job has not timed, from their numbers of letters.
     """
 
     def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:
@@ -139,19 +150,19 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
 
 
 def silence_of(stored: StoredChunk) -> int:
-    """Samples of silence after a chunk."""
+    """Return the number of samples of silence after a chunk."""
     return max(0, round((stored.chunk.silence - 2 * BREATH) * (stored.rate or 0))) if stored.samples else 0
 
 
 def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
-    """How much faster the chunks of a subtitle must be, at most ``MAX_CUE_SPEED``, to end within ``slot`` samples."""
+    """Return the speed at which the chunks of a subtitle fit into ``slot`` samples, at most ``MAX_CUE_SPEED``."""
     slot -= sum(map(silence_of, chunks[:-1]))
     samples = sum(chunk.samples or 0 for chunk in chunks)
     return MAX_CUE_SPEED if slot <= 0 else min(MAX_CUE_SPEED, max(1.0, samples / slot))
 
 
 def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
-    """Which subtitles begin later than they should, although those before them are as fast as they may be."""
+    """Return a note for each subtitle that starts late because the subtitles before it are too long at any speed."""
     starts = {timed.chunk.number: timed for timed in timeline.chunks}
     late = [
         (starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
@@ -159,15 +170,18 @@ def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[st
         if block.cue and block.first in starts
     ]
     return [
-        f"chunk {timed.chunk.number}, {shorten(timed.chunk.text)!r}, begins {seconds:.1f} s late: what is before "
-        f"it is too long, also at {MAX_CUE_SPEED:g} times its speed"
+        f"chunk {timed.chunk.number}, {shorten(timed.chunk.text)!r}, starts {seconds:.1f} s late: the subtitles before "
+        f"it are too long, even at {MAX_CUE_SPEED:g} times the speed"
         for timed, seconds in late
         if seconds > LATE
     ]
 
 
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
-    """The samples of all chunks with the silence between them, in pieces (n,) float32. One sound is in memory."""
+    """Yield the samples of all chunks and the silences between them, in pieces (n,) float32.
+
+    Only one chunk's sound is in memory.
+    """
     block, position = np.zeros(SILENCE_BLOCK, np.float32), timeline.chapters[0].start
 
     def silence(end: int) -> Iterator[np.ndarray]:

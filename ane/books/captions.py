@@ -1,4 +1,4 @@
-"""Subtitles of a spoken book (SubRip, WebVTT), and its times as JSON."""
+"""Render the subtitles of a spoken book (SubRip, WebVTT), and its times for JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -10,16 +10,16 @@ from ane.text import subtitles
 from ane.text.passages import without_commands
 from ane.text.subtitles import Cue, escaped, without_arrows
 
-LINE = 80  # characters of a line of a subtitle
+LINE = 80  # characters per line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
-    """SubRip: one subtitle a chunk, from its first to its last sample; where words are timed one a word, underlined."""
+    """Return SubRip subtitles: one per chunk, or one per word with that word underlined if the words have times."""
     return subtitles.srt(cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
 
 
 def vtt(timeline: BookTimeline) -> str:
-    """WebVTT with the same subtitles, and the title of each chapter as a note before them."""
+    """Return the same subtitles as WebVTT, with a note before each chapter that has its title."""
     parts = (
         f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n"
         + subtitles.vtt(cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(
@@ -31,15 +31,15 @@ def vtt(timeline: BookTimeline) -> str:
 
 
 def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]) -> Iterator[Cue]:
-    """Seconds from and to which each subtitle of a chunk is shown, and its lines.
+    """Yield the start and end in seconds of each subtitle of a chunk, and its lines.
 
-    With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
+    If the words have times, there is one subtitle per word. It shows the whole chunk with the word underlined.
     """
     begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), timed.chunk.voice
-    said = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
+    name = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
     lines, words = _lines(timed.chunk.text), timed.words
     if not words or [word.word for word in words] != [word for line in lines for word in line]:
-        yield begin, end, said + "\n".join(escape(" ".join(line)) for line in lines)
+        yield begin, end, name + "\n".join(escape(" ".join(line)) for line in lines)
         return
     starts = [begin, *(begin + word.start for word in words[1:]), end]
     for index, (start, stop) in enumerate(pairwise(starts)):
@@ -48,7 +48,7 @@ def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]
             yield (
                 start,
                 stop,
-                said
+                name
                 + "\n".join(
                     " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
                     for line in lines
@@ -57,9 +57,7 @@ def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]
 
 
 def times(timeline: BookTimeline) -> list[dict[str, Any]]:
-    """The chapters with their chunks, and these with their words if they are timed, in seconds from the start of the
-    timeline.
-    """
+    """Return the chapters with their chunks and timed words, in seconds since the start of the timeline."""
     return [
         {
             "title": chapter.title,
@@ -84,7 +82,7 @@ def times(timeline: BookTimeline) -> list[dict[str, Any]]:
 
 
 def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
-    """The key "words" of a chunk that begins at ``offset``; {} without words."""
+    """Return the key "words" for a chunk that starts at ``offset`` seconds, or {} if there are no words."""
     listed = [
         {
             "word": word.word,
@@ -98,7 +96,7 @@ def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """The words of a text in lines of a subtitle."""
+    """Divide the words of a text into lines of a subtitle."""
     lines: list[list[str]] = []
     for word in WORDS.findall(without_commands(text)):
         if lines and sum(map(len, lines[-1])) + len(lines[-1]) + len(word) <= LINE:

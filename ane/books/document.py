@@ -1,4 +1,4 @@
-"""A text with its structure: chapters of headings, paragraphs, list items, quotations and scene breaks."""
+"""Define a document: chapters of headings, paragraphs, list items, quotations and scene breaks."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,16 +7,20 @@ from itertools import pairwise
 from ane.audio.media import CoverImage
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 
-# Limits of every format: what is longer is no book, or made to fill the memory.
-MAX_FILE = 512 << 20  # bytes of a PDF, and of an archive that is piped in, with its pictures
-MAX_TEXT = 16 << 20  # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
+# Limits of every format. A longer file is not a book, or somebody made it to fill the memory.
+MAX_FILE = 512 << 20  # bytes of a PDF, or of an archive on standard input, with its pictures
+MAX_TEXT = 16 << 20  # bytes of a text or a file in an archive, or characters of a PDF (the Bible has 4.5 MB)
 MAX_TITLE = 200  # characters
-ABOUT = ("date", "publisher", "description", "series")  # facts for tags that a document may state of itself
+ABOUT = ("date", "publisher", "description", "series")  # facts that a document may have for tags of sound files
 
 
 @dataclass
 class BookChapter:
-    """A chapter. ``title``: for tables of contents, "" where there is none; it is spoken only if a block has it too."""
+    """A chapter.
+
+    Attributes:
+        title: Title for tables of contents, or "" if it has none. It is spoken only if a block contains it.
+    """
 
     title: str = ""
     blocks: list[TextBlock] = field(default_factory=list)
@@ -28,11 +32,14 @@ class BookChapter:
 
 @dataclass
 class Document:
-    """A whole text. ``language`` is that of the document; a block may have another.
+    """A whole text.
 
-    ``omitted``: how many parts of each kind (``ane.text.omissions.COUNTED``) are not in it. ``left_out`` names the
-    parts that may hold an author's text. ``tables``: how many are in it, where its format marks them. They are read
-    cell by cell. ``about``: texts by the names of ``ABOUT``.
+    Attributes:
+        language: Language of the document. A block may have another one.
+        omitted: Number of omitted parts, by their kind (``ane.text.omissions.COUNTED``).
+        tables: Number of tables, if the format marks them. They are read cell by cell.
+        left_out: The omitted parts that may be an author's text.
+        about: Facts about the book, by the names of ``ABOUT``.
     """
 
     chapters: list[BookChapter]
@@ -51,8 +58,9 @@ class Document:
 
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
-    """Chapters of blocks without a table of contents: each begins at a heading of the level that divides the text, or
-    of a higher one.
+    """Divide blocks into chapters, for a text without a table of contents.
+
+    A chapter starts at each heading of the dividing level (see ``dividing_level``) or of a higher level.
     """
     dividing = dividing_level(blocks)
     chapters = [BookChapter()]
@@ -66,8 +74,10 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
 
 
 def dividing_level(blocks: list[TextBlock]) -> int:
-    """The highest level with two headings or more (a single h1 is the title of the book), or the one below it when most
-    of them are titles of parts: followed at once by a lower heading. 0 without any.
+    """Return the level of the headings that start chapters, or 0 if there is none.
+
+    It is the highest level with at least two headings, because a single h1 is the title of the book. If a lower heading
+    directly follows most of them, they are titles of parts, and the level below starts the chapters.
     """
     levels = Counter(block.level for block in blocks if block.level)
     level = min((level for level, count in levels.items() if count > 1), default=0)

@@ -1,6 +1,7 @@
-"""DOCX to chapters: the paragraphs of a Word document, by the names of their styles.
+"""Read a Word document (DOCX) as chapters, by the names of its paragraph styles.
 
-A DOCX is a ZIP archive of XML, read as an EPUB is: with limits, and nothing is expanded or loaded from elsewhere.
+A DOCX is a ZIP archive of XML. It is read like an EPUB: with limits, and without expanding entities or loading other
+files.
 """
 
 import posixpath
@@ -19,7 +20,7 @@ from ane.text.tags import MarkupToken, element_texts, tokenize
 
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
-# Elements whose text is not read, and what they are counted as. A fallback repeats what was there before it.
+# elements whose text is not read → the kind of omission. A fallback repeats the element before it.
 SKIPPED = {
     "drawing": "images",
     "pict": "images",
@@ -30,13 +31,19 @@ SKIPPED = {
 }
 WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
 NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
-MAX_BASES = 20  # styles that are based on each other
+MAX_BASES = 20  # length of a chain of styles that are based on each other
 HEADING_NAME = re.compile(r"heading (\d)")
 
 
 @dataclass
 class ParagraphStyle:
-    """A style: its name in English and lower case, the level of a heading (a title's is 1), and what it is based on."""
+    """A style of paragraphs.
+
+    Attributes:
+        name: Its name, in English and lower case.
+        level: Level of the heading: 1 for a title, 0 for text.
+        base: Id of the style that it is based on.
+    """
 
     name: str = ""
     level: int = 0
@@ -45,7 +52,11 @@ class ParagraphStyle:
 
 @dataclass
 class WordParagraph:
-    """A paragraph while it is read; ``notes``: those that it refers to, (part, id)."""
+    """A paragraph that is being read.
+
+    Attributes:
+        notes: The notes that it refers to, as (file, id).
+    """
 
     text: list[str] = field(default_factory=list)
     style: str = ""
@@ -55,12 +66,12 @@ class WordParagraph:
 
 
 def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
-    """The document without what ``rules`` leave out. Raises UserError when it is damaged or no text of Word."""
+    """Read a document without the parts that ``rules`` omit. Raises UserError if it is damaged or not from Word."""
     main = main_part(archive)
-    beside = posixpath.dirname(main)
-    styles, language = read_styles(archive, posixpath.join(beside, "styles.xml"))
+    folder = posixpath.dirname(main)
+    styles, language = read_styles(archive, posixpath.join(folder, "styles.xml"))
     omitted = Counter[str]()
-    notes = {} if "footnotes" in rules else read_notes(archive, beside)
+    notes = {} if "footnotes" in rules else read_notes(archive, folder)
     blocks: list[TextBlock | None] = []
     for paragraph in read_paragraphs(archive, main, omitted):
         kind, level, style = kind_of(paragraph, styles)
@@ -91,15 +102,17 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 
 
 def main_part(archive: BookArchive) -> str:
+    """Return the path of the file with the text. Raises UserError if there is none."""
     for token in tokenize(archive.text(RELATIONS, "which names its parts")):
         if token.value == "relationship" and token.attributes.get("type", "").endswith("/officeDocument"):
             path = resolve("", token.attributes.get("target", "").lstrip("/"))[0]
             if path.endswith((".xml", ".XML")) and "document" in path:
                 return path
-    raise UserError("it is an archive without a text of Word: save it as DOCX or EPUB")
+    raise UserError("it is an archive without a Word text: save it as DOCX or EPUB")
 
 
 def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> Iterator[WordParagraph]:
+    """Yield the paragraphs of a document, and count the parts that are not read."""
     paragraph, inside, reading = WordParagraph(), 0, False
     for token in tokenize(archive.text(path, "its text")):
         if token.kind == "text":
@@ -123,7 +136,7 @@ def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> I
 
 
 def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
-    """What an element within a paragraph states of it."""
+    """Record the property that an element sets for its paragraph, or add the text that it stands for."""
     value = token.attributes.get("w:val", "")
     if token.value in WITHIN:
         paragraph.text.append(" " if token.attributes.get("w:type") in ("page", "column") else WITHIN[token.value])
@@ -138,12 +151,12 @@ def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
 
 
 def outline_level(value: str) -> int:
-    """The level of a heading; 9 is text. A title stands above all."""
+    """Convert an outline level of Word, from 0 to 9, to the level of a heading. 9 means text."""
     return int(value) + 2 if value in ("0", "1", "2", "3", "4", "5", "6", "7", "8") else 0
 
 
 def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> tuple[str, int, str]:
-    """The kind of a paragraph, the level of a heading, and the name of its style, from the styles it is based on."""
+    """Return the kind of a paragraph, its level if it is a heading, and the name of its style."""
     level, identifier, names = paragraph.level, paragraph.style, list[str]()
     while identifier in styles and len(names) < MAX_BASES:
         style = styles[identifier]
@@ -158,7 +171,7 @@ def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> t
 
 
 def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphStyle], str]:
-    """The styles by their id, and the language of the document."""
+    """Return the styles by their id, and the language of the document."""
     styles: dict[str, ParagraphStyle] = {}
     style, language = ParagraphStyle(), ""
     if path not in archive.names:
@@ -183,7 +196,7 @@ def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphSty
 
 
 def read_notes(archive: BookArchive, folder: str) -> dict[tuple[str, str], str]:
-    """The text of each footnote and endnote, by its part and id."""
+    """Return the text of each footnote and endnote, by its file and id."""
     notes: dict[tuple[str, str], list[str]] = {}
     for part in NOTES.values():
         path, key, reading = posixpath.join(folder, part), ("", ""), False

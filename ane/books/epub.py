@@ -1,4 +1,4 @@
-"""EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order."""
+"""Read EPUB 2 and 3 as chapters: the package document, the table of contents, then the files of the spine in order."""
 
 import math
 import re
@@ -23,14 +23,19 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
-DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # as Calibre names the pieces of a long file
-PROSE_TYPES = ("index", "colophon", "errata")  # front matter of the guide that may be long
-CONTENTS_DEPTH = 2  # entries deeper in the table of contents begin no chapter
+DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # Calibre's names for the pieces of a long file
+PROSE_TYPES = ("index", "colophon", "errata")  # kinds of front matter in the guide that may be long
+CONTENTS_DEPTH = 2  # deeper entries of the table of contents do not start a chapter
 
 
 @dataclass(frozen=True)
 class ManifestItem:
-    """A file of the book: its path in the archive, media type, properties, and the id of its fallback."""
+    """A file of the book.
+
+    Attributes:
+        path: Its path in the archive.
+        fallback: Id of the file to use if this one cannot be read, or "".
+    """
 
     path: str
     media_type: str
@@ -40,7 +45,7 @@ class ManifestItem:
 
 @dataclass(frozen=True)
 class ContentsEntry:
-    """An entry of the table of contents: where its chapter begins."""
+    """An entry of the table of contents, with the place where its chapter starts."""
 
     path: str
     fragment: str
@@ -49,20 +54,28 @@ class ContentsEntry:
 
 @dataclass
 class PackageDocument:
-    """The facts of a package document (.opf)."""
+    """The facts of a package document (.opf).
+
+    Attributes:
+        contents_id: Id of the NCX file.
+        items: The files of the book, by id.
+        spine: Ids of the files in reading order, and whether each file is in the main text.
+        front: Paths of files that the guide calls front matter, and how many characters of prose they may have.
+        readable: Results of ``readable_path``, by id.
+    """
 
     metadata: Mapping[str, list[str]] = field(default_factory=dict)
     language: str = ""
     cover_id: str = ""
-    contents_id: str = ""  # of the NCX
+    contents_id: str = ""
     items: dict[str, ManifestItem] = field(default_factory=dict)
-    spine: list[tuple[str, bool]] = field(default_factory=list)  # id of an item, and whether it is in the main text
-    front: dict[str, float] = field(default_factory=dict)  # paths that the guide calls front matter; longest prose
-    readable: dict[str, str | None] = field(default_factory=dict)  # what ``readable_path`` has found, by id
+    spine: list[tuple[str, bool]] = field(default_factory=list)
+    front: dict[str, float] = field(default_factory=dict)
+    readable: dict[str, str | None] = field(default_factory=dict)
 
 
 def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
-    """The book without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
+    """Read a book without the parts that ``rules`` omit. Raises UserError if it is damaged, protected or empty."""
     refuse_protected(archive)
     package = read_package(archive, package_path(archive))
     reader = SpineReader(archive, package, rules)
@@ -76,7 +89,9 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
             continue
         done.add(path or "")
         if path is None:
-            refused.append(UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged"))
+            refused.append(
+                UserError(f"it is damaged, because its manifest lacks {identifier[:100]!r}: download it again")
+            )
             reader.left_out.append(LeftOutPart("unreadable", identifier[:100], "its manifest lacks it"))
         elif "footnotes" in rules and not in_main_text:
             reader.leave_out(path, "auxiliary")
@@ -110,9 +125,9 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 
 @dataclass
 class SpineReader:
-    """Collects the chapters of a book, file by file in the order of its spine.
+    """A reader that collects the chapters of a book, file by file in the order of the spine.
 
-    A file that the contents do not list becomes a separate chapter, so that nothing shares the fate of the file before.
+    A file that the contents do not list becomes a separate chapter, so that it is not omitted with the file before.
     """
 
     archive: BookArchive
@@ -122,15 +137,15 @@ class SpineReader:
     chapters: list[BookChapter] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _before: str = ""  # the last file that was read; "" after front matter
+    _before: str = ""  # the last file that was read, or "" after front matter
 
     @cached_property
     def _titles(self) -> frozenset[str]:
-        """The titles that the contents list, in small letters."""
+        """The titles in the contents, in lower case."""
         return frozenset(entry.title.casefold() for entries in self.entries.values() for entry in entries)
 
     def read_file(self, path: str) -> None:
-        """Add the text of a file to the chapters, or name what is front matter."""
+        """Add the text of a file to the chapters. Record its front matter as left out."""
         starts = {entry.fragment: entry.title for entry in reversed(self.entries.get(path, []))}
         reader, items = self._items(path, self.rules, starts)
         self.omitted += reader.omitted
@@ -149,7 +164,7 @@ class SpineReader:
                 self._before = path
 
     def _spoken(self, part: BookChapter) -> Iterator[BookChapter]:
-        """Yield a part of a file with its title. If it begins with front matter, name that, and yield the rest."""
+        """Yield a part of a file with its title. If it starts with front matter, record that, and yield the rest."""
         first = part.blocks[0]
         opens = first.kind == HEADING
         title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
@@ -167,11 +182,11 @@ class SpineReader:
             yield from self._spoken(BookChapter("", below.blocks))
 
     def leave_out(self, path: str, kind: str, longest: float = math.inf) -> bool:
-        """Name a file that is not read aloud, and return True. Return False if it has more prose than ``longest``."""
+        """Record a file as left out, and return True. Return False if it has more prose than ``longest`` characters."""
         try:
             _, items = self._items(path, {}, {})
         except UserError:
-            items = []  # nobody needs a file that is left out
+            items = []  # a file that is left out may be damaged
         blocks = [item for item in items if isinstance(item, TextBlock)]
         if prose_length(blocks) > longest:
             return False
@@ -195,8 +210,8 @@ class SpineReader:
     def _continues(self, path: str) -> bool:
         """Return whether a file without a title continues the chapter before it.
 
-        It does so in a book without contents, if that chapter has a title, and where a program divided one file by its
-        size.
+        It does in a book without contents, if that chapter has a title. It also does if a program divided one file
+        because of its size.
         """
         names = [piece[1] for name in (self._before, path) if (piece := DIVIDED_FILE.fullmatch(name))]
         one_file = len(names) == 2 and names[0] == names[1]
@@ -204,7 +219,7 @@ class SpineReader:
 
 
 def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) -> list[BookChapter]:
-    """Return the parts of a file. A part begins at the headings above the place that an entry of the contents names."""
+    """Divide a file into parts. A part starts at an entry of the contents, or at the headings directly above it."""
     parts = [BookChapter(starts.get("", ""))]
     for item in items:
         if not isinstance(item, AnchorMark):
@@ -217,7 +232,7 @@ def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) 
 
 
 def refuse_protected(archive: BookArchive) -> None:
-    """Raise UserError for a book with digital rights management; fonts alone may be obfuscated."""
+    """Raise UserError for a book with digital rights management. Only obfuscated fonts are allowed."""
     if ENCRYPTION not in archive.names:
         return
     for token in tokenize(archive.text(ENCRYPTION, "the list of encrypted files")):
@@ -226,10 +241,11 @@ def refuse_protected(archive: BookArchive) -> None:
             and token.kind == "start"
             and token.attributes.get("algorithm") not in FONT_OBFUSCATION
         ):
-            raise UserError("it is protected (DRM): ane reads books without protection only")
+            raise UserError("it is protected (DRM): ane reads only books without protection")
 
 
 def package_path(archive: BookArchive) -> str:
+    """Return the path of the package document. Raises UserError if the container does not name it."""
     for token in tokenize(archive.text(CONTAINER, "which names its package document")):
         if token.kind == "start" and token.value == "rootfile" and token.attributes.get("full-path"):
             return resolve("", token.attributes["full-path"])[0]
@@ -237,6 +253,7 @@ def package_path(archive: BookArchive) -> str:
 
 
 def read_package(archive: BookArchive, path: str) -> PackageDocument:
+    """Read the package document. Raises UserError if it lists no text to read."""
     markup = archive.text(path, "its package document")
     metadata = read_metadata(markup)
     package = PackageDocument(metadata, "".join(metadata["language"][:1])[:35])
@@ -261,25 +278,25 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
             whole = attributes["type"].lower() in PROSE_TYPES
             package.front[resolve(path, attributes.get("href", ""))[0]] = math.inf if whole else LONGEST_NOTICE
     if not package.spine:
-        raise UserError(f"{path!r} in it lists no text to read (its spine is empty): it is incomplete")
+        raise UserError(f"{path!r} in it lists no text, because its spine is empty: download it again")
     return package
 
 
 def readable_path(package: PackageDocument, identifier: str) -> str | None:
-    """The path of the document of a spine entry, through its fallbacks; None for an image or the like."""
+    """Return the path of the text of a spine entry or its fallbacks, or ``None`` if it is an image or other data."""
     seen: list[str] = []
     while identifier in package.items and identifier not in package.readable:
         item = package.items[identifier]
         package.readable[identifier] = item.path if item.media_type in READABLE else None
         seen.append(identifier)
         identifier = item.fallback if item.media_type not in READABLE else identifier
-    found = package.readable.get(identifier)
-    package.readable.update(dict.fromkeys(seen, found))  # so that a chain is followed once
-    return found
+    path = package.readable.get(identifier)
+    package.readable.update(dict.fromkeys(seen, path))  # so that each chain is followed once
+    return path
 
 
 def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEntry]:
-    """The table of contents to ``CONTENTS_DEPTH``: the navigation document's, else the NCX's, else none."""
+    """Return the entries of the navigation document or, if there is none, of the NCX, to ``CONTENTS_DEPTH``."""
     for item in package.items.values():
         if "nav" in item.properties and item.path in archive.names:
             return _entries(archive, item.path, "ol", "a", "href")
@@ -290,10 +307,10 @@ def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEnt
 
 
 def _entries(archive: BookArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
-    """Entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <text/> <content src/>``)."""
-    found: list[ContentsEntry] = []
+    """Return the entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <content src/>``)."""
+    entries: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
-    active = link != "a"  # within <nav epub:type="toc">; an NCX has one navMap
+    active = link != "a"  # whether the token is within <nav epub:type="toc">. All of an NCX is.
     for token in tokenize(archive.text(path, "its table of contents")):
         if token.value in ("nav", "pagelist", "navlist") and token.kind != "text":
             toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()
@@ -308,12 +325,12 @@ def _entries(archive: BookArchive, path: str, level: str, link: str, target: str
                 href = token.attributes.get(target, "")
                 title = "" if link == "a" else title
             elif active and 0 < depth <= CONTENTS_DEPTH and href:
-                found.append(ContentsEntry(*resolve(path, href), " ".join(title.split())[:MAX_TITLE]))
-    return found
+                entries.append(ContentsEntry(*resolve(path, href), " ".join(title.split())[:MAX_TITLE]))
+    return entries
 
 
 def cover_of(archive: BookArchive, package: PackageDocument) -> CoverImage | None:
-    """The cover, if it is a JPEG or a PNG that can be read: a book without its cover can be narrated all the same."""
+    """Return the cover if it is a readable JPEG or PNG, and otherwise ``None``, since a book does not need one."""
     items = [item for item in package.items.values() if "cover-image" in item.properties]
     named = package.items.get(package.cover_id)
     for item in [*items, *([named] if named else [])]:

@@ -1,4 +1,4 @@
-"""Facts about a book in the metadata of its EPUB: title, authors, language, and facts for tags of sound files."""
+"""Read the metadata of an EPUB: title, authors, language, and facts for tags of sound files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,14 +7,14 @@ from html import unescape
 
 from ane.text.tags import tokenize
 
-LONGEST = {"description": 4000}  # characters that are kept of an element; 500 of the others
+LONGEST = {"description": 4000}  # characters to keep of an element, 500 for all other elements
 YEAR = re.compile(r"([12]\d{3})(?:-\d\d){0,2}")
 NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "cov", "pbl")  # roles (MARC relators)
 
 
 @dataclass(frozen=True)
 class MetadataElement:
-    """An element with its text, and its attributes, those of the elements that refine it included."""
+    """An element with its text and its attributes, including properties from elements that refine it."""
 
     name: str
     text: str
@@ -22,10 +22,12 @@ class MetadataElement:
 
 
 def read_metadata(markup: str) -> dict[str, list[str]]:
-    """Return the texts of a package document under "title", "creator", "language" and, where it states them, "date" (a
-    year), "publisher", "description" and "series".
+    """Return the texts of a package document by name.
+
+    The names are "title", "creator" and "language", and if the document has them, "date" (a year), "publisher",
+    "description" and "series".
     """
-    found: dict[str, list[str]] = {"title": [], "creator": [], "language": []}
+    facts: dict[str, list[str]] = {"title": [], "creator": [], "language": []}
     every = list(refined(elements(markup)))
     named = {
         element.attributes["name"]: element.attributes.get("content", "")
@@ -44,26 +46,26 @@ def read_metadata(markup: str) -> dict[str, list[str]]:
             and (year := YEAR.match(text))
             and element.attributes.get("opf:event", "publication") in ("publication", "original-publication")
         ):
-            found.setdefault("date", []).append(year[1])
+            facts.setdefault("date", []).append(year[1])
         elif element.name == "description":
-            found.setdefault("description", []).append(" ".join(re.sub("<[^<>]*>", " ", unescape(text)).split()))
+            facts.setdefault("description", []).append(" ".join(re.sub("<[^<>]*>", " ", unescape(text)).split()))
         elif element.name in ("title", "publisher", "language") or (
             element.name == "creator" and element.attributes.get("role", "aut") not in NOT_AUTHORS
         ):
-            found.setdefault(element.name, []).append(text)
+            facts.setdefault(element.name, []).append(text)
     if series:
-        found["series"] = [f"{series} #{position.removesuffix('.0')}" if position else series]
-    return {name: [text for text in texts if text] for name, texts in found.items()}
+        facts["series"] = [f"{series} #{position.removesuffix('.0')}" if position else series]
+    return {name: [text for text in texts if text] for name, texts in facts.items()}
 
 
 def elements(markup: str) -> Iterator[MetadataElement]:
-    """Yield the elements that have a text or a content, up to the end of the metadata."""
+    """Yield the elements up to the end of the metadata."""
     name, attributes, text = "", dict[str, str](), ""
     for token in tokenize(markup):
         if token.kind == "text":
             text += token.value[: LONGEST.get(name, 500)]
         elif token.kind == "start":
-            if name == "description":  # which may hold elements
+            if name == "description":  # a description may contain other elements
                 text += " "
                 continue
             name, text, attributes = token.value, "", dict(token.attributes)
@@ -77,7 +79,7 @@ def elements(markup: str) -> Iterator[MetadataElement]:
 
 
 def refined(every: Iterator[MetadataElement]) -> Iterator[MetadataElement]:
-    """Yield the elements, with the properties that ``<meta refines="#id">`` state of them."""
+    """Yield the elements, with the properties that ``<meta refines="#id">`` elements add to them."""
     held, properties = [], dict[str, dict[str, str]]()
     for element in every:
         if target := element.attributes.get("refines", "").removeprefix("#"):

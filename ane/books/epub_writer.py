@@ -1,7 +1,7 @@
-"""A spoken book as EPUB 3 with media overlays (https://www.w3.org/TR/epub-33/#sec-media-overlays).
+"""Write a spoken book as EPUB 3 with media overlays (https://www.w3.org/TR/epub-33/#sec-media-overlays).
 
-The book is written from what was spoken: its headings, paragraphs, list items, quotations and scene breaks, one page,
-one sound and one overlay a chapter. An overlay lists which sentence or word is heard from when to when.
+The pages contain the spoken text: headings, paragraphs, list items, quotations and scene breaks. Each chapter has one
+page, one sound and one overlay. The overlay lists the start and end of every sentence or word.
 """
 
 import re
@@ -27,7 +27,7 @@ CONTAINER = """<?xml version="1.0" encoding="utf-8"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
 <rootfile full-path="EPUB/package.opf" media-type="application/oebps-package+xml"/></rootfiles></container>
 """
-ACTIVE = "spoken"  # the class of what is being heard
+ACTIVE = "spoken"  # CSS class of the text that is being spoken
 STYLE = f".{ACTIVE} {{ background-color: #fe8; color: #000; }}\nhr {{ width: 30%; }}\n"
 XHTML = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE html>
@@ -48,22 +48,32 @@ ELEMENTS = {PARAGRAPH: "p", ITEM: "li", QUOTATION: "blockquote"}
 
 @dataclass(frozen=True)
 class EpubFacts:
-    """What an EPUB states of a book."""
+    """The facts about a book that its EPUB contains.
+
+    Attributes:
+        plan: Digest of the plan, from which the book's identifier is made.
+        by_word: Whether to mark words instead of sentences. A chunk without word times is marked whole.
+        about: Facts by the names of ``ane.books.document.ABOUT``.
+    """
 
     title: str
     author: str
     language: str
     cover: CoverImage | None
-    plan: str  # a digest, which gives the identifier
+    plan: str
     blocks: Sequence[PlannedBlock] = ()
-    by_word: bool = False  # mark words, not sentences; a chunk whose words are not timed is marked as a whole
+    by_word: bool = False
     narrator: str = ""
-    about: Mapping[str, str] = field(default_factory=dict)  # by the names of ``ane.books.document.ABOUT``
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class OverlaidChapter:
-    """A page, and when each of its marked parts is heard: (id, start, end) in seconds of the chapter's sound."""
+    """A page and the times of its marked parts.
+
+    Attributes:
+        clips: (id, start, end) of each marked part, in seconds of the chapter's sound.
+    """
 
     name: str
     title: str
@@ -87,15 +97,15 @@ class OverlaidChapter:
 def write_epub(
     target: Path, timeline: BookTimeline, facts: EpubFacts, write_sound: Callable[[BookTimeline, Path], None]
 ) -> None:
-    """Write the book to ``target``; the sound of a chapter lies beside it until it is in the archive.
+    """Write the book to ``target``. The sound of a chapter is a temporary file in the same folder.
 
     Args:
-        write_sound: writes the sound of a chapter's timeline to a file, by its suffix.
+        write_sound: Function that writes the sound of a chapter's timeline to a file, in the format of its suffix.
     """
     suffix, sound_type = (".m4a", "audio/mp4") if has_pyav() else (".mp3", "audio/mpeg")
     chapters = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")  # first, and not compressed
+        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")  # must be first and uncompressed
         archive.writestr("META-INF/container.xml", CONTAINER)
         for number, part in enumerate(timeline.parts(), 1):
             chapter = overlaid_chapter(f"chapter-{number:03}", part, facts)
@@ -116,7 +126,7 @@ def write_epub(
 
 
 def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> OverlaidChapter:
-    """The page of a chapter and its clips. Each lasts until the next one begins, so that playing does not halt."""
+    """Return the page of a chapter and its clips. A clip lasts until the next one starts, to avoid gaps in playback."""
     [timed_chapter] = part.chapters
     chapter = OverlaidChapter(name, xml_text(timed_chapter.title))
     marked: dict[int, str] = {}  # number of a chunk → its text as XHTML
@@ -142,7 +152,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
 
 
 def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterator[tuple[str, float]]:
-    """The texts of a chunk that are marked one after the other, and the second at which each begins."""
+    """Yield the parts of a chunk's text that are marked in turn, with their start in seconds."""
     text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), timed.words
     written = WORDS.findall(text)
     if not words or written != [word.word for word in words]:
@@ -158,7 +168,7 @@ def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterat
 
 
 def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: EpubFacts) -> Iterator[str]:
-    """The elements of a page. Without known blocks each chunk is one."""
+    """Yield the elements of a page. If the blocks are not known, each chunk becomes an element."""
     firsts = {block.first: block for block in facts.blocks if block.kind != SCENE_BREAK}
     breaks = {block.first for block in facts.blocks if block.kind == SCENE_BREAK}
     blocks: list[list[PlannedChunk]] = []
@@ -167,18 +177,18 @@ def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: E
             blocks.append([])
         blocks[-1].append(chunk)
 
-    made: list[tuple[bool, str]] = []  # whether it is an item of a list, and the element
+    markup: list[tuple[bool, str]] = []  # whether an element is a list item, and the element
     for block in blocks:
         first = block[0]
         if first.number in breaks and first is not chunks[0]:
-            made.append((False, "<hr/>"))
+            markup.append((False, "<hr/>"))
         level = firsts[first.number].level if first.number in firsts else 0
         element = f"h{min(level or 2, 6)}" if first.kind == HEADING else ELEMENTS.get(first.kind, "p")
         inner = " ".join(marked[chunk.number] for chunk in block)
         inner = f"<p>{inner}</p>" if element == "blockquote" else inner
         language = language_attribute(first.language) if first.language != facts.language else ""
-        made.append((element == "li", f"<{element}{language}>{inner}</{element}>"))
-    for listed, run in groupby(made, key=lambda pair: pair[0]):
+        markup.append((element == "li", f"<{element}{language}>{inner}</{element}>"))
+    for listed, run in groupby(markup, key=lambda pair: pair[0]):
         inner = "\n".join(element for _, element in run)
         yield f"<ul>\n{inner}\n</ul>" if listed else inner
 
@@ -195,7 +205,7 @@ def navigation(chapters: Sequence[OverlaidChapter], facts: EpubFacts) -> str:
 def package(
     chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverImage | None, suffix: str, sound_type: str
 ) -> str:
-    """The package document: what the book is, its files, and their order."""
+    """Return the package document, with the metadata of the book, its files, and their order."""
     spoken = [chapter for chapter in chapters if chapter.clips]
     properties = [
         ("dcterms:modified", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
@@ -211,7 +221,7 @@ def package(
         f"<dc:title>{xml_text(facts.title or 'untitled')}</dc:title>",
         f"<dc:language>{known_language(facts.language, 'en')}</dc:language>",
         *([f"<dc:creator>{xml_text(facts.author)}</dc:creator>"] if facts.author else []),
-        *stated_facts(facts),
+        *optional_metadata(facts),
         *(f'<meta property="{name}">{value}</meta>' for name, value in properties),
         *(f'<meta property="media:duration" refines="#{one.name}-smil">{one.seconds:.3f}s</meta>' for one in spoken),
     ]
@@ -249,8 +259,8 @@ def package(
     return "\n".join(lines) + "\n"
 
 
-def stated_facts(facts: EpubFacts) -> Iterator[str]:
-    """Yield the elements of facts that not every book has."""
+def optional_metadata(facts: EpubFacts) -> Iterator[str]:
+    """Yield the metadata elements that only some books have."""
     for name in ("date", "publisher", "description"):
         if name in facts.about:
             yield f"<dc:{name}>{xml_text(facts.about[name])}</dc:{name}>"
@@ -267,14 +277,14 @@ def stated_facts(facts: EpubFacts) -> Iterator[str]:
 
 
 def xml_text(text: str) -> str:
-    """Text for XML, without the characters that it cannot have."""
+    """Escape a text for XML, and remove characters that XML forbids."""
     return escape(NOT_XML.sub("", text))
 
 
 def known_language(language: str, default: str = "") -> str:
-    """A language tag that every reading system understands, or the default."""
-    found = LANGUAGE.match(language.replace("_", "-"))
-    return found[0] if found else default
+    """Return a language tag that every reading system understands, or the default."""
+    tag = LANGUAGE.match(language.replace("_", "-"))
+    return tag[0] if tag else default
 
 
 def language_attribute(language: str, default: str = "") -> str:

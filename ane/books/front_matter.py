@@ -1,4 +1,4 @@
-"""Front matter that no markup states: which blocks of a chapter with a title such as "Contents" belong to it."""
+"""Find front matter that no markup identifies: the blocks below titles such as "Contents", and pages of rights."""
 
 import re
 from collections import Counter
@@ -8,37 +8,37 @@ from ane.books.document import BookChapter
 from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, left_out_part
 from ane.text.omissions import Omission, is_front_title
 
-LONGEST_ENTRY = 90  # characters of a line of contents
+LONGEST_ENTRY = 90  # characters of a line in a table of contents
 SENTENCE = re.compile(r"[.!?…,;:—–-][\"'”’)\]]*$")
 NUMBERED = re.compile(r"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section|[ivxlc]{1,8}\b|\d{1,3}\b)\W")
 PAGE_AT_END = re.compile(r"[\s.·…_]\s{0,9}(?:\d{1,4}|[ivxlc]{1,7})$")
-# Words that a copyright page has.
+# words of a copyright page
 LEGAL = re.compile(
     r"(?i)©|\(c\)\s?\d{4}|\bcopyright|all rights reserved|\bISBN\b|\bpublish(?:ed|ers?|ing)\b|\bprint(?:ed|ing)\b|"
     r"library of congress|catalogu?ing|\bedition\b|no part of this|\breproduc|\bpermission|\btrademark|"
     r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\."
 )
-# One of these makes a page a statement of rights, if nobody titled it.
+# one of these makes a page without a title a page of rights
 RIGHTS = re.compile(
     r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
     r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}"
 )
-LONGEST_RIGHTS = 5000  # characters of such a page
+LONGEST_RIGHTS = 5000  # characters of a page of rights
 LONGEST_NOTICE = 1500  # characters of prose that a page with a title such as "Copyright" may have
-NEAR_BEGINNING = 60  # blocks of a text in which one may stand
-# Front matter that has titles alone.
+NEAR_BEGINNING = 60  # blocks at the beginning of a text that may contain rights
+# titles of front matter that consists of titles
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
-# Front matter that is prose itself: it ends with its chapter.
+# titles of front matter that is prose, and that ends with its chapter
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
 
 
 def without_front_matter(
     chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str], left_out: list[LeftOutPart]
 ) -> list[BookChapter]:
-    """Return the chapters without front matter, if a rule leaves it out, and without titles that come again below.
+    """Remove front matter from chapters if a rule omits it, and remove titles that are repeated below.
 
-    If text below "Contents" is not a list, such as a prologue without a heading, it becomes a separate chapter.
-    If nothing else is left, all chapters are returned.
+    Text below "Contents" that is not a list, such as a prologue without a heading, becomes a separate chapter. If
+    nothing would be left, return all chapters.
     """
     if "front-matter" not in rules:
         return list(chapters)
@@ -49,82 +49,82 @@ def without_front_matter(
         for part in (title, re.split(r"[.:—–]", title, maxsplit=1)[-1])
     }
     last = {chapter.title: number for number, chapter in enumerate(chapters)}
-    kept: list[BookChapter] = []
-    gone: list[BookChapter] = []
+    body: list[BookChapter] = []
+    front: list[BookChapter] = []
     for number, chapter in enumerate(chapters):
         if is_front_title(chapter.title):
             end = front_blocks(chapter, titles)
-            gone.append(BookChapter(chapter.title, chapter.blocks[:end]))
+            front.append(BookChapter(chapter.title, chapter.blocks[:end]))
             rest = chapter.blocks[end:]
             if any(block.text for block in rest):
-                kept.append(BookChapter(rest[0].text.replace("\n", " ") if rest[0].kind == HEADING else "", rest))
+                body.append(BookChapter(rest[0].text.replace("\n", " ") if rest[0].kind == HEADING else "", rest))
         elif last[chapter.title] > number and all(block.kind == HEADING for block in chapter.blocks):
-            gone.append(chapter)  # an entry of contents
+            front.append(chapter)  # an entry of the contents
         else:
-            kept.append(chapter)
-    if not kept:
+            body.append(chapter)
+    if not body:
         return list(chapters)
     named = len(left_out)
-    kept = without_rights(kept, left_out) or kept
+    body = without_rights(body, left_out) or body
     omitted["front-matter"] += len(left_out) - named
-    omitted["front-matter"] += len(gone)
-    left_out += [left_out_part("front-matter", chapter.blocks[1:], chapter.title) for chapter in gone]
-    return kept
+    omitted["front-matter"] += len(front)
+    left_out += [left_out_part("front-matter", chapter.blocks[1:], chapter.title) for chapter in front]
+    return body
 
 
 def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:
-    """Return how many blocks of front matter a part of an EPUB begins with. 0 means that it begins with other text.
+    """Return the number of blocks of front matter at the start of a part of an EPUB.
 
-    Front matter ends at the next heading. Smaller headings may divide an index, a list of contents and a statement of
-    rights. Front matter also ends where prose begins that is too long for a notice.
+    Front matter ends at the next heading, but an index, a list of contents and a page of rights may have smaller
+    headings. Front matter also ends at prose that is too long for a notice.
 
     Args:
-        title: The title of the part, from the contents or its first heading. "" means that it has none.
-        blocks: The blocks of the part with its heading.
-        titles: The titles of all chapters in small letters.
+        title: Title of the part, from the contents or its first heading. "" means that it has none.
+        blocks: The blocks of the part, including its heading.
+        titles: The titles of all chapters, in lower case.
     """
     titled = is_front_title(title)
     if not titled and (title or not is_rights_page(blocks[: next_heading(blocks, 0)])):
         return 0 if title or not is_rights_page(blocks) else len(blocks)
     title = title.strip(" .:")
     leading = next((number for number, block in enumerate(blocks) if block.kind != HEADING), len(blocks))
-    own = next((number for number in range(leading) if is_front_title(blocks[number].text)), 0)
-    start, end = own + (leading > 0), next_heading(blocks, own + 1)
+    top = next((number for number in range(leading) if is_front_title(blocks[number].text)), 0)
+    start, end = top + (leading > 0), next_heading(blocks, top + 1)
     notice = start - 1 + front_blocks(BookChapter(title, [TextBlock(HEADING, title), *blocks[start:end]]), titles)
     if titled and prose_length(blocks[notice:end]) > LONGEST_NOTICE:
         return notice
-    level = blocks[own].level if leading else 1
+    level = blocks[top].level if leading else 1
     last = {block.text.casefold(): number for number, block in enumerate(blocks) if block.kind == HEADING}
     listed = entry_titles(blocks[start:end])
-    above: list[int] = []  # the headings without text that stand last
+    above: list[int] = []  # the last headings, as long as they have no text
     while end < len(blocks):
         heading, section = blocks[end], blocks[end + 1 : next_heading(blocks, end + 1)]
         name = heading.text.casefold()
         again = not section and (last[name] > end or name in titles)
         if is_front_title(heading.text) or not (
-            again or (heading.level > level and name not in listed and goes_on(title, section))
+            again or (heading.level > level and name not in listed and continues(title, section))
         ):
             break
         above = [] if section else [*above, end]
         listed |= entry_titles(section)
         end += 1 + len(section)
     while above and end < len(blocks) and blocks[above[-1]].level < blocks[end].level:
-        end = above.pop()  # the title of a part, whose first chapter stands below it
+        end = above.pop()  # the title of a part of the book, above its first chapter
     return end
 
 
 def prose_length(blocks: Sequence[TextBlock]) -> int:
-    """Return how many characters are in blocks that neither list titles nor state rights."""
+    """Return the number of characters in blocks that are neither lists of titles nor about rights."""
     return sum(len(block.text) for block in blocks if not (is_listing(block) or LEGAL.search(block.text)))
 
 
 def next_heading(blocks: Sequence[TextBlock], start: int) -> int:
-    """Return the index of the first heading from ``start`` on. Without one, return the number of blocks."""
+    """Return the index of the first heading at or after ``start``, or the number of blocks if there is none."""
     return next((number for number in range(start, len(blocks)) if blocks[number].kind == HEADING), len(blocks))
 
 
 def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
-    """Return the entries of a list in small letters and without the numbers of pages."""
+    """Return the entries of a list in lower case, without page numbers."""
     return {
         PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
         for block in blocks
@@ -132,8 +132,8 @@ def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
     }
 
 
-def goes_on(title: str, section: Sequence[TextBlock]) -> bool:
-    """Return whether the blocks below a smaller heading belong to the front matter with a title."""
+def continues(title: str, section: Sequence[TextBlock]) -> bool:
+    """Return whether the blocks below a smaller heading belong to the front matter with this title."""
     if OF_PROSE.fullmatch(title):
         return True
     if OF_LISTS.match(title):
@@ -144,7 +144,7 @@ def goes_on(title: str, section: Sequence[TextBlock]) -> bool:
 
 
 def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
-    """Return whether a file states rights and nothing else."""
+    """Return whether blocks are a page of rights and nothing else."""
     texts = [block.text for block in blocks if block.text]
     return (
         sum(map(len, texts)) <= LONGEST_RIGHTS
@@ -154,8 +154,8 @@ def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
 
 
 def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart]) -> list[BookChapter]:
-    """Return the chapters without paragraphs near the beginning that state rights, where no title announces them."""
-    kept: list[BookChapter] = []
+    """Remove paragraphs about rights near the beginning that have no title, and record them in ``left_out``."""
+    result: list[BookChapter] = []
     seen = 0
     for chapter in chapters:
         runs: list[list[TextBlock]] = []
@@ -166,20 +166,24 @@ def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart])
             blocks.append(block)
             if legal:
                 runs[-1].append(block)
-        gone = [run for run in runs if any(RIGHTS.search(block.text) for block in run)]
-        left_out += [left_out_part("front-matter", run) for run in gone]
-        removed = {id(block) for run in gone for block in run}
+        rights = [run for run in runs if any(RIGHTS.search(block.text) for block in run)]
+        left_out += [left_out_part("front-matter", run) for run in rights]
+        removed = {id(block) for run in rights for block in run}
         seen += len(chapter.blocks)
-        kept.append(
+        result.append(
             BookChapter(chapter.title, [block for block in chapter.blocks if id(block) not in removed])
             if removed
             else chapter
         )
-    return [chapter for chapter in kept if chapter.has_text]
+    return [chapter for chapter in result if chapter.has_text]
 
 
 def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
-    """Return how many blocks of a chapter are front matter, title included. ``titles``: the titles of all chapters."""
+    """Return the number of blocks of a chapter that are front matter, including its title.
+
+    Args:
+        titles: The titles of all chapters, in lower case.
+    """
     blocks, lists = chapter.blocks, OF_LISTS.match(chapter.title) is not None
     if OF_PROSE.fullmatch(chapter.title):
         return len(blocks)
@@ -199,23 +203,27 @@ def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
                     or LEGAL.search(above)
                 )
             )
-            return number - titled  # the line above prose is its title
+            return number - titled  # the line above prose is the title of the prose
     return len(blocks)
 
 
 def is_listing(block: TextBlock) -> bool:
-    """Return whether a block is made of titles, with or without the numbers of their pages, and not of sentences."""
+    """Return whether a block consists of titles, with or without page numbers, instead of sentences."""
     if block.kind == ITEM and len(block.text) <= LONGEST_ENTRY:
         return True
     return are_entries(block.text.split("\n"))
 
 
 def are_entries(lines: Sequence[str]) -> bool:
-    """Return whether lines belong to a table of contents. A long entry may continue on a line that begins small."""
+    """Return whether lines are entries of a table of contents.
+
+    Only the first line must not start with a small letter, because a long entry may continue on the next line.
+    """
     return all(is_entry(line.strip()) for line in lines) and not lines[0].strip()[:1].islower()
 
 
 def is_entry(line: str) -> bool:
+    """Return whether a line is an entry of a table of contents."""
     if PAGE_AT_END.search(line[-12:]):
         return True
     return len(line) <= LONGEST_ENTRY and (NUMBERED.match(line) is not None or not SENTENCE.search(line))

@@ -1,4 +1,4 @@
-"""HTML and Markdown documents."""
+"""Read HTML and Markdown documents."""
 
 import re
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from ane.text.tags import element_texts
 
 
 def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
-    """A page of HTML."""
+    """Read a page of HTML, without the parts that ``rules`` omit."""
     reader = BlockReader(rules)
     blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
-    [stated] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
+    [title] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
     return Document(
         split_at_headings(blocks),
-        title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
+        title=" ".join(title) or (titles[0] if len(titles) == 1 else ""),
         omitted=counted_omissions(reader.omitted),
         tables=reader.omitted[TABLES],
         left_out=reader.left_out,
@@ -32,7 +32,7 @@ FIELD = re.compile(r"(?m)^(title|author|lang|language):[ \t]*(.*?)[ \t]*$")
 
 
 def read_markdown(text: str, rules: Mapping[str, Omission]) -> Document:
-    """Rendered to HTML and read as such. The front matter gives title, author and language and is not read aloud."""
+    """Render Markdown to HTML and read that. YAML front matter has title, author and language, and is not spoken."""
     fields: dict[str, str] = {}
     front = FRONT_MATTER.match(text)
     if front:

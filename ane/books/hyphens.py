@@ -1,4 +1,4 @@
-"""Words that a line end divides: whether the hyphen belongs to the word."""
+"""Join words that a line end divides, and decide whether their hyphen stays."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,19 +6,19 @@ from functools import cache
 
 from ane.text.phonemes.dictionary import END, Dictionary
 
-HYPHEN = "\x02"  # PDFium's sign for a hyphen at a line end
+HYPHEN = "\x02"  # PDFium's character for a hyphen at a line end
 DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
 LAST_PART = re.compile(r"[^\W_]{1,60}$")
 WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
-MOST_LOOKED_UP = 20_000  # words that are looked up in the dictionary for one document
+MOST_LOOKED_UP = 20_000  # words per document that are looked up in the dictionary
 
 
 def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.islower) -> str:
-    """Return lines as one text. A hyphen at a line end is marked.
+    """Join lines to one text. A hyphen at a line end becomes ``HYPHEN``.
 
     Args:
-        continued: Whether the first letter of the next line may continue a word.
+        continued: Function that returns whether the first letter of the next line may continue a word.
     """
     parts: list[str] = []
     for line in lines:
@@ -31,10 +31,11 @@ def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.is
 
 
 def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
-    """Return the texts with divided words put together, and how many were.
+    """Join the divided words of texts. Return the texts and the number of removed hyphens.
 
-    A hyphen stays if the texts have the word with its hyphen elsewhere, and not without: "well-known". If they have
-    neither, it stays after a letter, "X-rays", and if both parts are English words and the whole is not: "twenty-one".
+    A hyphen stays if the texts contain the word elsewhere with a hyphen but never without, as in "well-known". If they
+    contain neither, it stays after a single letter, as in "X-rays". It also stays if both parts are English words and
+    the whole is not, as in "twenty-one".
     """
     if not any(HYPHEN in text for text in texts):
         return list(texts), 0
@@ -43,8 +44,8 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
 
     def hyphen(match: re.Match[str]) -> str:
         nonlocal count, looked_up
-        found = LAST_PART.search(match.string[max(0, match.start() - 60) : match.start()])
-        first = found[0] if found else ""
+        before = LAST_PART.search(match.string[max(0, match.start() - 60) : match.start()])
+        first = before[0] if before else ""
         together, apart = f"{first}{match[1]}".lower(), f"{first}-{match[1]}".lower()
         if together not in known:
             looked_up += 1

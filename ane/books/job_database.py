@@ -1,4 +1,4 @@
-"""The SQLite database of a job: its tables and its transactions."""
+"""Open the SQLite database of a job, with its tables and transactions."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
 VERSION, FORMER = 3, 2
-BUSY = 60.0  # seconds to wait for another process's transaction
+BUSY = 60.0  # seconds to wait for a transaction of another process
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
@@ -29,16 +29,19 @@ CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samp
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
-# a job of the former version has marks of voices in its texts instead
+# A job of the former version has marks of voices in its texts instead of this column.
 UPGRADE = "ALTER TABLE chunks ADD COLUMN voice TEXT NOT NULL DEFAULT ''"
-# content that the job wrote as output; a job of an earlier version gets the table when it is opened
+# The content that the job wrote as output. A job of an earlier version gets the table when it is opened.
 OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INTEGER, name TEXT NOT NULL)"
 
 
 class JobDatabase:
-    """The database of a job, used by one process. ``path``: the folder of the job, created when it is missing.
+    """The database of a job, for one process.
 
-    Every method raises UserError when it cannot be read or written, the disk is full, or it is of another version.
+    Every method raises UserError if the database cannot be read or written, or belongs to another version.
+
+    Args:
+        path: Folder of the job. It is created if it does not exist.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
@@ -48,10 +51,10 @@ class JobDatabase:
         with self._errors():
             if not path.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir(mode=0o700, exist_ok=True)  # another process may have been faster
+                path.mkdir(mode=0o700, exist_ok=True)  # another process may have created it meanwhile
                 flush_folder(path.parent)
             self._is_new = not os.path.exists(path / FILE)
-            with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
+            with suppress(FileExistsError):  # SQLite creates its other files with the mode of this file
                 os.close(os.open(path / FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = self._connect()
             with self._transaction() as run:
@@ -64,13 +67,13 @@ class JobDatabase:
         if not known:
             self.close()
             raise UserError(
-                f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
+                f"the job in {path} belongs to another version ({version}): update tortoise-ane, or delete the "
                 "folder to start over"
             )
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
-        for attempt in range(40):  # SQLite does not wait for another process that also turns WAL on
+        for attempt in range(40):  # SQLite does not wait for another process that turns WAL on too
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
@@ -80,7 +83,7 @@ class JobDatabase:
                 time.sleep(0.1)
         # "Writers sync the WAL on every transaction commit if PRAGMA synchronous is set to FULL but omit this sync if
         # PRAGMA synchronous is set to NORMAL." (sqlite.org/wal.html)
-        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):  # the latter: macOS
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):  # fullfsync is for macOS
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
@@ -89,7 +92,7 @@ class JobDatabase:
             self._connection.close()
 
     def discard_new(self) -> None:
-        """Remove the job if this process began it, nothing was spoken, and no other process uses it."""
+        """Delete the job if this process created it, nothing was spoken, and no other process uses it."""
         with suppress(sqlite3.Error, OSError):
             if (
                 not self._is_new
@@ -102,10 +105,10 @@ class JobDatabase:
                 self.path.rmdir()
 
     def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        """The first row of a query; None: there is none."""
+        """Return the first row of a query, or ``None`` if it has no rows."""
         with self._errors():
-            found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
-        return found
+            row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+        return row
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -115,18 +118,18 @@ class JobDatabase:
             advice = (
                 "delete the folder to start over"
                 if type(error) is sqlite3.DatabaseError
-                else "free or allow what it needs and run the command again: what was spoken is kept"
+                else "repair that and run the command again (what was spoken is kept)"
             )
             cause = str(error).replace("database or disk", "the disk")
-            raise UserError(f"cannot use the job in {self.path}: {cause}; {advice}") from error
+            raise UserError(f"cannot use the job in {self.path}, because {cause}: {advice}") from error
         except OSError as error:
             in_the_way = isinstance(error, FileExistsError)
-            why = "it is not a folder; move it, or choose another output" if in_the_way else error.strerror or error
+            why = "it is not a folder: move it, or choose another output" if in_the_way else error.strerror or error
             raise UserError(f"cannot use the job in {self.path}: {why}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Yield ``execute``; all or nothing of what the block does is stored."""
+        """Yield ``execute``. Either all changes of the block are stored, or none."""
         with self._errors(), uninterrupted():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -139,9 +142,12 @@ class JobDatabase:
 
 
 def lock_folder(path: Path) -> int | None:
-    """Lock a folder for this process: a file descriptor, to be closed; -1 where nothing can be locked.
+    """Lock a folder for this process.
 
-    None: another process holds the lock. The system releases it however the process ends, and not before.
+    The operating system releases the lock when the process ends, however it ends.
+
+    Returns:
+        A file descriptor to close, -1 if the file system cannot lock, or ``None`` if another process has the lock.
     """
     try:
         opened = os.open(path, os.O_RDONLY)

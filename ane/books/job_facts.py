@@ -1,4 +1,4 @@
-"""Checks of facts and rows in a job's database: an altered or damaged one is refused in one line."""
+"""Check the facts and rows of a job's database, and report an altered or damaged one in one line."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,10 +19,15 @@ ADVICE = "; delete the folder to start over"
 
 @dataclass(frozen=True)
 class WrittenBook:
-    """The written files, their seconds of sound, and their loudness and true peak after decoding.
+    """The files of a written book, and facts about them.
 
-    ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
-    ``notes``: subtitles that begin late. ``measures``: what ``ane.books.acx.LIMITS`` names, of each file for ACX.
+    Attributes:
+        seconds: Seconds of sound.
+        loudness: LUFS of the decoded files. ``None`` without a level.
+        true_peak: dBTP of the decoded files. ``None`` without a level.
+        former: Files that earlier runs wrote and this run did not. They may not fit the sound any more.
+        notes: Notes about subtitles that start late.
+        measures: The measures that ``ane.books.acx.LIMITS`` names, by file, if the files are for ACX.
     """
 
     files: list[str]
@@ -36,7 +41,7 @@ class WrittenBook:
 
 @dataclass(frozen=True)
 class OutputFact:
-    """The output of the last run: the digest of everything that it depends on, and the bytes of each file."""
+    """The output of the last run: the digest of everything that it depends on, and the size of each file in bytes."""
 
     digest: str
     book: WrittenBook
@@ -45,7 +50,7 @@ class OutputFact:
 
 @dataclass(frozen=True)
 class DocumentFact:
-    """The language of the text, and its blocks as ``PlannedBlock``, whose last fields may be missing."""
+    """The language of the text, and its blocks as tuples of ``PlannedBlock``, whose last fields may be missing."""
 
     language: str
     blocks: list[tuple[Count, str] | tuple[Count, str, int] | tuple[Count, str, int, Cue]] = field(default_factory=list)
@@ -64,7 +69,7 @@ FACTS: dict[str, Any] = {
     "identity": dict[str, Any],
     "written": OutputFact,
 }
-# the columns that ``JobStore.chunks`` reads: of the chunk; take, samples, rate, elapsed, notes, lease, problems
+# the columns that ``JobStore.chunks`` reads: the chunk's, then take, samples, rate, elapsed, notes, lease, problems
 CHUNK: TypeAdapter[Any] = TypeAdapter(
     tuple[
         Annotated[int, Field(ge=1)],
@@ -88,7 +93,7 @@ Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple
 
 
 def read_fact(name: str, text: Any, job: Path) -> Any:
-    """Return a fact of a job from its JSON. Raises UserError when it is not as ``FACTS`` states."""
+    """Read a fact of a job from its JSON. Raises UserError if it does not have the type in ``FACTS``."""
     where = f"the job in {job} is damaged: {name}"
     try:
         value = json.loads(text)
@@ -99,7 +104,11 @@ def read_fact(name: str, text: Any, job: Path) -> Any:
 
 
 def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
-    """Return the columns of a chunk with notes and problems as lists. Raises UserError when ``CHUNK`` refuses them."""
+    """Check the columns of a chunk, and return them with notes and problems as lists.
+
+    Raises:
+        UserError: A column does not have its type in ``CHUNK``.
+    """
     try:
         return CHUNK.validate_python(row)
     except ValidationError as error:
@@ -110,5 +119,5 @@ def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
 
 
 def read_words(text: Any, job: Path) -> list[Any]:
-    """Return the words of a chunk from their JSON. Raises UserError when they are not a list of ``Word``."""
+    """Read the words of a chunk from their JSON. Raises UserError if they are not a list of ``Word``."""
     return read_record(list[Word], read_fact("words", text, job), f"the job in {job} is damaged: words", ADVICE)

@@ -1,6 +1,6 @@
-"""Whether a chunk was spoken well: its signals compared with limits and with the medians of its book.
+"""Judge whether a chunk was spoken well: compare its signals with limits and with the medians of its book.
 
-The limits are from the distributions that ``tools/campaigns/results/defects-rms.json`` and ``defects.json`` record.
+The limits come from the distributions in ``tools/campaigns/results/defects-rms.json`` and ``defects.json``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,31 +14,40 @@ from ane.system.checked import read_record
 from ane.text import NORMALISERS
 from ane.text.passages import without_commands
 
-FRAMES = 100  # of a recogniser, a second
-FRAME = 0.01  # seconds of a frame
-QUIET = 10 ** (-45 / 20)  # root mean square of a silent frame, as ``ane.audio.trimming`` has it
-CLICK = 6.0  # a click is a step between samples of this many times the largest near it: speech has up to 4
-CLICK_REACH = 20  # milliseconds before and after that count as near: more than a period of a low voice
-LEAST_STEP = 0.004  # of full scale: the largest step in what is nearly silent
-FULL = 0.999  # of full scale
-CLIPPED_RUN = 4  # samples at full scale in a row that are clipping
-EDGE_FRAMES = 2  # frames at either end that must be quieter than the speech
+FRAMES = 100  # frames per second of a recogniser
+FRAME = 0.01  # seconds per frame
+QUIET = 10 ** (-45 / 20)  # root mean square below which a frame is silent, as in ``ane.audio.trimming``
+CLICK = 6.0  # a step between samples is a click if it is so many times as large as all steps near it (speech: up to 4)
+CLICK_REACH = 20  # milliseconds on each side that are near, which is more than a period of a low voice
+LEAST_STEP = 0.004  # largest step in nearly silent sound, as a share of full scale
+FULL = 0.999  # share of full scale at which a sample counts as full
+CLIPPED_RUN = 4  # successive samples at full scale that are clipping
+EDGE_FRAMES = 2  # frames at each end that must be quieter than the speech
 
 
 @dataclass(frozen=True)
 class SoundSignals:
-    """Signals of a sound (S,)."""
+    """Signals of a sound (S,).
 
-    seconds: float  # from the first to the last frame that is not silent
-    loudness: float  # of these frames, in dBFS
-    clipped: int  # runs of at least ``CLIPPED_RUN`` samples at full scale
-    clicks: int  # milliseconds with a step that no speech has
-    pause: float  # seconds of the longest silence inside
-    edge: float  # dB of the louder end relative to ``loudness``: near 0 or above where speech is cut off
+    Attributes:
+        seconds: Seconds from the first to the last frame that is not silent.
+        loudness: Level of the frames that are not silent, in dBFS.
+        clipped: Number of runs of at least ``CLIPPED_RUN`` samples at full scale.
+        clicks: Number of milliseconds with a step that speech does not have.
+        pause: Seconds of the longest silence inside.
+        edge: Level of the louder end relative to ``loudness``, in dB. It is near 0 or above if speech is cut off.
+    """
+
+    seconds: float
+    loudness: float
+    clipped: int
+    clicks: int
+    pause: float
+    edge: float
 
 
 def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
-    """The signals of a sound (S,) float32, trimmed as the chunks of a book are."""
+    """Measure the signals of a sound (S,) float32 that is trimmed like the chunks of a book."""
     levels = frame_levels(audio, rate)
     loud = np.flatnonzero(levels > QUIET)
     if not len(loud):
@@ -56,7 +65,7 @@ def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
 
 
 def frame_levels(audio: np.ndarray, rate: int) -> np.ndarray:
-    """The root mean square of each frame of a sound (S,)."""
+    """Return the root mean square of each frame of a sound (S,)."""
     size = round(FRAME * rate)
     return np.sqrt((audio[: len(audio) // size * size].reshape(-1, size) ** 2).mean(axis=1))
 
@@ -68,9 +77,10 @@ def runs_at_full_scale(audio: np.ndarray) -> int:
 
 
 def clicks(audio: np.ndarray, rate: int) -> int:
-    """Milliseconds with a step between samples of ``CLICK`` times the largest step near them, but not beside them.
+    """Count the milliseconds with a step between samples that is ``CLICK`` times as large as all steps near them.
 
-    Pulses of a voice come again within ``CLICK_REACH``, and what bursts goes on.
+    The milliseconds directly before and after do not count as near. Speech has no such steps: the pulses of a voice
+    repeat within ``CLICK_REACH``, and a burst lasts longer.
     """
     size = rate // 1000
     steps = np.abs(np.diff(audio))
@@ -84,26 +94,33 @@ def decibels(ratio: float) -> float:
     return float(20 * np.log10(max(ratio, 1e-6)))
 
 
-CUT_OFF = -20.0  # dB: the level of an end relative to the speech, above which it was cut off
+# Limits beyond which a chunk is suspect
+CUT_OFF = -20.0  # level of an end relative to the speech, in dB
 PAUSE = 1.2  # seconds of silence within a chunk
 LOOP = 12  # equal codes, or equal short runs of codes, in a row
-LOUDNESS = 6.0  # dB from the book's median
-PROBABILITY = 0.6  # nats a code below the book's median
-DURATION_RATIO = 1.6  # seconds a letter, as a multiple of the book's median, or the median as a multiple of them
-MIN_LETTERS = 20  # letters of a chunk of which the seconds a letter are judged
-MIN_CHUNKS = 20  # chunks of a book from which its medians are known
-SKIPPED = 0.04  # seconds that a word takes which is not spoken: one that is takes 0.06 at least
-SKIPPED_LETTERS = 3  # of such a word, at least
-GOOD_MISFIT = 3.0  # nats a frame: the highest misfit of words that are spoken correctly
-MISFIT = 50.0  # nats of a word, above that
-UNHEARD = 15.0  # nats of a word that may be missing and is not heard: one that is spoken has 14 at most
-LEFT_OVER = 0.1  # loud seconds that belong to no word
-LOUD = -12.0  # dB relative to the speech, from which a frame is loud
+LOUDNESS = 6.0  # distance from the book's median in dB
+PROBABILITY = 0.6  # nats per code below the book's median
+DURATION_RATIO = 1.6  # ratio of the seconds per letter to the book's median, or of the median to them
+MIN_LETTERS = 20  # fewer letters are too few to judge the seconds per letter
+MIN_CHUNKS = 20  # fewer chunks are too few for medians
+SKIPPED = 0.04  # seconds below which a word was not spoken (a spoken word takes at least 0.06)
+SKIPPED_LETTERS = 3  # fewer letters are too few to judge a skipped word
+GOOD_MISFIT = 3.0  # highest misfit of words that are spoken correctly, in nats per frame
+MISFIT = 50.0  # excess of a word's misfit, in nats
+UNHEARD = 15.0  # excess of a word that the recogniser may leave out and does, in nats (a spoken word has at most 14)
+LEFT_OVER = 0.1  # loud seconds outside every word
+LOUD = -12.0  # level at which a frame is loud, relative to the speech, in dB
 
 
 @dataclass(frozen=True)
 class WordFit:
-    """A word where the recogniser found it: seconds, and how badly it fits (nats a frame; speech has 1 to 3)."""
+    """A word at the place where the recogniser found it.
+
+    Attributes:
+        start: Start in seconds.
+        end: End in seconds.
+        misfit: How badly the sound fits the word, in nats per frame. Correct speech has 1 to 3.
+    """
 
     word: str
     start: float
@@ -112,33 +129,50 @@ class WordFit:
 
     @property
     def excess(self) -> float:
-        """Nats by which it fits worse than a word that is spoken."""
+        """Nats by which it fits worse than a correctly spoken word."""
         return max(0.0, self.misfit - GOOD_MISFIT) * (self.end - self.start) * FRAMES
 
 
 @dataclass(frozen=True)
 class TextFit:
-    """How a sound fits its words."""
+    """The fit of a sound to its words.
 
-    words: tuple[WordFit, ...] | None  # those of the recogniser's dictionary; None: they were not found at all
-    pauses: tuple[tuple[float, float], ...] = ()  # seconds, (start, end), of what is left over between them
+    Attributes:
+        words: The words that are in the recogniser's dictionary. ``None`` means that the recogniser found no fit.
+        pauses: (start, end) of the stretches between words, in seconds.
+    """
+
+    words: tuple[WordFit, ...] | None
+    pauses: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class ChunkProblem:
-    """What is wrong with a chunk, in words, and by how many times it exceeds its limit."""
+    """A problem of a chunk.
 
-    what: str
+    Attributes:
+        text: Description of the problem.
+        severity: Measured value as a multiple of its limit.
+    """
+
+    text: str
     severity: float
 
 
 @dataclass(frozen=True)
 class ChunkSignals:
-    """What is known of a spoken chunk."""
+    """The signals of a spoken chunk. Signals of the decoder's codes are ``None`` for models without codes.
+
+    Attributes:
+        letters: Number of letters in the text.
+        stopped: Whether the codes end with a stop code.
+        loop: Longest repetition of codes.
+        log_probability: Mean log probability of a code, in nats.
+    """
 
     sound: SoundSignals
-    letters: int  # that were to be spoken
-    stopped: bool | None = None  # this and what follows: of the decoder's codes; None: it has none
+    letters: int
+    stopped: bool | None = None
     loop: int | None = None
     log_probability: float | None = None
 
@@ -161,13 +195,13 @@ class ChunkSignals:
 
     @property
     def seconds_per_letter(self) -> float | None:
-        """None: too short to tell."""
+        """Seconds per letter. ``None`` if the text is too short to tell."""
         return self.sound.seconds / self.letters if self.letters >= MIN_LETTERS else None
 
 
 @dataclass(frozen=True)
 class BookNorms:
-    """Medians over the chunks of a book; None: too few."""
+    """Medians over the chunks of a book. ``None`` if there are too few chunks."""
 
     loudness: float | None = None
     seconds_per_letter: float | None = None
@@ -189,12 +223,12 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
-    """What the decoder's codes and the sound tell."""
-    sound, found = signals.sound, []
+    """Return the problems that the decoder's codes and the sound reveal."""
+    sound, problems = signals.sound, []
 
-    def note(what: str, severity: float) -> None:
+    def note(text: str, severity: float) -> None:
         if severity > 1:
-            found.append(ChunkProblem(what, severity))
+            problems.append(ChunkProblem(text, severity))
 
     if signals.letters and not sound.seconds:
         return [ChunkProblem("it is silent", 10.0)]
@@ -209,16 +243,14 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
         note(f"it is {abs(off):.0f} dB {'louder' if off > 0 else 'softer'} than the book", abs(off) / LOUDNESS)
     if norms.seconds_per_letter and signals.seconds_per_letter:
         ratio = signals.seconds_per_letter / norms.seconds_per_letter
-        note(
-            f"it takes {ratio:.1f} times as long as its letters do in the book", max(ratio, 1 / ratio) / DURATION_RATIO
-        )
+        note(f"it takes {ratio:.1f} times as long per letter as the book", max(ratio, 1 / ratio) / DURATION_RATIO)
     if norms.log_probability is not None and signals.log_probability is not None:
         note("its codes have a low probability", (norms.log_probability - signals.log_probability) / PROBABILITY)
-    return found
+    return problems
 
 
 def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
-    """Words that the decoder passed over, by the times that its attention states."""
+    """Return a problem for each word that the decoder skipped, according to the word times from its attention."""
     return [
         ChunkProblem(f"{word.word!r} is skipped", 2.0)
         for word in words
@@ -229,31 +261,35 @@ def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
 
 
 def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-    """What a recogniser that is given the words finds. ``loudness``: of the speech (S,), in dBFS."""
+    """Return the problems that an alignment of the sound (S,) with its text reveals.
+
+    Args:
+        loudness: Level of the speech in dBFS.
+    """
     if fit.words is None:
         return [ChunkProblem("the words of its text are not found in the sound", 10.0)]
-    found = []
+    problems = []
     excess, word = worst_word(fit.words)
     if word and excess > MISFIT:
-        found.append(ChunkProblem(f"{word.word!r} is not found at {word.start:.1f} s", excess / MISFIT))
+        problems.append(ChunkProblem(f"{word.word!r} is not found at {word.start:.1f} s", excess / MISFIT))
     left = left_over(fit, audio, rate, loudness)
     if left > LEFT_OVER:
-        found.append(ChunkProblem("loud sound belongs to no word of its text", left / LEFT_OVER))
-    return found
+        problems.append(ChunkProblem("loud sound belongs to no word of its text", left / LEFT_OVER))
+    return problems
 
 
 def worst_word(words: Sequence[WordFit]) -> tuple[float, WordFit | None]:
-    """The word that fits worst, and by how many nats it fits worse than a word that is spoken; (0, None): no words."""
+    """Return the largest ``WordFit.excess`` in nats, and its word. Return (0, None) if every word fits."""
     worst = max(words, key=lambda word: word.excess, default=None)
     return (worst.excess, worst) if worst and worst.excess else (0.0, None)
 
 
 def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> float:
-    """Loud seconds of the longest stretch that belongs to no word."""
+    """Return the loud seconds of the loudest stretch between words."""
     return max((loud_seconds(audio, rate, pause, loudness) for pause in fit.pauses), default=0.0)
 
 
 def loud_seconds(audio: np.ndarray, rate: int, span: tuple[float, float], loudness: float) -> float:
-    """Seconds within a span of a sound (S,) that are about as loud as the speech."""
+    """Return the number of seconds within a span of a sound (S,) that are about as loud as the speech."""
     part = audio[max(0, round(span[0] * rate)) : max(0, round(span[1] * rate))]
     return FRAME * sum(decibels(level) > loudness + LOUD for level in frame_levels(part, rate).tolist())

@@ -1,4 +1,4 @@
-"""The level of a book's files: one gain for all, and a correction of each file for its encoder."""
+"""Set the level of a book's files: encode a file again until its decoded level is right."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,44 +14,45 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.audio.media import has_pyav
 
 CEILING = -3.0  # dBTP of a finished file
-CLOSE = 0.1  # dB by which the level of a finished file may differ from the one that was wanted
-SAFE = 0.05  # dB by which a correction of the ceiling exceeds the excess
-TRIES = 4  # encodings of a file, at most
-PIECE = 1 << 17  # samples that are measured at once
+CLOSE = 0.1  # dB by which the level of a finished file may differ from its goal
+SAFE = 0.05  # dB that a correction of the ceiling adds to the excess
+TRIES = 4  # maximum number of encodings of a file
+PIECE = 1 << 17  # samples per measurement
 
 
 @dataclass
 class BookLeveller:
-    """Encodes files again until their level is right after decoding.
+    """A leveller that encodes a file again until its decoded level is right.
 
-    Corrections are kept, because one encoder changes all files of a book alike. Those of a file that cannot reach its
-    level are not, since its peaks are the cause.
+    It starts the next file with the corrections of the last one, because an encoder changes all files of a book alike.
+    If a file cannot reach its level because of its peaks, its corrections are dropped.
 
     Attributes:
-        level: Name of the property of ``LoudnessMeter`` that shall be right.
-        peak: The highest true peak of a file in dB.
-        whole: The sound of all finished files, decoded.
+        level: Name of the property of ``LoudnessMeter`` to set.
+        peak: Highest true peak of a file in dB.
+        correction: dB to add to the gain, because the encoder changes the level.
+        whole: Meter of the decoded sound of all finished files.
     """
 
     level: str
     peak: float
-    correction: float = 0.0  # dB
+    correction: float = 0.0
     whole: LoudnessMeter | None = None
 
     def __post_init__(self) -> None:
-        self.ceiling = self.peak  # of the limiter
+        self.ceiling = self.peak  # dB of the limiter
 
     def write(
         self, path: Path, before: float, wanted: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]
     ) -> LoudnessMeter:
-        """Write a file, and return what it holds, decoded.
+        """Write a file, and return a meter of its decoded sound.
 
         Args:
-            before: Level of its sound in dB.
-            wanted: Level of the file in dB.
-            encode: Writes ``path``, and passes the sound through the function that it is given.
+            before: Level of the sound in dB.
+            wanted: Level that the file must have, in dB.
+            encode: Function that writes ``path``. It takes a function that changes the sound.
         """
-        gain, kept = wanted - before if math.isfinite(before) else 0.0, (self.correction, self.ceiling)
+        gain, former = wanted - before if math.isfinite(before) else 0.0, (self.correction, self.ceiling)
         for _ in range(TRIES):
             encode(partial(self._levelled, gain))
             after = measured_file(path)
@@ -62,7 +63,7 @@ class BookLeveller:
             self.ceiling -= excess + SAFE if excess > 0 else 0.0
             self.correction += off if abs(off) > CLOSE else 0.0
         else:
-            self.correction, self.ceiling = kept
+            self.correction, self.ceiling = former
         if not self.whole:
             self.whole = LoudnessMeter(after.rate)
         self.whole.include(after)
@@ -76,14 +77,14 @@ class BookLeveller:
 
 
 def measured_file(path: Path) -> LoudnessMeter:
-    """Return a meter that was fed with the decoded sound of a file."""
+    """Measure the decoded sound of a file."""
     pieces = container_pieces(path, ChannelMix()) if has_pyav() else libsndfile_pieces(path)
     _, rate = next(pieces)
     return measured((piece for piece, _ in pieces), rate)
 
 
 def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the samples (n,) float32 of a mono file and its rate in Hz, at least one piece."""
+    """Yield the samples (n,) float32 of a mono file with its rate in Hz. There is at least one piece."""
     with soundfile.SoundFile(path) as file:
         yield np.zeros(0, np.float32), file.samplerate
         for block in file.blocks(PIECE, dtype="float32"):
@@ -91,7 +92,7 @@ def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def measured(pieces: Iterable[np.ndarray], rate: int) -> LoudnessMeter:
-    """Return a meter that was fed with all pieces, joined to long ones, which are measured faster."""
+    """Measure pieces of sound. Short pieces are joined, because long ones are measured faster."""
     meter, held, count = LoudnessMeter(rate), list[np.ndarray](), 0
     for piece in pieces:
         held.append(piece)

@@ -1,4 +1,4 @@
-"""Speaking a job: chunk after chunk, alone or with other processes that work on the same job."""
+"""Speak a job chunk by chunk, alone or with other processes that work on the same job."""
 
 import threading
 import time
@@ -17,14 +17,15 @@ from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 
-BREATH = 0.05  # seconds of silence kept before and after the speech of a chunk: its breath
-POLL = 0.25  # seconds between two looks whether another process has finished its chunk
+BREATH = 0.05  # seconds of silence that stay before and after the speech of a chunk
+POLL = 0.25  # seconds between two checks for the end of another process's work
 
-NarrationProgress = Callable[[int, int, float | None], None]  # chunks done, of all, seconds left (None: unknown)
+# takes the chunks done, all chunks, and the seconds left, which are ``None`` if they are not known
+NarrationProgress = Callable[[int, int, float | None], None]
 
 
 class Narration:
-    """Keeps the sounds of a job's chunks as they are spoken, and reports how far it is."""
+    """A run that stores the sounds of a job's chunks and reports progress."""
 
     def __init__(
         self, store: JobStore, plan: BookPlan, progress: NarrationProgress, clock: Callable[[], float] = time.monotonic
@@ -34,7 +35,7 @@ class Narration:
         self._began = clock()
 
     def chunks(self) -> Iterator[StoredChunk | None]:
-        """The chunks without a sound, leased to this process; None while others speak the last of them."""
+        """Lease and yield the chunks without a sound. Yield ``None`` while other processes speak the last ones."""
         while True:
             claimed = self.store.claim(self.plan.digest)
             if claimed is None:
@@ -46,7 +47,12 @@ class Narration:
             yield claimed
 
     def keep(self, claimed: StoredChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
-        """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
+        """Store the sound of a chunk.
+
+        Args:
+            rate: Sample rate in Hz.
+            seconds: Seconds that it took to speak.
+        """
         self.store.save(
             claimed,
             chunk.audio,
@@ -58,7 +64,7 @@ class Narration:
         )
         self.spoken += 1
         done, total, left = self.store.progress()
-        if self.spoken == 1:  # it took the time of loading the networks as well
+        if self.spoken == 1:  # the time of the first chunk includes loading the networks
             self._began = self._clock()
             self._progress(done, total, None if left else 0.0)
             return
@@ -73,12 +79,13 @@ def narrate(
     progress: NarrationProgress,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Speak every chunk that has no sound yet, and wait for those that other processes speak.
+    """Speak every chunk that has no sound yet, and wait for the chunks that other processes speak.
 
-    Returns the number of chunks that this process spoke.
+    Returns:
+        The number of chunks that this process spoke.
 
     Raises:
-        UserError: a chunk cannot be spoken, another process changed the plan, or the store cannot be written.
+        UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.
     """
     narration = Narration(store, plan, progress, clock)
     with leases_renewed(store):
@@ -91,15 +98,19 @@ def narrate(
 
 
 def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int | None = None) -> SpokenChunk:
-    """A chunk spoken with its own seed or another, its silence trimmed to ``BREATH``.
+    """Speak a chunk, and trim the silence at its ends to ``BREATH``.
 
-    A text without a letter that the voice can speak has no samples, and a note says so.
+    If the text has no letter that the voice can speak, the sound is empty and has a note.
+
+    Args:
+        count: Number of chunks of the book, for messages.
+        seed: Seed to speak with. ``None`` means the chunk's seed.
     """
     chunk = claimed.chunk
     try:
         speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed, chunk.voice)
         if not np.isfinite(speech.audio).all():
-            raise UserError("its sound holds NaN or infinite samples; check the voice, the weights and the precision")
+            raise UserError("its sound has NaN or infinite samples: check the voice, the weights and the precision")
     except NothingToSayError:
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
@@ -120,13 +131,13 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
 
 @contextmanager
 def leases_renewed(store: JobStore) -> Iterator[None]:
-    """Renew the leases of this process from a thread while the block lasts; then give up those that are left."""
+    """Renew the leases of this process from a thread within the block, and give up the remaining ones at its end."""
     ended = threading.Event()
 
     def renew() -> None:
         other: JobStore | None = None
         while not ended.wait(LEASE / 4):
-            with suppress(UserError):  # the work itself reports what is wrong with the store
+            with suppress(UserError):  # the block reports errors of the store
                 other = other or store.second_connection()
                 other.renew()
         if other is not None:

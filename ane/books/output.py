@@ -1,4 +1,4 @@
-"""From a finished job to files for the book, or one a chapter: one loudness and its limit, tags, subtitles, times."""
+"""Write the files of a finished job: sound for the book or per chapter, tags, subtitles, times and a playlist."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.job_facts import WrittenBook
 from ane.books.narration import POLL, leases_renewed
-from ane.books.ownership import FileOwnership, completed
+from ane.books.ownership import FileOwnership, published
 from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
 from ane.books.store import JobStore
@@ -26,41 +26,54 @@ from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
 
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0  # LUFS
-FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')  # in names of files, on some system
+FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')  # characters that some systems forbid in file names
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
 ABOUT_TAGS = {"date": "date", "publisher": "publisher", "description": "description", "series": "grouping"}
 MAX_NAME = 120  # characters of a title in a file name
-MAX_BYTES = 210  # of it: a name has 255 at most on most systems, and the rest of the name needs some
+MAX_BYTES = 210  # bytes of a title in a file name (most systems allow 255 for the whole name)
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is written. Subtitles and times are beside the book, with their own suffixes; an EPUB has both inside.
+    """The files to write. Subtitles and times go next to the sound with other suffixes. An EPUB has them inside.
+
+    Attributes:
+        path: File of the book, whose suffix is the format.
+        per_chapter: Whether to write one file per chapter, next to ``path``, with its stem, the number and the title.
+        srt: Whether to write SubRip subtitles.
+        vtt: Whether to write WebVTT subtitles.
+        json: Whether to write the times of chapters and chunks.
+        word_times: Whether subtitles, times and an EPUB have the times of words.
+        loudness: LUFS of the book. ``None`` leaves the level unchanged.
+        playlist: Whether to write a playlist of the chapters, and the cover as a file.
+        acx: Whether the files have the form of ``ane.books.acx``.
+        language: BCP 47 tag. "" means English.
+        about: Facts for tags, by the names of ``ane.books.document.ABOUT``.
 
     Raises:
-        UserError: an option without effect, or a loudness that cannot be used.
+        UserError: An option has no effect, or the loudness is out of range.
     """
 
-    path: Path  # of the book; its suffix is the format
-    per_chapter: bool = False  # one file a chapter beside ``path``, named by its stem, number and title
+    path: Path
+    per_chapter: bool = False
     srt: bool = False
     vtt: bool = False
     json: bool = False
-    word_times: bool = False  # whether these state when each word is heard
-    loudness: float | None = None  # LUFS; None: as spoken
+    word_times: bool = False
+    loudness: float | None = None
     title: str = ""
     author: str = ""
     cover: CoverImage | None = None
-    playlist: bool = False  # of ``per_chapter``: a playlist, and the cover as a file
-    acx: bool = False  # the form that ACX asks for: ``ane.books.acx``
+    playlist: bool = False
+    acx: bool = False
     narrator: str = ""
-    language: str = ""  # BCP 47 tag; "": English
-    about: Mapping[str, str] = field(default_factory=dict)  # by the names of ``ane.books.document.ABOUT``
+    language: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.acx and (self.path.suffix.lower() != ".mp3" or self.loudness is not None or not self.per_chapter):
             raise UserError(
-                "acx needs an output .mp3, a file for each chapter, and no loudness, because it sets the level itself",
+                "acx needs an .mp3 output, one file per chapter, and no loudness, because it sets the level itself",
                 "acx",
             )
         if self.acx and not has_pyav():
@@ -74,7 +87,9 @@ class OutputOptions:
         if self.is_epub:
             for name in ("playlist", "per_chapter", "srt", "vtt", "json"):
                 if getattr(self, name):
-                    raise UserError(f"{name} has no effect on an EPUB, which has chapters, text and times inside", name)
+                    raise UserError(
+                        f"{name} has no effect on an EPUB, which contains chapters, text and times: leave it out", name
+                    )
             check_output_file(self.path)
         else:
             check_output(self.path)
@@ -83,11 +98,11 @@ class OutputOptions:
 
     @property
     def digest(self) -> str:
-        """Of all but the path: the same options of the same job have it from any folder."""
+        """Digest of all options except the path, so that it does not depend on the current folder."""
         return digest_of(self.content() | {"path": ""})
 
     def content(self) -> dict[str, Any]:
-        """The options as JSON has them."""
+        """Return the options as a JSON value."""
         return {**asdict(self), "cover": self.cover and digest_of(self.cover.data.hex())}
 
     @property
@@ -96,19 +111,24 @@ class OutputOptions:
 
     @property
     def companions(self) -> list[str]:
-        """Suffixes of the files beside the sound."""
+        """Suffixes of the subtitles and times."""
         return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
 
     def paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """The files of sound of the chapters with these numbers, of a book whose chapters have these titles."""
+        """Return the sound files.
+
+        Args:
+            titles: The titles of all chapters of the book.
+            numbers: Numbers of the chapters to write, from 1.
+        """
         return (
             [self.chapter_path(number, len(titles), titles[number - 1]) for number in numbers]
             if self.per_chapter
             else [self.path]
         )
 
-    def beside(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """The files beside the sound."""
+    def other_paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
+        """Return all files except the sound: subtitles, times, playlist and cover. Takes the arguments of ``paths``."""
         subtitles = [
             path.with_suffix(suffix)
             for path in self.paths(titles, numbers)
@@ -119,14 +139,14 @@ class OutputOptions:
 
     @property
     def of_folder(self) -> list[Path]:
-        """The playlist of a folder of chapters, and its cover, which players find by the playlist's name."""
+        """The playlist of the chapters and its cover, which players find by the playlist's name."""
         if not self.playlist:
             return []
         cover = [IMAGE_SUFFIXES[self.cover.media_type]] if self.cover else []
         return [self.path.with_suffix(suffix) for suffix in (".m3u8", *cover)]
 
     def chapter_path(self, number: int, count: int, title: str) -> Path:
-        """The file of a chapter. The title keeps no character that a file name cannot have."""
+        """Return the file of a chapter. Characters of the title that file names cannot have become spaces."""
         clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         clean = " ".join((clean.strip(" .") or "untitled").split())
         return self.path.with_name(f"{self.path.stem} {number:0{max(2, len(str(count)))}} {clean}{self.path.suffix}")
@@ -135,17 +155,18 @@ class OutputOptions:
 def check_replaced(
     store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int], force: bool
 ) -> None:
-    """Refuse outputs, before hours of work, in whose place a file is that this job did not write or that was changed.
+    """Check before hours of work that no output replaces a file that this job did not write, or that was changed.
 
     Args:
-        titles, numbers: The chapters, as ``OutputOptions.paths`` takes them.
-        force: Whether such files are replaced.
+        titles: The titles of all chapters.
+        numbers: Numbers of the chapters to write, from 1.
+        force: Whether such files may be replaced.
 
     Raises:
-        UserError: an output that is refused, that cannot be written, or that is the same file as another output.
+        UserError: An output would replace such a file, cannot be written, or is the same file as another output.
     """
     ownership = FileOwnership(store, force)
-    paths = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
+    paths = [*options.paths(titles, numbers), *options.other_paths(titles, numbers)]
     check_apart([], [("output", path) for path in paths])
     for path in paths:
         check_output_file(path)
@@ -153,16 +174,16 @@ def check_replaced(
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:
-    """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
+    """Write the files of a job in which every chunk has a sound. Files that are up to date stay unchanged.
 
-    Several processes may call it: one writes, the others wait.
+    If several processes call this function, one writes and the others wait.
 
     Args:
-        prune: whether the sounds that are not in the plan are deleted then.
-        force: whether files of other origin are replaced.
+        prune: Whether to delete sounds that are not in the plan afterwards.
+        force: Whether files that this job did not write may be replaced.
 
     Raises:
-        UserError: the job is not finished, a file cannot be written, or one that this job did not write is in the way.
+        UserError: The job is not finished, a file cannot be written, or a file that this job did not write exists.
     """
     with leases_renewed(store):
         while not store.claim_output():
@@ -188,7 +209,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         if written.get("digest") != wanted or not all(
             (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in written["files"]
         ):
-            check_replaced(store, options, titles, numbers, force)  # again: hours may have passed
+            check_replaced(store, options, titles, numbers, force)  # hours may have passed since the first check
             book = _write(store, timeline, options, FileOwnership(store, force))
             book = replace(
                 book,
@@ -207,7 +228,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
             )
         else:
             book = WrittenBook(**written["book"])
-        # by their names, since a job is beside its output, and both may have been moved or be named from elsewhere
+        # The job stores only names, because it is next to its output and both may have been moved.
         return replace(
             book,
             files=[str(folder / Path(file).name) for file in book.files],
@@ -218,19 +239,20 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
 def with_former_companions(
     options: OutputOptions, titles: Sequence[str], numbers: Collection[int], ownership: FileOwnership
 ) -> OutputOptions:
-    """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
-    which a file was changed since, or is the user's, is left as it is.
+    """Add the subtitles and times of an earlier run to the options, because the old files would not fit the new sound.
+
+    A kind of file is not added if the user wrote or changed a file of that kind.
     """
     if options.is_epub:
         return options
     there = [
         file
-        for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
+        for file in replace(options, srt=True, vtt=True, json=True).other_paths(titles, numbers)
         if file.exists() and file not in options.of_folder
     ]
     others = {file.suffix for file in there if not ownership.is_own(file)}
-    made: dict[str, Any] = {file.suffix[1:]: True for file in there if file.suffix not in others}
-    return replace(options, **made)
+    again: dict[str, Any] = {file.suffix[1:]: True for file in there if file.suffix not in others}
+    return replace(options, **again)
 
 
 def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, ownership: FileOwnership) -> WrittenBook:
@@ -243,7 +265,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:
-        with completed(path, ownership) as target:
+        with published(path, ownership) as target:
             yield target
         files.append(path.name)
 
@@ -297,7 +319,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
-    """An extended M3U of chapters: the seconds and the title of each, and its file in the same folder."""
+    """Return an extended M3U playlist, with the seconds, the title and the file of each chapter."""
     entries = [
         f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
         for part, path in zip(parts, paths, strict=True)
@@ -306,6 +328,7 @@ def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
 
 
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
+    """Return the facts for an EPUB."""
     text = store.fact("text") or {"language": ""}
     return EpubFacts(
         options.title,
@@ -321,7 +344,7 @@ def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
 
 
 def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, str]:
-    """The tags of a file by FFmpeg's names. Players of audiobooks take the composer for the narrator."""
+    """Return the tags of a file by FFmpeg's names. Audiobook players show the composer as the narrator."""
     tags = {
         "title": options.title,
         "artist": options.author,
@@ -334,5 +357,5 @@ def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, s
     }
     if options.per_chapter:
         tags |= {"title": part.chapters[0].title, "track": f"{part.chapters[0].number}/{count}"}
-    # a name of a file that is not UTF-8 reaches Python as lone surrogates, which no tag can hold
+    # Python turns a file name that is not UTF-8 into lone surrogates, which tags cannot contain
     return {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in tags.items()}

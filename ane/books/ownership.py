@@ -1,8 +1,7 @@
-"""Ownership of files: a job owns a file if it wrote the content, whatever the name and the path are now.
+"""Decide which files belong to a job: a job owns a file if it wrote the content, even under another name or path.
 
-A job records the hash of a file before it renames the file into place. A process that is killed at any instant
-therefore leaves the former content or the new one there, both of which the job knows. Content that anybody else wrote
-is never taken for the job's.
+A job records the hash of a file before it renames the file into place. If the process is killed at any moment, the
+place has the former or the new content, and the job knows both. The job never owns content that anybody else wrote.
 """
 
 import errno
@@ -17,18 +16,18 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import flush, flush_folder, keep_mode, rename_to_new, replacing
 
-FileState = tuple[int, ...]  # changes whenever a file is replaced, edited or touched
+FileState = tuple[int, ...]  # facts that change when a file is replaced, edited or touched
 
 
 class FileOwnership:
-    """Tells the files of a job from files of its user. With ``force``, files of any origin may be replaced."""
+    """The ownership of files by a job. With ``force``, any file may be replaced."""
 
     def __init__(self, store: JobStore, force: bool = False):
         self.store, self.force = store, force
         self._judged: dict[FileState, bool] = {}
 
     def is_own(self, path: Path) -> bool:
-        """Return whether a file is there whose content this job wrote."""
+        """Return whether there is a file at ``path`` whose content this job wrote."""
         state = state_of(path)
         if state is None or not path.is_file():
             return False
@@ -40,7 +39,7 @@ class FileOwnership:
         return self._judged[state]
 
     def check(self, path: Path) -> None:
-        """Raise UserError for a file at ``path`` that is not this job's. An empty file may be replaced by anybody."""
+        """Raise UserError if there is a file at ``path`` that this job does not own. An empty file may be replaced."""
         if self.force or not os.path.exists(path) or not os.path.getsize(path) or self.is_own(path):
             return
         advice = "move it, choose another output, or add force=True to replace it"
@@ -49,15 +48,15 @@ class FileOwnership:
         raise UserError(f"{path} exists, and this job did not write it: {advice}")
 
     def publish(self, file: Path, path: Path) -> None:
-        """Rename a complete file to ``path`` unless a file is there that is not this job's.
+        """Rename a complete file to ``path``, unless there is a file that this job does not own.
 
-        The content is recorded as this job's before the rename: a process that is killed between the two leaves the
-        former content there, which is recorded as well.
+        The job records the content before the rename. If the process is killed in between, ``path`` has the former
+        content, which the job has recorded too.
 
         Raises:
-            UserError: another process writes the output meanwhile, or a file that ``check`` refuses is in the way.
+            UserError: Another process is writing the output, or ``check`` rejects the file at ``path``.
         """
-        self.check(path)  # a file that has to be read takes time, which the transaction below then does not
+        self.check(path)  # reads the file here if necessary, so that the transaction below is short
         with self.store.output_transaction() as run:
             run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
         with self.store.output_transaction():
@@ -69,7 +68,7 @@ class FileOwnership:
                     self.check(path)
                 if error.errno != errno.EXDEV:
                     raise UserError(
-                        f"cannot write {path}: {error.strerror or error}; what was spoken is kept"
+                        f"cannot write {path}: {error.strerror or error} (what was spoken is kept)"
                     ) from error
                 with replacing(path, lasting=True, check=self.check) as target:  # the job is on another disk
                     shutil.copyfile(file, target)
@@ -77,20 +76,20 @@ class FileOwnership:
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return what the system states about the file at ``path``, links followed. None means that there is none."""
+    """Return the state of the file at ``path`` after following links, or ``None`` if there is no file."""
     try:
-        found = os.stat(path)
+        facts = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 @contextmanager
-def completed(path: Path, ownership: FileOwnership) -> Iterator[Path]:
-    """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
+def published(path: Path, ownership: FileOwnership) -> Iterator[Path]:
+    """Yield a path in the job's folder. After the block, flush the file to disk and publish it at ``path``.
 
-    It has the name of ``path``, by which writers choose the format, even if ``path`` is a link to another name.
-    Whoever has the lease on the output removes what an interrupted run left.
+    The yielded path has the name of ``path``, because writers choose the format by it. Files of an interrupted run are
+    removed first. The caller must have the lease on the output.
     """
     store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
@@ -109,6 +108,6 @@ def completed(path: Path, ownership: FileOwnership) -> Iterator[Path]:
         cause = error.__cause__ if isinstance(error, UserError) else error
         if not isinstance(cause, OSError):
             raise
-        raise UserError(f"cannot write {path}: {cause.strerror or cause}; what was spoken is kept") from error
+        raise UserError(f"cannot write {path}: {cause.strerror or cause} (what was spoken is kept)") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

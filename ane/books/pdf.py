@@ -1,6 +1,6 @@
-"""PDF to chapters. A PDF knows where letters stand, and neither paragraphs nor headings: these are inferred.
+"""Read a PDF as chapters, and infer paragraphs and headings from the positions and sizes of lines.
 
-PDFium, a program of C++, reads it in a process of its own, with limits.
+A separate process with limits reads the file, because PDFium is written in C++.
 """
 
 import importlib.util
@@ -26,19 +26,24 @@ from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissio
 
 MAX_PAGES = 5000
 MAX_ANSWER = 128 << 20  # bytes of JSON
-MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240  # of the process; the last: of the clock
+MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240  # limits of the process: bytes, CPU time, elapsed time
 OPENING = ("“", "‘", '"', "«", "—", "–")
-LARGER = 1.15  # a heading is so much larger than the text
-SMALLER = 0.92  # and a footnote smaller
-GAP = 1.35  # between paragraphs, relative to that between lines
-REPEATED = 3  # pages with the same line at an edge, which is a running head then
+LARGER = 1.15  # minimum size of a heading, relative to the text
+SMALLER = 0.92  # maximum size of a footnote, relative to the text
+GAP = 1.35  # minimum gap between paragraphs, relative to the gap between lines
+REPEATED = 3  # number of pages with the same line at an edge that make the line a running head
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
 
 
 class PdfLine(NamedTuple):
-    """A line of text; ``last``: the bottom of its last part, after a hyphen. In points."""
+    """A line of text, with its place in points.
+
+    Attributes:
+        last: Bottom of its last part, which differs from ``bottom`` if the line ends with a divided word.
+        size: Height of its letters.
+    """
 
     text: str
     left: float
@@ -49,19 +54,19 @@ class PdfLine(NamedTuple):
 
 
 def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
-    """The text without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
+    """Read a PDF without the parts that ``rules`` omit. Raises UserError if it is damaged, protected or has no text."""
     return document_of_lines(extracted(path), rules)
 
 
-def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = OMISSIONS) -> Document:
-    """Return the document of what the process found. Raises UserError when it has no text."""
-    pages = [[PdfLine(*line) for line in page] for page in found["pages"]]
+def document_of_lines(content: Mapping[str, Any], rules: Mapping[str, Omission] = OMISSIONS) -> Document:
+    """Return the document for the answer of ``ane.books.pdf_lines``. Raises UserError if it has no text."""
+    pages = [[PdfLine(*line) for line in page] for page in content["pages"]]
     if not any(pages):
         raise UserError(
-            f"it has {len(pages)} pages without text: it may be scanned; recognise its text first, with "
-            "ocrmypdf for example"
+            f"it has {len(pages)} pages without text, so it may be scanned: recognise its text first, for example with "
+            "ocrmypdf"
         )
-    omitted = Counter[str](images=found["images"])
+    omitted = Counter[str](images=content["images"])
     sizes = Counter[float]()
     for page in pages:
         for line in page:
@@ -79,15 +84,18 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined_lines([line.text for line in lines]) for lines in groups])
     omitted["front-matter"] += len(left_out)
-    made = with_whole_titles(blocks(texts, groups, body))
-    chapters = without_front_matter(split_at_headings(made), rules, omitted, left_out)
+    chapters = split_at_headings(with_whole_titles(blocks(texts, groups, body)))
     return Document(
-        chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted), left_out=left_out
+        without_front_matter(chapters, rules, omitted, left_out),
+        content["title"].strip(),
+        content["author"].strip(),
+        omitted=counted_omissions(omitted),
+        left_out=left_out,
     )
 
 
 def extracted(path: Path) -> dict[str, Any]:
-    """What the process found. Raises UserError with its reason, or when it exceeds its limits."""
+    """Return the answer of the process. Raises UserError if the answer is an error or the process exceeds a limit."""
     if importlib.util.find_spec("pypdfium2") is None:
         raise UserError("it is a PDF, which needs pypdfium2: pip install '.[books]', or convert it to EPUB")
     if path.stat().st_size > MAX_FILE:
@@ -107,29 +115,29 @@ def extracted(path: Path) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             status = 1
         finally:
-            process.kill()  # has no effect when it has ended
+            process.kill()  # has no effect on a process that has ended
             process.wait()
         if status:
             raise UserError(
                 "it is a PDF that cannot be read within the limits of time and memory: convert it to EPUB "
-                "first, with Calibre for example"
+                "first, for example with Calibre"
             )
         answer.seek(0)
-        found: dict[str, Any] = json.load(answer)
-    if "error" in found:
-        raise UserError(found["error"])
-    return found
+        content: dict[str, Any] = json.load(answer)
+    if "error" in content:
+        raise UserError(content["error"])
+    return content
 
 
 def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
-    """The pages without page numbers, and without the lines that recur at the edges of pages."""
+    """Remove page numbers, and lines that are repeated at the edges of pages."""
     heads = Counter(page[index].text for page in pages for index in edges(page))
     offsets = Counter(
         offset
         for number, page in enumerate(pages)
         for offset in {page_offset(page[index], number) for index in edges(page)} - {None}
     )
-    kept = []
+    result = []
     for number, page in enumerate(pages):
         removed = set[int]()
         for index in edges(page):
@@ -144,31 +152,31 @@ def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Coun
             else:
                 continue
             removed.add(index)
-        kept.append([line for index, line in enumerate(page) if index not in removed])
-    return kept
+        result.append([line for index, line in enumerate(page) if index not in removed])
+    return result
 
 
 def edges(page: Sequence[PdfLine]) -> list[int]:
-    """The indices of the lines that stand highest and lowest."""
+    """Return the indices of the highest and lowest lines of a page."""
     bottoms = [round(line.bottom) for line in page]
     outer = {min(bottoms), max(bottoms)} if bottoms else set()
     return [index for index, bottom in enumerate(bottoms) if bottom in outer]
 
 
 def page_offset(line: PdfLine, page: int) -> int | None:
-    """The number at an end of a line, counted from that of the page: equal where it is the number of the page."""
+    """Return the number at an end of a line minus the index of the page, which is constant for page numbers."""
     number = OUTER_NUMBER.search(line.text)
     if number is None:
         return None
     place = 1 if number[1] else 2
     rest = (line.text[: number.start(place)] + line.text[number.end(place) :]).strip()
-    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # the number of a chapter
+    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # it numbers a chapter
         return None
     return int(number[place]) - page
 
 
 def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> list[PdfLine]:
-    """A page without the small lines at its end, if they begin as footnotes do."""
+    """Remove the small lines at the end of a page if they start like footnotes."""
     end = len(page)
     while end and page[end - 1].size < SMALLER * body:
         end -= 1
@@ -180,7 +188,7 @@ def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> li
 
 
 def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list[PdfLine]]:
-    """The lines of each paragraph or heading, which may go on over pages."""
+    """Yield the lines of each paragraph or heading, which may continue on the next page."""
     gaps = [
         above.last - below.bottom
         for page in pages
@@ -200,7 +208,7 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
                 far = index > 0 and above.last - line.bottom > GAP * usual * line.size / body
                 indented = line.left > margin + 0.7 * line.size and above.left < line.left - 0.7 * line.size
                 ended = SENTENCE_END.search(above.text) and (
-                    short or heading_level(line.text) or begins_beside(above, line, margin, end)
+                    short or heading_level(line.text) or begins_dialogue(above, line, margin, end)
                 )
                 if round(above.size) != round(line.size) or far or indented or ended:
                     yield held
@@ -211,7 +219,7 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
 
 
 def margin_of(texts: Sequence[PdfLine], end: float) -> int:
-    """Return where most lines of a page begin, or farther left where lines continue a sentence of an indented line."""
+    """Return the left margin of a page: where most lines start, or farther left if they continue an indented line."""
     most = Counter(round(line.left) for line in texts).most_common(1)[0][0]
     return min(
         [
@@ -228,10 +236,10 @@ def margin_of(texts: Sequence[PdfLine], end: float) -> int:
     )
 
 
-def begins_beside(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
-    """Return whether a line as indented as the one above begins a paragraph, as in dialogue.
+def begins_dialogue(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
+    """Return whether a line starts a paragraph although the line above has the same indent, as in dialogue.
 
-    It does if it begins with a quotation, or if its first word would have had room above.
+    It does if it starts with a quotation, or if its first word would have fitted in the line above.
     """
     if abs(above.left - line.left) > 0.3 * line.size or line.left <= margin + 0.7 * line.size:
         return False
@@ -240,14 +248,17 @@ def begins_beside(above: PdfLine, line: PdfLine, margin: float, end: float) -> b
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
-    """Headings are larger than the text, the largest highest; where all have one size, their words decide."""
+    """Turn the texts of groups of lines into headings and paragraphs.
+
+    Headings are larger than the text, and the largest has the highest level. If all sizes are equal, the words decide.
+    """
     sizes = [
         round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
         for text, lines in zip(texts, groups, strict=True)
     ]
     ranks = {size: min(rank, 6) for rank, size in enumerate(sorted({*sizes} - {0}, reverse=True), 1)}
-    made = []
+    result = []
     for text, lines, size in zip(texts, groups, sizes, strict=True):
         level = ranks.get(size, 0) if ranks else heading_level(text, len(lines))
-        made.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
-    return [block for block in made if block]
+        result.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
+    return [block for block in result if block]

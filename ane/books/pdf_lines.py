@@ -1,9 +1,10 @@
-"""The process that takes the lines of text out of a PDF, so that a malicious one harms nothing else.
+"""Extract the lines of text from a PDF in a separate process, so that a malicious file cannot harm the main program.
 
     python -m ane.books.pdf_lines FILE MAX_PAGES MAX_CHARACTERS
 
 writes one line of JSON: {"error": …}, or {"title": …, "author": …, "images": …, "pages": [[line, …], …]}. A line is
-[text, left, right, bottom, bottom of its last part, height], in points; PDFium joins lines at a hyphen, as U+0002.
+[text, left, right, bottom, bottom of its last part, height], in points. PDFium joins lines at a hyphen and writes the
+hyphen as U+0002.
 """
 
 import json
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
     except pypdfium2.PdfiumError as error:
         password = "password" in str(error).lower()
         answer = {
-            "error": "it is protected by a password: ane reads books without protection only"
+            "error": "it is protected by a password: ane reads only books without protection"
             if password
             else f"it is a PDF that cannot be read ({error}): it is damaged, or cut off"
         }
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
+    """Return the answer for a PDF, which is an error if the PDF exceeds a limit."""
     document = pypdfium2.PdfDocument(file)
     if len(document) > most_pages:
         return {"error": f"it has more than {most_pages} pages, more than any book: divide it"}
@@ -54,14 +56,14 @@ def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
 
 
 def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
-    """The lines of a page in the order of its text. What stands after a hyphen goes on with the word, if it can."""
+    """Yield the lines of a page in the order of its text. A line end within a divided word does not end a line."""
     text, count, handle, code_at = "", page.count_chars(), page.raw, raw.FPDFText_GetUnicode
     for index in range(count + 1):
         code = code_at(handle, index) if index < count else 10
         hyphen = code in (2, 0xFFFE)
         if code not in (10, 13):
             text += HYPHEN if hyphen else chr(code) if code < 0xD800 or code >= 0xE000 else " "
-            if not hyphen or goes_on(page, index, count):
+            if not hyphen or word_continues(page, index, count):
                 continue
         end = index + hyphen
         if text.strip():
@@ -73,8 +75,8 @@ def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
         text = ""
 
 
-def goes_on(page: pypdfium2.PdfTextPage, hyphen: int, count: int) -> bool:
-    """Whether the character after a hyphen is a small letter of the same size: PDFium also joins a footnote."""
+def word_continues(page: pypdfium2.PdfTextPage, hyphen: int, count: int) -> bool:
+    """Return whether a small letter of the same size follows a hyphen. PDFium also joins a footnote to the hyphen."""
     if hyphen + 1 >= count or not chr(raw.FPDFText_GetUnicode(page, hyphen + 1)).islower():
         return False
     heights = [

@@ -1,4 +1,4 @@
-"""Plain text and subtitles to blocks: what a blank line, a short line in capitals or a row of stars means."""
+"""Read plain text and subtitles as chapters, and infer headings, lists and scene breaks from lines."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ from ane.text.blocks import (
 )
 from ane.text.omissions import BRACKETED_MARK, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
-# What Project Gutenberg puts around a text.
+# lines that Project Gutenberg puts around a text
 BOILERPLATE = re.compile(r"(?m)^\*{3} ?(START|END) OF TH[EI]S? PROJECT GUTENBERG EBOOK.*$")
 NUMBER_WORDS = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
@@ -39,7 +39,7 @@ NAMED_HEADING = re.compile(
     r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
     r"[^.!?,;]{0,60}[.:]?"
 )
-# The end of a book, an author with initials, and lines of a page of rights or contents, in capitals.
+# lines in capitals that are not titles: the end of a book, an author with initials, lines about rights or of contents
 NO_TITLE = re.compile(
     r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
     r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
@@ -51,7 +51,7 @@ NUMBER_ALONE = re.compile(
     rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
     rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?"
 )
-CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # a title, dots, and a page
+CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # the dots and the page after a title
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
 MAX_HEADING = 90  # characters
 LEVELS = {"part": 1, "book": 1, "volume": 1}
@@ -64,7 +64,10 @@ CUE_PAUSE = 2.0  # seconds without a subtitle that end a paragraph
 
 
 def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
-    """Paragraphs are separated by empty lines or, where there are none, by line ends."""
+    """Read plain text without the parts that ``rules`` omit.
+
+    Empty lines separate paragraphs. If there are none, every line is a paragraph.
+    """
     omitted, left_out = Counter[str](), list[LeftOutPart]()
     if "front-matter" in rules and (inner := without_boilerplate(text)) != text:
         omitted["front-matter"] += 1
@@ -80,8 +83,8 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
-    listing = False  # whether a table of contents goes on
-    dotted: list[str] = []  # lines of contents without a title
+    listing = False  # whether the part before is in a table of contents
+    dotted: list[str] = []  # lines of a table of contents without a title
     for part in parts:
         lines = spoken_lines(part, rules, omitted)
         if "front-matter" in rules and not listing and not is_front_title("".join(lines[:1]).strip()):
@@ -94,9 +97,9 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
         if listing and len(lines) > 1:
             blocks += [block for block in [text_block(PARAGRAPH, "\n".join(lines))] if block]
         elif lines:
-            found = _blocks(lines, rules)
-            blocks += found
-            listing = listing or any(block.kind == HEADING and is_front_title(block.text) for block in found)
+            new = _blocks(lines, rules)
+            blocks += new
+            listing = listing or any(block.kind == HEADING and is_front_title(block.text) for block in new)
     if dotted:
         omitted["front-matter"] += 1
         left_out.append(left_out_part("front-matter", [TextBlock(PARAGRAPH, "\n".join(dotted))]))
@@ -107,7 +110,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
 
 
 def without_boilerplate(text: str) -> str:
-    """The text between the lines with which Project Gutenberg marks its start and its end."""
+    """Return the text between Project Gutenberg's marks for its start and end."""
     marks = {mark[1]: mark for mark in BOILERPLATE.finditer(text)}
     start = marks["START"].end() if "START" in marks else 0
     end = marks["END"].start() if "END" in marks else len(text)
@@ -115,12 +118,12 @@ def without_boilerplate(text: str) -> str:
 
 
 def spoken_lines(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> list[str]:
-    """Return the lines of a paragraph without page numbers. A footnote has none, if a rule leaves footnotes out."""
+    """Return the lines of a paragraph that are spoken: without page numbers, and none for an omitted footnote."""
     lines = [line for line in part.split("\n") if line.strip()]
     if "page-numbers" in rules:
-        kept = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
-        omitted["page-numbers"] += len(lines) - len(kept)
-        lines = kept
+        text_lines = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
+        omitted["page-numbers"] += len(lines) - len(text_lines)
+        lines = text_lines
     if lines and "footnotes" in rules:
         if NOTE_PARAGRAPH.fullmatch(lines[0].strip()):
             omitted["footnotes"] += 1
@@ -130,7 +133,7 @@ def spoken_lines(part: str, rules: Mapping[str, Omission], omitted: Counter[str]
 
 
 def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlock]:
-    """Return the blocks of a paragraph: one, or an item for each line of a list."""
+    """Return the blocks of a paragraph: a single block, or one per item of a list."""
     if all(DIVIDER.fullmatch(line) for line in lines):
         return [TextBlock(SCENE_BREAK)]
     if LIST_ITEM.match(lines[0]) and (len(lines) > 1 or not BARE_NUMBER.fullmatch(lines[0].strip())):
@@ -148,7 +151,7 @@ def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlo
 
 
 def heading_level(line: str, lines: int = 1) -> int:
-    """1 for the title of a part, 2 of a chapter, 0 for text that is no title."""
+    """Return the level of a title: 1 for a part, 2 for a chapter, and 0 for text that is not a title."""
     if len(line) > MAX_HEADING or lines > 2:
         return 0
     if NUMBERED_HEADING.fullmatch(line) and not CONTENTS_LINE.search(line):
@@ -164,10 +167,10 @@ def heading_level(line: str, lines: int = 1) -> int:
 
 
 def with_whole_titles(blocks: Sequence[TextBlock]) -> list[TextBlock]:
-    """Return the blocks with a number that is a heading, and the heading that follows at once, as one heading."""
-    found: list[TextBlock] = []
+    """Join a heading that is only a number with the heading directly after it."""
+    result: list[TextBlock] = []
     for block in blocks:
-        above = found[-1] if found and found[-1].kind == block.kind == HEADING else None
+        above = result[-1] if result and result[-1].kind == block.kind == HEADING else None
         if (
             above
             and NUMBER_ALONE.fullmatch(above.text)
@@ -177,10 +180,10 @@ def with_whole_titles(blocks: Sequence[TextBlock]) -> list[TextBlock]:
                 or NAMED_HEADING.fullmatch(block.text)
             )
         ):
-            found[-1] = replace(above, text=f"{above.text}\n{block.text}", level=min(above.level, block.level))
+            result[-1] = replace(above, text=f"{above.text}\n{block.text}", level=min(above.level, block.level))
         else:
-            found.append(block)
-    return found
+            result.append(block)
+    return result
 
 
 def _spoken(text: str, rules: Mapping[str, Omission]) -> str:
@@ -188,25 +191,27 @@ def _spoken(text: str, rules: Mapping[str, Omission]) -> str:
 
 
 def read_subtitles(text: str, keep_timing: bool = False) -> Document:
-    """Subtitles (SubRip, WebVTT): cues are joined to paragraphs, which end where nothing is shown for ``CUE_PAUSE``.
+    """Read subtitles (SubRip or WebVTT), and join them to paragraphs.
+
+    A paragraph ends if no subtitle is shown for ``CUE_PAUSE`` seconds.
 
     Args:
-        keep_timing: each cue is a paragraph, with its times.
+        keep_timing: Whether every subtitle becomes a paragraph with its times.
 
     Raises:
-        UserError: there is no time line.
+        UserError: There is no line with times.
     """
-    paragraphs: list[tuple[float, float, list[str]]] = []  # from when to when, and the lines
+    paragraphs: list[tuple[float, float, list[str]]] = []  # start, end, lines
     web = text.startswith("WEBVTT")
     for cue in re.split(r"\n(?:[ \t]*\n)+", text.strip()):
         lines = cue.split("\n")
         times = next((index for index, line in enumerate(lines[:2]) if CUE_TIMES.fullmatch(line.strip())), None)
         if times is None:
-            if paragraphs and not (web and NOT_SPOKEN.match(cue)):  # an empty line within a cue
+            if paragraphs and not (web and NOT_SPOKEN.match(cue)):  # there was an empty line within a subtitle
                 paragraphs[-1][2].extend(lines)
             continue
-        found = CUE_TIMES.fullmatch(lines[times].strip())
-        start, end = (_seconds(*found.groups("0")[at : at + 4]) for at in (0, 4))  # type: ignore[union-attr]
+        match = CUE_TIMES.fullmatch(lines[times].strip())
+        start, end = (_seconds(*match.groups("0")[at : at + 4]) for at in (0, 4))  # type: ignore[union-attr]
         if paragraphs and not keep_timing and start - paragraphs[-1][1] <= CUE_PAUSE:
             begun, _, before = paragraphs.pop()
             before.extend(lines[times + 1 :])
@@ -216,7 +221,7 @@ def read_subtitles(text: str, keep_timing: bool = False) -> Document:
     if not paragraphs:
         raise UserError("it has no line with times such as 00:00:01,000 --> 00:00:02,500")
     blocks = []
-    for start, end, lines in sorted(paragraphs, key=lambda one: one[0]) if keep_timing else paragraphs:
+    for start, end, lines in sorted(paragraphs, key=lambda paragraph: paragraph[0]) if keep_timing else paragraphs:
         spoken = CUE_MARKUP.sub("", " ".join(lines))
         block = text_block(PARAGRAPH, unescape(spoken) if web else spoken)
         if block and block.text:

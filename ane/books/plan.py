@@ -1,6 +1,4 @@
-"""What a book is spoken as: the voices of its quotations; chunks in order, each with the key of its sound and the
-silence after it.
-"""
+"""Plan how to speak a book: its chunks in order, their voices, the keys of their sounds and the silences between."""
 
 import hashlib
 import json
@@ -23,19 +21,26 @@ from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0  # seconds
-WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
-MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
-CHARACTERS_A_SECOND = 15  # of English read aloud at about 160 words a minute, with pauses
+WITHIN_SENTENCE = 0.15  # seconds of silence between the parts of a divided sentence
+MAX_PARAGRAPH = 50_000  # characters that are divided in one call, to limit memory (paragraphs of books are shorter)
+CHARACTERS_PER_SECOND = 15  # of English read aloud with pauses, at about 160 words per minute
 
 
 @dataclass(frozen=True)
 class Silences:
-    """Seconds of silence between two chunks, from the end of speech to its beginning; from 0 to ``MAX_SILENCE``."""
+    """Seconds of silence between the speech of two chunks, from 0 to ``MAX_SILENCE``.
 
-    sentence: float = 0.35  # between sentences of a paragraph
-    paragraph: float = 0.75  # between paragraphs, list items and quotations
-    heading: float = 1.2  # before and after a heading, and at a scene break
-    chapter: float = 2.0  # after a chapter
+    Attributes:
+        sentence: Silence between sentences of a paragraph.
+        paragraph: Silence between paragraphs, list items and quotations.
+        heading: Silence before and after a heading, and at a scene break.
+        chapter: Silence after a chapter.
+    """
+
+    sentence: float = 0.35
+    paragraph: float = 0.75
+    heading: float = 1.2
+    chapter: float = 2.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -47,11 +52,17 @@ class Silences:
 
 @dataclass(frozen=True)
 class SpeechIdentity:
-    """All that determines the sound of a text beside the text."""
+    """Everything except the text that determines the sound of a text.
 
-    model: str  # a digest, and so is the next one
+    Attributes:
+        model: Digest of the model.
+        voice: Digest of the voice.
+        settings: The settings that change the sound.
+    """
+
+    model: str
     voice: str
-    settings: Mapping[str, Any]  # those that change the sound
+    settings: Mapping[str, Any]
     seed: int
 
     @property
@@ -61,28 +72,42 @@ class SpeechIdentity:
 
 @dataclass
 class PlannedChunk:
-    """A piece of text spoken in one request."""
+    """A piece of text that is spoken in one request.
 
-    number: int  # position in the book, from 1
-    key: str  # of its sound: digest of the text, of its occurrence, and of the ``SpeechIdentity``
+    Attributes:
+        number: Position in the book, from 1.
+        key: Key of its sound: a digest of its text, the occurrence of that text, and the ``SpeechIdentity``.
+        chapter: Index of its chapter, from 0.
+        kind: Kind of its block.
+        silence: Seconds of silence after it.
+        voice: Name of its voice in the text or the cast. "" means the voice of the book.
+    """
+
+    number: int
+    key: str
     text: str
-    chapter: int  # index of its chapter
-    kind: str  # of its block
+    chapter: int
+    kind: str
     language: str
-    silence: float  # seconds after it
-    voice: str = ""  # the name that the text or its cast gives it; "": the voice of the book
+    silence: float
+    voice: str = ""
 
     @property
     def marked(self) -> str:
-        """The text with its voice, as keys and digests have it."""
+        """The text with a mark for its voice, for keys and digests."""
         return with_voice_mark(self.text, self.voice)
 
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block of the document, as a ``TextBlock``."""
+    """A block of the document, like a ``TextBlock``.
 
-    first: int  # number of its first chunk; of a scene break: of the chunk after it
+    Attributes:
+        first: Number of its first chunk. For a scene break, the number of the chunk after it.
+        cue: Start and end of a subtitle in seconds.
+    """
+
+    first: int
     kind: str
     level: int = 0
     cue: tuple[float, float] | None = None
@@ -90,7 +115,7 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class BookPlan:
-    """All chunks of a book, the titles of its chapters, and its blocks, which change no sound."""
+    """All chunks of a book, the titles of its chapters, and its blocks, which do not change the sound."""
 
     chunks: tuple[PlannedChunk, ...]
     chapters: tuple[str, ...]
@@ -107,19 +132,22 @@ class BookPlan:
         )
 
     def chosen(self, chapters: Collection[int] = (), seconds: float | None = None) -> "BookPlan":
-        """The chunks of some chapters, numbered from 1, or of all; of these the first, of about so many seconds. Their
-        sounds are those of the whole book.
+        """Return a plan for a part of the book. Its chunks have the same keys as in the whole book.
+
+        Args:
+            chapters: Numbers of the chapters, from 1. Empty means all chapters.
+            seconds: Approximate length. ``None`` means no limit.
 
         Raises:
-            UserError: no such chapter, or nothing to say in it.
+            UserError: There is no such chapter, or it has nothing to say.
         """
         if wrong := [number for number in chapters if not 1 <= number <= len(self.chapters)]:
             raise UserError(f"chapters must name chapters from 1 to {len(self.chapters)}, got {wrong[0]}", "chapters")
         chunks = [chunk for chunk in self.chunks if not chapters or chunk.chapter + 1 in chapters]
         if not chunks:
-            raise UserError("chapters names chapters without a letter or digit to say", "chapters")
+            raise UserError("chapters must name a chapter that has a letter or digit to say", "chapters")
         if seconds is not None:
-            before = accumulate((len(chunk.text) / CHARACTERS_A_SECOND for chunk in chunks), initial=0.0)
+            before = accumulate((len(chunk.text) / CHARACTERS_PER_SECOND for chunk in chunks), initial=0.0)
             chunks = [chunk for chunk, start in zip(chunks, before, strict=False) if start < seconds]
         numbers = {chunk.number: number for number, chunk in enumerate(chunks, 1)}
         return BookPlan(
@@ -130,12 +158,12 @@ class BookPlan:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a JSON value, in hex."""
+    """Return the SHA-256 of a JSON value, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def seed_of(key: str, take: int) -> int:
-    """The seed with which a chunk is spoken for the ``take``th time: it depends on no other chunk."""
+    """Return the seed for the ``take``-th attempt at a chunk. It does not depend on other chunks."""
     return int(digest_of([key, take])[:8], 16)
 
 
@@ -147,18 +175,19 @@ def plan_book(
     spoken_as: Callable[[str, str], str] = lambda marked, voice: marked,
     cast: Cast | None = None,
 ) -> BookPlan:
-    """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
+    """Divide a document into chunks.
 
-    A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
-    their position: an inserted paragraph changes no other chunk.
+    A chunk never spans two blocks. The key of a repeated text depends on the number of its occurrence, but not on its
+    position, so that an inserted paragraph does not change other chunks.
 
     Args:
-        spoken_as: Takes a chunk's marked text and the name of its voice. Returns the text with everything else that
-            the chunk's key depends on: respellings and the digest of its voice.
-        cast: Who speaks the quotations. Headings are narration.
+        lengths: Desired and maximum number of characters per chunk. ``None`` means one chunk per paragraph.
+        spoken_as: Function that takes a chunk's marked text and the name of its voice. It returns the text with
+            everything else that the chunk's key depends on: respellings and the digest of its voice.
+        cast: The voices of the quotations. Headings are narration. ``None`` means that there is no cast.
 
     Raises:
-        UserError: there is nothing to say, or more silence after a chunk than a request may ask for.
+        UserError: There is nothing to say, or the silence after a chunk is longer than a request may ask for.
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
@@ -189,11 +218,11 @@ def plan_book(
     for chunk in chunks:
         if chunk.silence > TextLimits().silence + MAX_SILENCE:
             raise UserError(
-                f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
-                f"{TextLimits().silence:g} s can be made at a time: shorten its pauses"
+                f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, but at most "
+                f"{TextLimits().silence:g} s are possible: shorten its pauses"
             )
     if not chunks:
-        raise UserError("there is nothing to say: the document has no letter or digit")
+        raise UserError("there is nothing to say, because the document has no letter or digit: choose another one")
     return BookPlan(
         tuple(chunks),
         tuple(title_of(chapter, document, number) for number, chapter in enumerate(document.chapters, 1)),
@@ -202,7 +231,7 @@ def plan_book(
 
 
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
-    """The chunks of a paragraph; None: the paragraph is one."""
+    """Divide a paragraph into chunks. If ``lengths`` is ``None``, it is one chunk."""
     if lengths is None:
         return [" ".join(text.split())] if any(map(str.isalnum, text)) else []
     slices, start = [], 0
@@ -215,14 +244,15 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
 
 
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
-    """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
-    "Chapter 5".
+    """Return the title of a chapter for tables of contents.
+
+    It is the chapter's title, its first heading, the title of the document if it is the first chapter, or "Chapter 5".
     """
     heading = next(
         (without_commands(block.text).replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), ""
     )
     title = chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]  # a terminal would obey control characters
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]  # control characters could command a terminal
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:
@@ -234,26 +264,31 @@ def silence_after(block: TextBlock, following: TextBlock | None, silences: Silen
 
 
 def silence_within(part: str, silences: Silences) -> float:
-    """After a part of a paragraph: less where it ends within a sentence."""
+    """Return the silence after a part of a paragraph, which is shorter within a sentence."""
     whole = MARKS.search(without_commands(part).rstrip(CLOSING))
     return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:
-    """The text of each block, "" of headings: they are narration."""
+    """Return the text of each block, and "" for headings, which are narration."""
     return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
 
 
 @dataclass(frozen=True)
 class CastReport:
-    """Quotations by speaker ("": nobody is known), and those that are doubtful, each with its chapter from 1."""
+    """The quotations of a document.
+
+    Attributes:
+        counts: Number of quotations by speaker. "" means that the speaker is not known.
+        doubtful: Quotations with a doubtful speaker, with the number of their chapter, from 1.
+    """
 
     counts: dict[str, int]
     doubtful: list[tuple[int, QuotedLine]]
 
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
-    """What the rules find; with a cast, by the names of its speakers."""
+    """Report who speaks the quotations of a document, by the names of the cast if there is one."""
     cast = cast or Cast()
     lines = [
         (number, line)

@@ -1,11 +1,11 @@
-"""Plain text that was taken from printed pages: their numbers and running heads, which interrupt sentences."""
+"""Remove the page numbers and running heads of printed pages from plain text."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-REPEATED = 3  # times that a head recurs, and numbers that count up
+REPEATED = 3  # minimum number of equal heads, or of numbers that count up
 LONGEST_HEAD = 60  # characters
 NUMBER = re.compile(r"\d{1,4}")
 OUTER_NUMBER = re.compile(r"^\d{1,4}\s+|\s+\d{1,4}$")
@@ -13,10 +13,10 @@ SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
 
 
 def without_printed_pages(text: str, omitted: Counter[str]) -> str:
-    """Return the text without the numbers and the heads of its pages, and with the sentences that they divide.
+    """Remove page numbers and running heads from a text, and join the sentences that they interrupt.
 
-    A number alone may belong to a chapter. So a head is removed only if it interrupts a sentence somewhere, and numbers
-    only if at least one in five does.
+    A line that is only a number may be the title of a chapter. A head is therefore removed only if it interrupts a
+    sentence somewhere, and numbers only if at least one in five interrupts a sentence.
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [number for number, line in enumerate(lines) if line]
@@ -51,7 +51,7 @@ def without_printed_pages(text: str, omitted: Counter[str]) -> str:
 
 
 def candidate_runs(candidates: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return where runs of candidates begin and end."""
+    """Return the start and end of each run of candidates."""
     runs: list[tuple[int, int]] = []
     for at, candidate in enumerate(candidates):
         if candidate and runs and runs[-1][1] == at:
@@ -62,7 +62,7 @@ def candidate_runs(candidates: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def interrupts(lines: Sequence[str], filled: Sequence[int], start: int, end: int) -> bool:
-    """Return whether a sentence begins above these lines and continues below them."""
+    """Return whether a sentence starts above these lines and continues below them."""
     if start == 0 or end == len(filled):
         return False
     above, below = lines[filled[start - 1]], lines[filled[end]]
@@ -78,9 +78,9 @@ def are_page_numbers(numbers: Sequence[int]) -> bool:
 def kept_lines(
     lines: Sequence[str], filled: Sequence[int], removed: set[int], interrupting: set[tuple[int, int]]
 ) -> list[str]:
-    """Return the lines without the removed ones, and without the empty ones around those within a sentence."""
-    gone = {filled[at] for at in removed}
+    """Return the lines that were not removed. Empty lines around removed lines within a sentence are removed too."""
+    dropped = {filled[at] for at in removed}
     for start, end in interrupting:
         if removed.issuperset(range(start, end)):
-            gone.update(range(filled[start - 1] + 1, filled[end]))
-    return [line for number, line in enumerate(lines) if number not in gone]
+            dropped.update(range(filled[start - 1] + 1, filled[end]))
+    return [line for number, line in enumerate(lines) if number not in dropped]

@@ -1,4 +1,4 @@
-"""Opening a document: its format by suffix and content, its encoding, its limits."""
+"""Read a document of any format, which the suffix and the content decide, within limits."""
 
 import os
 import re
@@ -25,13 +25,13 @@ from ane.text.omissions import Omission, active_omissions
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-MAX_MARKDOWN = 8 << 20  # markdown-it takes about a second a megabyte
+MAX_MARKDOWN = 8 << 20  # bytes (markdown-it takes about a second per megabyte)
 UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF", b"BOOKMOBI": "a Kindle book"}
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How a document is read: the suffix of its file, the rules of omission, and arguments of ``read_document``."""
+    """The suffix of a document's file, the rules of omission, and arguments of ``read_document``."""
 
     suffix: str
     rules: Mapping[str, Omission]
@@ -44,11 +44,12 @@ class DocumentFormat:
     """A format of documents.
 
     Attributes:
-        name: Its name in help.
-        suffixes: Its suffixes, the usual one first. "" is that of standard input.
-        read: Returns the document in an open file whose first bytes, given too, were read already.
-        start: The first bytes of all its files, which tell it whatever the suffix is.
-        has_times: Whether ``keep_timing`` has an effect. may_be_markdown: Whether ``markdown`` has an effect.
+        name: Its name in help texts.
+        suffixes: Its suffixes, the usual one first. Standard input has the suffix "".
+        read: Function that reads the document in an open file. It takes the first bytes, which were read already, too.
+        start: The first bytes of all its files, which identify the format if the suffix is wrong.
+        has_times: Whether ``keep_timing`` has an effect.
+        may_be_markdown: Whether ``markdown`` has an effect.
     """
 
     name: str
@@ -60,13 +61,13 @@ class DocumentFormat:
 
 
 def read_archive(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
-    """Read an EPUB or a DOCX, which are told apart by their content."""
+    """Read an EPUB or a DOCX. Their content tells them apart."""
     with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
         return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, options.rules)
 
 
 def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
-    """Read a PDF, from a temporary file if it is not one on disk."""
+    """Read a PDF. If it is not a file on disk, write it to a temporary file first."""
     if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
         return read_pdf(Path(name), options.rules)
     with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
@@ -78,20 +79,22 @@ def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Docu
 def as_text(
     read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
 ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
-    """Return a reader of files that decodes them for ``read``. Raises UserError for content that is not text."""
+    """Return a function that decodes a file and reads its text with ``read``. It raises UserError if it is not text."""
 
     def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
         data = start + _rest(file, MAX_TEXT)
         for mark, kind in UNREADABLE.items():
             if data.startswith(mark) or data[60:68] == mark:
-                raise UserError(f"it is {kind}: convert it to EPUB first, with Calibre for example")
+                raise UserError(f"it is {kind}: convert it to EPUB first, for example with Calibre")
         if options.markdown and len(data) > MAX_MARKDOWN:
-            raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
+            raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the maximum for Markdown: divide it")
         try:
             text = decoded_text(data, encoding(data))
         except UserError:
             if b"\0" in data and not data.startswith(UTF16_MARKS):
-                raise UserError(f"it is no text, with NUL characters: ane reads {usual_suffixes()}") from None
+                raise UserError(
+                    f"it is not a text file, because it contains NUL characters: use one of {usual_suffixes()}"
+                ) from None
             raise
         return read(text, options)
 
@@ -99,7 +102,7 @@ def as_text(
 
 
 def read_text(text: str, options: ReadingOptions) -> Document:
-    """Read plain text or Markdown. If the options do not say which, marks of Markdown decide."""
+    """Read plain text or Markdown. If the options do not say which of the two, marks of Markdown decide."""
     markdown = options.markdown
     if markdown or (markdown is None and len(text) <= MAX_MARKDOWN and has_marks(text)):
         return read_markdown(text, options.rules)
@@ -107,8 +110,8 @@ def read_text(text: str, options: ReadingOptions) -> Document:
 
 
 def refuse(text: str, options: ReadingOptions) -> Document:
-    """Refuse text in a file of an unknown suffix."""
-    raise UserError(f"{options.suffix} is not a format that ane reads: {usual_suffixes()}")
+    """Raise UserError for a text file with an unknown suffix."""
+    raise UserError(f"{options.suffix} is not a format that ane reads: use one of {usual_suffixes()}")
 
 
 FORMATS = (
@@ -133,36 +136,38 @@ UNKNOWN = DocumentFormat("", (), as_text(refuse))
 
 
 def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
-    return ", ".join(each.suffixes[0] for each in formats)
+    """Return the usual suffix of each format, separated by commas."""
+    return ", ".join(document.suffixes[0] for document in formats)
 
 
 def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
-    """The format of files that begin so, or of this suffix."""
+    """Return the format of files that start with these bytes or, if there is none, the format with this suffix."""
     return next(
-        (each for each in FORMATS if each.start and start.startswith(each.start)),
-        next((each for each in FORMATS if suffix in each.suffixes), UNKNOWN),
+        (document for document in FORMATS if document.start and start.startswith(document.start)),
+        next((document for document in FORMATS if suffix in document.suffixes), UNKNOWN),
     )
 
 
 def read_document(
     source: Path | str, keep: Collection[str] = (), keep_timing: bool = False, markdown: bool | None = None
 ) -> Document:
-    """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
+    """Read the document in a file. "-" is standard input, which may be an EPUB, DOCX, PDF or plain text.
 
     Args:
-        keep: names of ``ane.text.omissions.OMISSIONS`` that are read aloud all the same.
-        keep_timing: of subtitles.
-        markdown: Whether plain text is Markdown or HTML. With None, only standard input is, and only if it has marks.
+        keep: Names of ``ane.text.omissions.OMISSIONS`` that do not apply, so that these parts are read aloud.
+        keep_timing: Whether to keep the times of subtitles.
+        markdown: Whether plain text is Markdown or HTML. ``None`` means that a text file is not, and that standard
+            input is if it has marks.
 
     Raises:
-        UserError: no such file, another format, damaged, protected, too large, or without text.
+        UserError: The file does not exist, is damaged, protected or too large, has no text, or has another format.
     """
     rules = active_omissions(keep)
     name = "standard input" if str(source) == "-" else str(source)
     suffix = "" if str(source) == "-" else Path(source).suffix.lower()
     named = format_of(suffix)
     if keep_timing and not named.has_times:
-        timed = usual_suffixes(each for each in FORMATS if each.has_times)
+        timed = usual_suffixes(document for document in FORMATS if document.has_times)
         raise UserError(f"keep_timing has no effect on {name}: only subtitles ({timed}) have times", "keep_timing")
     if markdown is not None and not named.may_be_markdown:
         raise UserError(f"markdown has no effect on {name}: only plain text may be Markdown", "markdown")
@@ -175,12 +180,12 @@ def read_document(
             )
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: the name is impossible for a file
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     if not document.has_text:
         raise UserError(
             f"cannot read {name}: it has no text to speak"
-            + (f"; add keep={','.join(rules)} if it was left out" if rules else "")
+            + (f" (if it was left out, add keep={','.join(rules)})" if rules else "")
         )
     if not document.title and suffix:
         document.title = Path(source).stem
@@ -201,16 +206,16 @@ def _opened(source: Path | str) -> Iterator[BinaryIO]:
 
 
 def _rest(file: BinaryIO, limit: int) -> bytes:
-    """What follows in ``file``. Raises UserError when it is longer than ``limit``."""
+    """Read the rest of ``file``. Raises UserError if it is longer than ``limit``."""
     blocks: list[bytes] = []
     while block := file.read(1 << 20):
         blocks.append(block)
         if len(blocks) << 20 > limit:
-            raise UserError(f"it has more than {limit >> 20} MB, more than any book; divide it")
+            raise UserError(f"it has more than {limit >> 20} MB, more than any book: divide it")
     return b"".join(blocks)
 
 
 def decoded_text(data: bytes, encoding: str = "utf-8") -> str:
-    """Text in UTF-8 or another encoding, or in UTF-16 that begins with its mark; line ends become "\\n"."""
-    text = decoded(data, encoding, "it", "convert it first, with `iconv -f WINDOWS-1252 -t UTF-8` for example")
+    """Decode a text, and turn every line end into a line feed. A byte order mark wins over ``encoding``."""
+    text = decoded(data, encoding, "it", "convert it first, for example with `iconv -f WINDOWS-1252 -t UTF-8`")
     return re.sub("\r\n?|\f", "\n", text)

@@ -1,9 +1,10 @@
-"""The recognisers of ``ane read --check``: what each finds wrong with the words of a sound.
+"""Compare the words of a sound with its text, with the recognisers of ``ane read --check``.
 
-pocketsphinx is given the words and must find them all, in order, with pauses between them. Where a word is missing,
-said twice or replaced, the word that is put there instead fits the sound badly; what was added at an end is left over
-as a loud pause. A short word that is missing may go unnoticed so; it is found where the recogniser may leave words out.
-Whisper writes down what it hears.
+pocketsphinx knows the words, and must find all of them in order with pauses in between. If a word is missing, repeated
+or replaced, some word fits the sound badly. Speech that was added at an end is left over as a loud pause. This can miss
+a short missing word, so a second pass may leave words out.
+
+Whisper transcribes the sound, and the transcript is compared with the text.
 """
 
 import re
@@ -20,34 +21,35 @@ from ane.system.errors import UserError
 from ane.text import NORMALISERS
 
 SAMPLE_RATE = 16000  # Hz of the recogniser's acoustic model
-LEAD = 0.2  # seconds of silence before and after: the recogniser needs them
-PEAK = 0.9  # of the sound that it is given
-# of 16-bit samples, root mean square: in digital silence the recogniser misses the last word of one chunk in fifty
+LEAD = 0.2  # seconds of silence that the recogniser needs before and after the speech
+PEAK = 0.9  # peak of the sound that it gets
+# Root mean square of noise that is added, in 16-bit samples. In digital silence, the recogniser misses the last word of
+# one chunk in fifty.
 NOISE = 3.0
-LEAST = 1e-300  # of a likelihood
-LEFT_OUT = 1e-6  # probability with which a word may be missing
+LEAST = 1e-300  # smallest likelihood whose logarithm is taken
+LEFT_OUT = 1e-6  # probability of a missing word in the second pass
 LETTERS = re.compile(r"[a-z][a-z']*")
-# which speech reduces so far that their absence is not certain
+# words that speech reduces so far that their absence is not certain
 REDUCED = frozenset(("a", "an", "the", "are", "is", "be"))
-VARIANT = re.compile(r"\(\d+\)$")  # of a pronunciation
-NO_WORD = "<[+("  # first characters of silence and noise
-# A phoneme for each letter of a word that is not in the dictionary, so that the words beside it are found.
+VARIANT = re.compile(r"\(\d+\)$")  # number of a pronunciation, after the word
+NO_WORD = "<[+("  # first characters of the labels for silence and noise
+# A guessed phoneme per letter, for words that the dictionary lacks, so that the words around them are found.
 PHONEMES = "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split()  # noqa: SIM905
 GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz", PHONEMES, strict=True))
 INSTALL = "pip install '.[check]'"
 
 
 class TextAligner:
-    """pocketsphinx with its model of American English: it is given the words and must find them."""
+    """A recogniser that aligns a sound with its text: pocketsphinx with its model of American English."""
 
-    name = "pocketsphinx"  # a job's results are kept under it
+    name = "pocketsphinx"  # a job stores the results under this name
 
     def __init__(self) -> None:
         try:
             from pocketsphinx import Decoder
         except ImportError as error:
             raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
-        # each sound is normalised by itself, so that a result depends on no other
+        # cmn=batch normalises each sound separately, so that results do not depend on other sounds
         self._decoder = Decoder(
             samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60, pbeam=1e-80
         )
@@ -55,7 +57,11 @@ class TextAligner:
         self._grammar = ""
 
     def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        """Return the faults in the words of a sound (S,), whose speech has ``loudness`` dBFS."""
+        """Return the problems of the words in a sound (S,).
+
+        Args:
+            loudness: Level of the speech in dBFS.
+        """
         fit = self.fit(text, audio, rate)
         suspect = {word.word for word in fit.words or () if word.excess > UNHEARD}
         return misfits(fit, audio, rate, loudness) or [
@@ -63,14 +69,14 @@ class TextAligner:
         ]
 
     def fit(self, text: str, audio: np.ndarray, rate: int) -> TextFit:
-        """How a sound (S,) float32 fits an English text."""
+        """Return how well a sound (S,) float32 fits an English text."""
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
             return TextFit(())
         segments = self._segments(words, audio, rate)
         if segments is None:
             return TextFit(None)
-        found, pauses, count = [], [], 0
+        fits, pauses, count = [], [], 0
         for part in segments:
             start, end = part.start_frame / FRAMES - LEAD, (part.end_frame + 1) / FRAMES - LEAD
             word = VARIANT.sub("", part.word)
@@ -80,13 +86,13 @@ class TextAligner:
             count += 1
             if word not in self._guessed:
                 misfit = -float(np.log(max(part.ascore, LEAST))) / max(1, part.end_frame + 1 - part.start_frame)
-                found.append(WordFit(word, start, end, misfit))
-        return TextFit(tuple(found), tuple(pauses)) if count == len(words) else TextFit(None)
+                fits.append(WordFit(word, start, end, misfit))
+        return TextFit(tuple(fits), tuple(pauses)) if count == len(words) else TextFit(None)
 
     def left_out(self, text: str, audio: np.ndarray, rate: int) -> list[str]:
-        """The words of an English text that are not heard in a sound (S,) float32, if any may be missing.
+        """Return the words of an English text that are missing in a sound (S,) float32, if any word may be missing.
 
-        None of ``REDUCED``, and none that the dictionary lacks: how it is pronounced is a guess.
+        Words of ``REDUCED`` and words with a guessed pronunciation are never missing.
         """
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
@@ -103,9 +109,10 @@ class TextAligner:
     def _segments(
         self, words: Sequence[str], audio: np.ndarray, rate: int, left_out: float = 0.0
     ) -> Sequence[Any] | None:
-        """What the recogniser finds in a sound, of these words in order; None: nothing fits.
+        """Return the segments that the recogniser finds for words in order, or ``None`` if nothing fits.
 
-        ``left_out``: probability with which a word may be missing.
+        Args:
+            left_out: Probability of a missing word.
         """
         self._expect(words, left_out)
         sound = resample(audio, rate, SAMPLE_RATE)
@@ -119,7 +126,7 @@ class TextAligner:
         return None if decoder.hyp() is None else list(decoder.seg())
 
     def _expect(self, words: Sequence[str], left_out: float) -> None:
-        """Make the recogniser expect these words."""
+        """Make the recogniser expect these words in order. ``left_out`` is the probability of a missing word."""
         decoder = self._decoder
         for word in words:
             if decoder.lookup_word(word) is None:
@@ -139,40 +146,45 @@ class TextAligner:
             decoder.remove_search(former)
 
 
-OTHER_LETTERS = 5  # letters by which a place of the transcript may not differ: spellings of a word differ by fewer
+OTHER_LETTERS = 5  # number of different letters that is a problem (two spellings of a word differ by fewer)
 
 
 class TranscribingRecogniser:
-    """Whisper, which writes down what it hears; that is compared with the text. Its attribute and its method are those
-    of ``TextAligner``.
+    """A recogniser that transcribes a sound with Whisper and compares the transcript with the text.
+
+    It has the same interface as ``TextAligner``.
     """
 
     def __init__(self, transcriber: Transcriber):
         self.transcriber, self.name = transcriber, f"whisper {transcriber.model.identity}"
 
     def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
+        """Return the differences between the transcript of a sound (S,) and its text."""
         options = TranscriptionOptions("en", temperatures=(0.0,), condition_on_previous_text=False)
         return differences(text, self.transcriber.transcribe(audio, rate, options).text)
 
 
 def differences(text: str, transcript: str) -> list[ChunkProblem]:
-    """Where a transcript differs from an English text by ``OTHER_LETTERS`` or more, both read by the normaliser."""
-    expected, heard = (LETTERS.findall(NORMALISERS["english"](one)) for one in (text, transcript))
-    found = []
+    """Return the places where a transcript differs from an English text by ``OTHER_LETTERS`` or more.
+
+    The normaliser reads both before they are compared.
+    """
+    expected, heard = (LETTERS.findall(NORMALISERS["english"](words)) for words in (text, transcript))
+    problems = []
     for kind, first, last, begin, end in SequenceMatcher(None, expected, heard, False).get_opcodes():
-        said, instead = " ".join(expected[first:last]), " ".join(heard[begin:end])
-        letters = letters_apart(said.replace(" ", ""), instead.replace(" ", ""))
+        written, spoken = " ".join(expected[first:last]), " ".join(heard[begin:end])
+        letters = letters_apart(written.replace(" ", ""), spoken.replace(" ", ""))
         if kind != "equal" and letters >= OTHER_LETTERS:
-            what = {
-                "delete": f"{said!r} is not heard",
-                "insert": f"{instead!r} is heard, which its text does not have",
-                "replace": f"{instead!r} is heard instead of {said!r}",
+            message = {
+                "delete": f"{written!r} is not heard",
+                "insert": f"{spoken!r} is heard, but is not in its text",
+                "replace": f"{spoken!r} is heard instead of {written!r}",
             }[kind]
-            found.append(ChunkProblem(what, letters / (OTHER_LETTERS - 1)))
-    return found
+            problems.append(ChunkProblem(message, letters / (OTHER_LETTERS - 1)))
+    return problems
 
 
 def letters_apart(one: str, other: str) -> int:
-    """Letters of the longer string that the other does not have in this order."""
+    """Return how many letters of the longer string are not in the other string in the same order."""
     common = sum(block.size for block in SequenceMatcher(None, one, other, False).get_matching_blocks())
     return max(len(one), len(other)) - common

@@ -1,7 +1,7 @@
-"""The second look at a job: every chunk is judged, and one that is suspect is spoken again with other seeds.
+"""Check a spoken job: judge every chunk, and speak suspect chunks again with other seeds.
 
-It begins when all chunks have been spoken, and compares with medians over their first sounds, so that what is kept does
-not depend on the order of the work, on interruptions or on how many processes share it.
+The check starts when all chunks have been spoken, and compares them with medians over their first sounds. The result
+therefore does not depend on the order of work, on interruptions, or on the number of processes.
 """
 
 import time
@@ -21,15 +21,20 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.text.passages import without_commands
 
-CheckProgress = Callable[[int, int], None]  # chunks judged, of all
+CheckProgress = Callable[[int, int], None]  # takes the chunks judged and all chunks
 
 
 @dataclass(frozen=True)
 class BookChecker:
-    """How chunks are judged."""
+    """A checker of chunks.
 
-    recogniser: TextAligner | TranscribingRecogniser | None = None  # None: by the sound and the codes alone
-    retries: int = 2  # how many times a suspect chunk is spoken again at most; 0: it is only reported
+    Attributes:
+        recogniser: Recogniser of the words. ``None`` means that only the sound and the codes are judged.
+        retries: Maximum number of times that a suspect chunk is spoken again. 0 means that it is only reported.
+    """
+
+    recogniser: TextAligner | TranscribingRecogniser | None = None
+    retries: int = 2
 
     @property
     def name(self) -> str:
@@ -44,11 +49,16 @@ class BookChecker:
         norms: BookNorms,
         words: Iterable[SpokenWord] = (),
     ) -> list[ChunkProblem]:
-        """What is wrong with a chunk's sound (S,) float32. ``words``: those that were timed."""
-        found = problems_of(signals, norms) + skipped_words(words)
+        """Return the problems of a chunk's sound (S,) float32.
+
+        Args:
+            norms: The medians of the book.
+            words: The words of the chunk with their times, if the decoder timed them.
+        """
+        problems = problems_of(signals, norms) + skipped_words(words)
         if self.recogniser is not None and signals.sound.seconds:
-            found += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
-        return found
+            problems += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
+        return problems
 
 
 def badness(problems: list[ChunkProblem]) -> float:
@@ -62,10 +72,10 @@ def check_book(
     checker: BookChecker,
     progress: CheckProgress = lambda done, total: None,
 ) -> int:
-    """Judge every chunk of a job that was not judged in this way; returns the number of chunks that were replaced.
+    """Judge every chunk that this checker has not judged yet. Return the number of chunks that were replaced.
 
     Raises:
-        UserError: as ``ane.books.narration.narrate``.
+        UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.
     """
     norms = norms_of(store)
     replaced = 0
@@ -79,17 +89,17 @@ def check_book(
 
 
 def norms_of(store: JobStore) -> BookNorms:
-    """What is usual in a job whose chunks have all been spoken."""
+    """Return the medians of a job whose chunks have all been spoken."""
     return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 
 def chunks_to_check(
     store: JobStore, plan: BookPlan, checker: BookChecker, progress: CheckProgress
 ) -> Iterator[StoredChunk | None]:
-    """The chunks that were not judged, leased to this process; None while others judge the last of them.
+    """Lease and yield the chunks that were not judged. Yield ``None`` while other processes judge the last ones.
 
     Raises:
-        UserError: another process forgot chunks that had been spoken, or changed the plan.
+        UserError: Another process discarded spoken chunks, or changed the plan.
     """
     while True:
         claimed = store.claim_check(plan.digest, checker.name)
@@ -101,8 +111,8 @@ def chunks_to_check(
             spoken, _, _ = store.progress()
             if spoken < len(plan.chunks):
                 raise UserError(
-                    "another process forgot the sound of chunks, to speak them again, while they were "
-                    "checked: run the command again; what was spoken is kept"
+                    "another process discarded chunks while this one was checking them, and will speak them again: run "
+                    "this command again (what was spoken is kept)"
                 )
             time.sleep(POLL)
         yield claimed
@@ -111,28 +121,29 @@ def chunks_to_check(
 def judged(
     claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms, count: int
 ) -> SpokenChunk:
-    """Return the chunk's sound or, if it is suspect, the best of this one and others with other seeds, with its
-    problems. ``count`` is the number of chunks.
+    """Judge a chunk's sound and, if it is suspect, sounds with other seeds. Return the best one with its problems.
+
+    Args:
+        count: Number of chunks of the book, for messages.
     """
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
 
-    def problems(of: SpokenChunk) -> list[ChunkProblem]:
-        return checker.problems(
-            text, of.audio, rate, ChunkSignals.of(text, of, rate), norms, of.words if speaker.aligned else ()
-        )
+    def problems(spoken: SpokenChunk) -> list[ChunkProblem]:
+        signals = ChunkSignals.of(text, spoken, rate)
+        return checker.problems(text, spoken.audio, rate, signals, norms, spoken.words if speaker.aligned else ())
 
-    best, found = sound, problems(sound)
+    best, best_problems = sound, problems(sound)
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
-        if not found:
+        if not best_problems:
             break
         other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
-        if badness(others := problems(other)) < badness(found):
-            best, found = other, others
-    best.problems = [problem.what for problem in found]
+        if badness(other_problems := problems(other)) < badness(best_problems):
+            best, best_problems = other, other_problems
+    best.problems = [problem.text for problem in best_problems]
     return best
 
 
 def spoken_text(text: str, speaker: BookSpeaker) -> str:
-    """Return the words of a chunk's text: respelled, unless in phonemes, and without commands."""
+    """Return the words of a chunk's text without commands. They are respelled, unless the respelling is phonemes."""
     respelled = speaker.respell(text)
     return without_commands(text if "{" in respelled else respelled)

@@ -1,4 +1,4 @@
-"""The sound of a job written to files: as it is, at one loudness, or in the form for ACX."""
+"""Write the sound of a job to files: unchanged, at one loudness, or in the form for ACX."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from ane.books.store import JobStore
 
 
 class SoundFiles:
-    """Writes the files of a book, and measures them if a level is asked for.
+    """A writer of the files of a book. It measures the files if they must have a level.
 
     Args:
-        loudness: LUFS of the whole book. ``None`` means as spoken.
+        loudness: LUFS of the whole book. ``None`` leaves the level unchanged.
         for_acx: Whether the files have the form for ACX.
         parts: The timelines of the files.
 
     Attributes:
-        whole: The sound of all files, decoded; None if no level is asked for.
-        measures: The measures that ``acx.LIMITS`` names, by file, for ACX alone.
+        whole: Meter of the decoded sound of all files. ``None`` without a level.
+        measures: The measures that ``acx.LIMITS`` names, by file. Empty unless ``for_acx``.
     """
 
     def __init__(self, store: JobStore, loudness: float | None, for_acx: bool, parts: Sequence[BookTimeline]):
@@ -50,7 +50,7 @@ class SoundFiles:
         marks: Sequence[ChapterMark] = (),
         cover: CoverImage | None = None,
     ) -> None:
-        """Write the file of a part. The arguments are those of ``ane.audio.writing``."""
+        """Write the file of a part. The other arguments have the meaning that they have in ``ane.audio.writing``."""
 
         def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
             pieces = change(sound_of_book(self._store, part), part.rate)
@@ -67,13 +67,13 @@ class SoundFiles:
 
 
 def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -> dict[int, tuple[float, float]]:
-    """Return the level of each sound in dB, and the level that its file shall have: one gain serves all.
+    """Return for each sound its level in dB and the level that its file must get. All files get the same gain.
 
     Args:
-        loudness: LUFS of the whole. ``None`` means the RMS level for ACX, which takes no file outside its limits.
+        loudness: LUFS of the whole. ``None`` means the RMS level for ACX, which is also clipped to ``acx.RMS_RANGE``.
     """
     level, goal, least, most = (
-        ("rms", acx.RMS, *acx.KEPT) if loudness is None else ("loudness", loudness, -np.inf, np.inf)
+        ("rms", acx.RMS, *acx.RMS_RANGE) if loudness is None else ("loudness", loudness, -np.inf, np.inf)
     )
     whole = LoudnessMeter(next(iter(meters.values())).rate)
     for meter in meters.values():

@@ -1,4 +1,4 @@
-"""One interface to the synthesizers of all models: a text and a seed in, sound out."""
+"""Speak the chunks of a book with a model of any kind: a text and a seed in, sound out."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from ane.models.tortoise.pipeline import DecodingSignals
     from ane.speech.speaker import Speaker
 
-# settings that change the speed of the work, and not what is spoken; a chunk has a seed and a length of its own
+# settings that do not change the sound, or that every chunk has separately, as its seed and length
 WITHOUT_EFFECT = ("lanes", "batch", "best", "split", "seed")
-# settings that earlier versions lacked, left out at this value, so that the keys of existing jobs stay valid
+# Settings that earlier versions lacked, with the value at which they are left out, so that keys of old jobs stay valid.
 LATER = {"british": False}
-LENGTHS = 200, 300  # characters of a chunk, of models that state none
-MAX_CHECKED_SPEED = 1.5  # above it, spoken words can be as short as skipped ones
+LENGTHS = 200, 300  # desired and maximum characters of a chunk, for models without a setting
+MAX_CHECKED_SPEED = 1.5  # at higher speeds, spoken words can be as short as skipped ones
 
 
 @dataclass
 class SpokenChunk:
-    """The sound of a chunk and the facts that are known of it.
+    """The sound of a chunk, and facts about it.
 
     Attributes:
-        audio: The sound (S,) float32.
+        audio: The sound, (S,) float32.
         notes: Warnings.
-        words: The words in the sound's time, if they were timed.
-        decoded: Signals of the codes that made it, if this process did.
-        signals: The signals that a job keeps of it (``ane.books.judging.ChunkSignals``). Without them, they are
-            computed from the sound.
-        stored: Whether it was read from a job.
-        problems: The problems that a check found in it.
+        words: The words with their times in the sound, if they were timed.
+        decoded: Signals of the decoder's codes, if this process spoke the chunk.
+        signals: The stored signals (``ane.books.judging.ChunkSignals``). ``None`` means that they are computed from the
+            sound.
+        stored: Whether the sound was read from a job.
+        problems: The problems that a check found.
     """
 
     audio: np.ndarray
@@ -51,23 +51,27 @@ class SpokenChunk:
 
 
 class BookSpeaker:
-    """Speaks one chunk a request with a synthesizer of any family. Equal text and seed give equal sound, whatever was
-    spoken before; of Tortoise alone and in company up to rounding, since chunks do not share the decoder's lanes.
+    """A speaker that speaks one chunk per request, with a model of any kind.
+
+    Equal text and seed give equal sound, whatever was spoken before. Chunks do not share the decoder's lanes, so that
+    Tortoise's sound is the same up to rounding in every process.
 
     Args:
-        request: How to speak every chunk, with settings and without a text. Its seed is that of a random voice. Its
-            cast says which voices the names of chunks mean. A chunk depends on its own voice and its respelled text
-            alone, so neither cast nor lexicon are part of the speaker's ``settings``.
-        checked: Whether to time words, if the model states its heads, so that the check finds those that were skipped.
+        request: The settings for every chunk, without a text. Its seed is for a random voice. Its cast gives the voices
+            for names in chunks. A chunk depends only on its own voice and its respelled text, so that cast and lexicon
+            are not part of the speaker's ``settings``.
+        checked: Whether to time words, if the model has alignment heads, so that a check finds skipped words.
 
     Attributes:
-        model, voice: digests; settings: JSON. See ``SpeechIdentity``.
-        lengths: desired and maximum characters of a chunk; None: whole paragraphs.
-        seeded: whether another seed gives another sound.
-        aligned: whether times of words are exact enough to tell that a word was skipped.
+        model: Digest of the model, for ``SpeechIdentity``.
+        voice: Digest of the voice, for ``SpeechIdentity``.
+        settings: JSON values, for ``SpeechIdentity``.
+        lengths: Desired and maximum number of characters per chunk. ``None`` means whole paragraphs.
+        seeded: Whether the seed changes the sound.
+        aligned: Whether word times are exact enough to find skipped words.
 
     Raises:
-        UserError: an unknown voice, or a cast for a model of one voice.
+        UserError: The voice is unknown, or there is a cast for a model with one voice.
     """
 
     def __init__(self, synthesizer: "Speaker", request: SpeechRequest, checked: bool = False):
@@ -84,7 +88,7 @@ class BookSpeaker:
         request = synthesizer.with_defaults(
             request.changed(
                 cast=cast and replace(cast, attributed=False),
-                quote_voice=None,  # whole documents are attributed
+                quote_voice=None,  # the plan has already attributed the quotations of the whole document
                 seed=request.seed if self.seeded else None,
                 settings=replace(settings, **changes),
                 ssml=False,
@@ -94,7 +98,7 @@ class BookSpeaker:
         )
         self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
         self.model, self.voice = model.identity, voice_digest(self._request.voice)
-        # of models whose sound is stretched, a speed of 1 is left out, so that the keys of existing jobs stay valid
+        # A speed of 1 is left out for models whose sound is stretched, so that keys of old jobs stay valid.
         self.settings: Mapping[str, Any] = {
             **({} if speed == 1 and synthesizer.stretches else {"speed": speed}),
             **settings_of(settings),
@@ -102,11 +106,11 @@ class BookSpeaker:
         self._named: dict[str, str] = {}
 
     def respell(self, text: str) -> str:
-        """Return the text as the lexicon spells it."""
+        """Respell a text with the lexicon."""
         return self.lexicon(text) if self.lexicon else text
 
     def spoken_as(self, marked: str, voice: str) -> str:
-        """Return a marked text as the lexicon spells it, with the digest of its voice if it has one.
+        """Respell a marked text with the lexicon, and add the digest of its voice if it has one.
 
         Raises:
             UserError: There is no such voice.
@@ -118,14 +122,14 @@ class BookSpeaker:
         return f"{self.respell(marked)} {self._named[voice]}" if voice else self.respell(marked)
 
     def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
-        """Speak a chunk in a named voice, or in the book's voice.
+        """Speak a chunk with a named voice, or with the book's voice.
 
-        A faulty pause is the author's text, so the speaker leaves it out, with a note.
+        Leave out commands for pauses that are impossible, with a note, because an author did not mean them as commands.
         """
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)
         speech = self.synthesizer.speech_of(request, SpeechContext(batched=True, voice=voice))
-        notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
+        notes = [f"{command} is not a possible pause, so it was left out" for command in removed]
         words = speech.words
         if words and (removed or self.lexicon):
             words = matched_words(without_commands(text), [(word.word, (word.start, word.end)) for word in words])
@@ -133,7 +137,7 @@ class BookSpeaker:
 
 
 def voice_digest(voice: Any) -> str:
-    """What identifies a voice: its name, or the digest of its latents; "" for the only one of a model."""
+    """Return the identity of a voice: its name, the digest of its latents, or "" for the only voice of a model."""
     return (
         voice or ""
         if voice is None or isinstance(voice, str)
@@ -142,7 +146,7 @@ def voice_digest(voice: Any) -> str:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """The settings that change the sound of a chunk."""
+    """Return the settings that change the sound of a chunk."""
     return {
         name: value
         for name, value in asdict(settings).items()
@@ -151,10 +155,10 @@ def settings_of(settings: Any) -> dict[str, Any]:
 
 
 def without_faulty_commands(text: str) -> tuple[str, list[str]]:
-    """A text without what ``read_pauses`` refuses, and this: of an author who knew nothing of such commands."""
+    """Remove the commands that ``read_pauses`` would reject. Return the text and the removed commands."""
     removed: list[str] = []
 
-    def kept(match: re.Match[str]) -> str:
+    def checked(match: re.Match[str]) -> str:
         try:
             if not is_voice(match):
                 pause_seconds(match, "")
@@ -163,4 +167,4 @@ def without_faulty_commands(text: str) -> tuple[str, list[str]]:
             return " "
         return match[0]
 
-    return COMMAND.sub(kept, text), removed
+    return COMMAND.sub(checked, text), removed

@@ -1,8 +1,8 @@
-"""A job on disk: the plan of a book, and the sound of every chunk that was spoken, in one SQLite database.
+"""Store a job on disk: the plan of a book and the sound of every spoken chunk, in one SQLite database.
 
-The database is the only file. Each change is one transaction that is on disk when it returns (WAL, synchronous=FULL),
-so a power failure at any instant loses at most the chunk that is being spoken, and a sound without its record or a
-record without its sound cannot exist. Sounds are FLAC, 24 bits.
+Each change is one transaction, which is on disk when the call returns (WAL, synchronous=FULL). A power failure loses at
+most the chunk that is being spoken. A sound without its record, or a record without its sound, cannot exist. Sounds are
+FLAC with 24 bits.
 """
 
 import json
@@ -27,9 +27,9 @@ from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_voice_mark
 
-LEASE = 60.0  # seconds after which a process that gave no sign of life loses its chunk
-OUTPUT = "output"  # the key of the lease on writing the output
-SOUND_ONLY = "sound"  # the checker without a recogniser; what another one judged need not be judged by it
+LEASE = 60.0  # seconds without a renewal after which a process loses its chunk
+OUTPUT = "output"  # key of the lease on writing the output
+SOUND_ONLY = "sound"  # name of the checker without a recogniser. Chunks that another checker judged count for it too.
 JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
 CHUNKS = (
     "SELECT c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence, c.voice, s.take, s.samples, "
@@ -40,16 +40,25 @@ CHUNKS = (
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk and the facts that the job has of its sound. The process that claimed it alone may speak it."""
+    """A chunk and the job's facts about its sound. Only the process that claimed it may speak it.
+
+    Attributes:
+        take: Number of times that it was discarded to be spoken again.
+        samples: Samples of its sound. ``None`` means that it has not been spoken yet.
+        rate: Sample rate of its sound in Hz. ``None`` means that it has not been spoken yet.
+        elapsed: Seconds that it took to speak.
+        leased: Whether a process is working on it.
+        problems: The problems that a check found in the stored sound.
+    """
 
     chunk: PlannedChunk
-    take: int  # for which time it is spoken; 0: the first
-    samples: int | None  # None: it was not spoken yet
+    take: int
+    samples: int | None
     rate: int | None
     elapsed: float | None
     notes: list[str]
     leased: bool
-    problems: list[str]  # what a check found in the sound that was kept
+    problems: list[str]
 
     @property
     def seed(self) -> int:
@@ -57,26 +66,29 @@ class StoredChunk:
 
 
 class JobStore(JobDatabase):
-    """A job: its plan, its sounds and who works on what."""
+    """A job: its plan, its sounds, and the leases of the processes that work on it."""
 
     _wanted_seed: int | None = None
-    _lock = -1  # descriptor of the lock on writing the output
+    _lock = -1  # file descriptor of the lock on writing the output
 
     # Facts
 
     def fact(self, name: str) -> Any:
-        """A fact about the job as JSON, None if it is not known."""
-        found = self._row("SELECT value FROM facts WHERE name = ?", name)
-        return read_fact(name, found[0], self.path) if found else None
+        """Return a fact about the job as a JSON value, or ``None`` if it is not known."""
+        row = self._row("SELECT value FROM facts WHERE name = ?", name)
+        return read_fact(name, row[0], self.path) if row else None
 
     def set_fact(self, name: str, value: Any) -> None:
         with self._transaction() as run:
             set_fact(run, name, value)
 
     def seed(self, wanted: int | None) -> int:
-        """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job.
+        """Return the seed of the job.
 
-        ``adopt`` makes ``wanted`` the seed of the job: a run that is refused before must not change it.
+        The seed is stored only by ``adopt``, so that a run that fails before does not change it.
+
+        Args:
+            wanted: The seed to use. ``None`` means the seed of the first run, or a random seed for a new job.
         """
         self._wanted_seed = wanted
         with self._transaction() as run:
@@ -86,12 +98,15 @@ class JobStore(JobDatabase):
     # The plan
 
     def adopt(self, plan: BookPlan, options: str = "") -> None:
-        """Make ``plan`` the plan of this job, and ``options`` the digest of those of its files.
+        """Make ``plan`` the plan of this job.
 
-        No sound is deleted before ``prune``: a run with a forgotten option must not cost hours of speech.
+        No sound is deleted before ``prune``, so that a run with a forgotten option does not lose hours of speech.
+
+        Args:
+            options: Digest of the options of the job's files.
 
         Raises:
-            UserError: another process is working on a different plan, or with different options.
+            UserError: Another process is working with a different plan or different options.
         """
         with self._transaction() as run:
             self._drop_dead_leases(run)
@@ -122,7 +137,7 @@ class JobStore(JobDatabase):
             set_fact(run, "chapters", plan.chapters)
 
     def missing_texts(self, plan: BookPlan) -> tuple[int, int]:
-        """How many chunks that were spoken have a text that ``plan`` lacks, and how many were spoken."""
+        """Return the number of spoken chunks whose text is not in ``plan``, and the number of spoken chunks."""
         wanted = {chunk.marked for chunk in plan.chunks}
         spoken = [chunk.chunk.marked for chunk in self.chunks() if chunk.samples is not None]
         return sum(text not in wanted for text in spoken), len(spoken)
@@ -133,7 +148,7 @@ class JobStore(JobDatabase):
             run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
 
     def redo(self, numbers: Iterable[int]) -> None:
-        """Forget the sounds of these chunks; each is spoken with a new seed. Raises UserError for an unknown number."""
+        """Discard the sounds of chunks, to speak them with a new seed. Raises UserError for an unknown number."""
         with self._transaction() as run:
             [count] = run("SELECT count(*) FROM chunks").fetchone()
             for number in numbers:
@@ -149,16 +164,16 @@ class JobStore(JobDatabase):
                 run("DELETE FROM leases WHERE key = ?", key)
 
     def chunks(self) -> list[StoredChunk]:
-        """All chunks in order."""
+        """Return all chunks in order."""
         with self._errors():
             rows = self._connection.execute(f"{CHUNKS} ORDER BY c.number").fetchall()
         return [self._stored(row) for row in rows]
 
     def _stored(self, row: tuple[Any, ...]) -> StoredChunk:
-        """Make a chunk from a row of ``CHUNKS``. Raises UserError when the row is damaged."""
+        """Make a chunk from a row of ``CHUNKS``. Raises UserError if the row is damaged."""
         *planned, take, samples, rate, elapsed, notes, expires, problems = read_chunk(row, self.path)
         chunk = PlannedChunk(*planned)
-        if not chunk.voice:  # a job of an earlier version has it in the text
+        if not chunk.voice:  # a job of an earlier version has the voice in the text
             chunk.text, chunk.voice = without_voice_mark(chunk.text)
         return StoredChunk(
             chunk,
@@ -172,7 +187,7 @@ class JobStore(JobDatabase):
         )
 
     def progress(self) -> tuple[int, int, int]:
-        """Chunks with a sound, chunks in all, and characters of those without."""
+        """Return the number of chunks with a sound, of all chunks, and of characters in chunks without a sound."""
         row = self._row(
             "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
             "FROM chunks c JOIN sounds s USING (key)"
@@ -181,10 +196,11 @@ class JobStore(JobDatabase):
         return done, total, int(left)
 
     def sound(self, key: str) -> np.ndarray:
-        """The stored sound of a chunk, (S,) float32. A damaged one is removed, so that the next run speaks it again.
+        """Return the stored sound of a chunk, (S,) float32.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: There is no sound, or it is damaged. A damaged sound is removed, so that the next run speaks it
+                again.
         """
         row = self._row("SELECT samples, flac FROM sounds WHERE key = ?", key)
         if row is None or row[0] is None:
@@ -193,7 +209,7 @@ class JobStore(JobDatabase):
             return np.zeros(0, np.float32)
         try:
             audio, _ = soundfile.read(BytesIO(row[1]), dtype="float32")
-        except (soundfile.LibsndfileError, TypeError):  # TypeError: not even bytes
+        except (soundfile.LibsndfileError, TypeError):  # TypeError: the column is not bytes
             audio = np.zeros((0, 0))
         if audio.shape == (row[0],):
             return np.asarray(audio)
@@ -201,30 +217,30 @@ class JobStore(JobDatabase):
             [number] = run("SELECT number FROM chunks WHERE key = ?", (key,)).fetchone() or ["?"]
             run("UPDATE sounds SET samples = NULL, flac = NULL WHERE key = ?", (key,))
         raise UserError(
-            f"the sound of chunk {number} in {self.path} was damaged, and is removed: run the command "
-            "again, which speaks this chunk alone"
+            f"the sound of chunk {number} in {self.path} was damaged and is removed: run the command "
+            "again to speak only this chunk"
         )
 
     def spoken(self, key: str) -> SpokenChunk:
-        """Return the sound of a chunk with the words and signals that are known. Raises UserError as ``sound`` does."""
+        """Return the stored sound of a chunk with its words and signals. Raises the errors of ``sound``."""
         return SpokenChunk(self.sound(key), words=self.words(key), signals=self.signals_of(key), stored=True)
 
     def words(self, key: str) -> list[SpokenWord]:
-        """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
+        """Return the words of a chunk, in seconds since the start of its sound. Empty if they were not timed."""
         row = self._row("SELECT words FROM sounds WHERE key = ?", key)
         return [SpokenWord(*word) for word in read_words(row[0], self.path)] if row and row[0] else []
 
     # Work
 
     def claim(self, plan: str) -> StoredChunk | None:
-        """Lease the first chunk that nobody has spoken or is speaking; None when there is none."""
+        """Lease the first chunk that nobody has spoken or is speaking. Return ``None`` if there is none."""
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
-        """Lock and lease the writing of the output; False when another process does it.
+        """Lock and lease the writing of the output. Return False if another process is writing it.
 
-        The lock holds while this process does, also when it is stopped for longer than a lease. The lease is for file
-        systems without locks.
+        The lock lasts as long as this process, even if the process is suspended for longer than a lease. The lease is
+        for file systems without locks.
         """
         locked = job_database.lock_folder(self.path)
         if locked is None:
@@ -241,20 +257,23 @@ class JobStore(JobDatabase):
 
     @contextmanager
     def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """A transaction of the process that leases the output. UserError: another process has the lease."""
+        """Run a transaction if this process has the lease on the output. Raises UserError if another process has it."""
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
                 raise UserError(
-                    f"another process writes the output of the job in {self.path} since this one gave no "
-                    "sign of life for a while: this one stops"
+                    "this process was silent for too long, so another one has taken over writing the output of "
+                    f"{self.path}: let that one finish"
                 )
             yield run
 
     def recorded_outputs(self) -> list[tuple[str, int | None, str]]:
-        """SHA-256, bytes (None: not known) and name of everything that this job ever wrote as output."""
+        """Return the SHA-256, size and name of every file that this job ever wrote as output.
+
+        The size is in bytes, or ``None`` if it is not known.
+        """
         with self._errors():
             rows = self._connection.execute("SELECT sha256, size, name FROM outputs").fetchall()
-        # earlier versions kept the hashes of the last run, by name
+        # earlier versions stored only the hashes of the last run, by name
         return [*rows, *((digest, None, name) for name, digest in (self.fact("hashes") or {}).items())]
 
     def _unlock(self) -> None:
@@ -276,9 +295,14 @@ class JobStore(JobDatabase):
         words: Sequence[SpokenWord] = (),
         signals: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Store a sound, (S,) float32 within ±1, with notes, the times of its words from its beginning, and signals.
+        """Store the sound of a claimed chunk. Store nothing and return False if the lease was lost.
 
-        False, and nothing is stored, when the lease was lost.
+        Args:
+            audio: The sound, (S,) float32 within ±1.
+            rate: Sample rate in Hz.
+            elapsed: Seconds that it took to speak.
+            words: The words, in seconds since the start of the sound.
+            signals: The fields of ``ane.books.judging.ChunkSignals``.
         """
         key = claimed.chunk.key
         with self._transaction() as run:
@@ -304,7 +328,7 @@ class JobStore(JobDatabase):
     # Checks
 
     def signals(self) -> list[dict[str, Any]]:
-        """The signals of every chunk's first sound, of those that have any."""
+        """Return the signals of the first sounds of all chunks that have signals."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT s.signals FROM chunks c JOIN sounds s USING (key) WHERE s.signals IS NOT NULL ORDER BY c.number"
@@ -312,26 +336,23 @@ class JobStore(JobDatabase):
         return [read_fact("signals", row[0], self.path) for row in rows]
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
-        """The signals of a chunk's sound; None: it replaced the first one, or was spoken by an earlier version."""
+        """Return the signals of a chunk's first sound. ``None`` if it was replaced or an earlier version made it."""
         row = self._row("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL", key)
         return read_fact("signals", row[0], self.path) if row and row[0] else None
 
     def checked(self, checker: str) -> int:
-        """How many chunks were judged by this checker, or by a recogniser beside ``SOUND_ONLY``."""
+        """Return the number of chunks that a checker has judged. For ``SOUND_ONLY``, any checker counts."""
         row = self._row(
             f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}", checker, SOUND_ONLY, checker
         )
         return int(row[0]) if row else 0
 
     def claim_check(self, plan: str, checker: str) -> StoredChunk | None:
-        """Lease the first spoken chunk that this checker has not judged and nobody judges; None if none is left."""
+        """Lease the first spoken chunk that this checker has not judged. Return ``None`` if none is free."""
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
-        """Store the problems of a chunk's best sound, and this sound unless it is the stored one.
-
-        False, and nothing is stored, when the lease was lost.
-        """
+        """Store a chunk's best sound with its problems. Store nothing and return False if the lease was lost."""
         key = claimed.chunk.key
         with self._transaction() as run:
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:
@@ -368,23 +389,28 @@ class JobStore(JobDatabase):
         self._unlock()
 
     def second_connection(self) -> "JobStore":
-        """The same process's store for another thread."""
+        """Return a store of the same process for another thread."""
         other = JobStore(self.path, self.clock)
         other.owner = self.owner
         return other
 
     def _claim(self, plan: str, condition: str, *values: str) -> StoredChunk | None:
-        """Lease the first chunk that meets a condition and that nobody has leased; None: there is none.
+        """Lease the first free chunk that meets a condition. Return ``None`` if there is none.
+
+        Args:
+            plan: Digest of the plan that this process works on.
+            condition: Condition in SQL.
+            values: Values for the condition.
 
         Raises:
-            UserError: the plan of the job is no longer the one with digest ``plan``.
+            UserError: Another process has changed the plan of the job.
         """
         with self._transaction() as run:
             stored = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
             if stored is None or json.loads(stored[0]) != plan:
                 raise UserError(
-                    f"another process gave the job in {self.path} another text, voice or setting "
-                    "meanwhile: this one stops"
+                    f"another process has since changed the text, voice or settings of the job in {self.path}, so "
+                    "this one stops: run the command again when it is done"
                 )
             self._drop_dead_leases(run)
             row = run(f"{CHUNKS} WHERE l.key IS NULL AND {condition} ORDER BY c.number LIMIT 1", values).fetchone()
@@ -400,7 +426,7 @@ class JobStore(JobDatabase):
         )
 
     def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
-        """Delete leases that expired, and those of processes of this machine that have ended."""
+        """Delete expired leases, and leases of processes on this machine that have ended."""
         run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
         for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
             if not is_running(pid):
@@ -412,7 +438,7 @@ def set_fact(run: Callable[..., sqlite3.Cursor], name: str, value: Any) -> None:
 
 
 def as_flac(audio: np.ndarray, rate: int) -> bytes:
-    """A sound (S,) as FLAC of 24 bits; empty without samples."""
+    """Encode a sound (S,) as FLAC with 24 bits. The result is empty if there are no samples."""
     flac = BytesIO()
     if len(audio):
         soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
@@ -424,7 +450,7 @@ def as_json(words: Sequence[SpokenWord]) -> str | None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this machine runs. A process that got the number of one that ended counts as that one."""
+    """Return whether a process is running on this machine. A new process with the same number counts as the old one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""`ane read`: narrate a book or any long text, as a job that can be interrupted and goes on where it was."""
+"""Run `ane read`: narrate a book or any long text, as a job that resumes after an interruption."""
 
 import argparse
 import json
@@ -61,7 +61,9 @@ def read(args: argparse.Namespace) -> int:
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
-        raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
+        raise UserError(
+            "`ane read` cannot write to standard output: give -o OUT, or use `ane say -f FILE -o -` for plain text"
+        )
     silences = silences_of(args)
     document = open_document(args)
     options = output_options(args, document)
@@ -90,7 +92,7 @@ def run(
     silences: "Silences",
     options: "OutputOptions",
 ) -> int:
-    """Speak what is missing, write the files and report."""
+    """Speak the chunks that are missing, write the files and report."""
     from ane.books.narration import narrate
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
@@ -100,8 +102,8 @@ def run(
     checker, model = open_checker(args), speaker.synthesizer.model
     if args.redo and not model.uses_seed:
         raise UserError(
-            f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
-            "words with --lexicon",
+            f"redo has no effect on {model.name}, which speaks a text the same way every time: respell words "
+            "with --lexicon",
             "redo",
         )
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
@@ -110,7 +112,7 @@ def run(
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
     check_text(store, whole, args.force, pruned=plan is whole)
     numbers = dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks)
-    check_kept(args, [*options.paths(plan.chapters, numbers), *options.beside(plan.chapters, numbers)])
+    check_kept(args, [*options.paths(plan.chapters, numbers), *options.other_paths(plan.chapters, numbers)])
     check_replaced(store, options, plan.chapters, numbers, args.force)
     former = store.fact("identity")
     store.adopt(plan, options.digest)
@@ -124,8 +126,8 @@ def run(
     ]
     if changed:
         LOGGER.warning(
-            "changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
-            "and repeat the earlier options",
+            "changed since the last run of this job: %s. All chunks will be spoken again. To keep them, press "
+            "Ctrl-C and use the earlier options",
             ", ".join(changed),
         )
     store.set_fact("identity", now)
@@ -156,7 +158,7 @@ def run(
 
 
 def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
-    """Raise UserError for an output that is an input or another output."""
+    """Raise UserError if an output is also an input or another output."""
     check_files(
         args,
         {"output": outputs},
@@ -168,7 +170,7 @@ def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
-    """Warn of text that its document marks as other than English, which all voices read as English."""
+    """Warn of text that the document marks as another language, because all voices read it as English."""
     other = [
         chunk
         for chunk in plan.chunks
@@ -176,7 +178,7 @@ def warn_of_languages(plan: "BookPlan") -> None:
     ]
     if other:
         LOGGER.warning(
-            "the document marks %d of %d chunks as another language (%s); they are read as English. The first is %r",
+            "the document marks %d of %d chunks as another language (%s). They are read as English. The first is %r",
             len(other),
             len(plan.chunks),
             ", ".join(sorted({one.language for one in other})),
@@ -185,7 +187,7 @@ def warn_of_languages(plan: "BookPlan") -> None:
 
 
 def open_checker(args: argparse.Namespace) -> "BookChecker":
-    """Raises UserError when the recogniser of --check is not installed, or no Whisper model has that name."""
+    """Return the checker of --check. Raises UserError if its recogniser is not installed or there is no such model."""
     from ane.books.recognisers import TextAligner, TranscribingRecogniser
     from ane.books.retries import BookChecker
 
@@ -209,7 +211,7 @@ def narrate_on_cluster(
     progress: Callable[[int, int, float | None], None],
     check_progress: Callable[[int, int], None],
 ) -> int:
-    """Speak and check on a cluster, whose workers have these options; returns the number of chunks spoken."""
+    """Speak and check on a cluster whose workers use these flags. Return the number of chunks spoken."""
     from ane.cluster.narration import narrate_on_ray
 
     threads = args.threads or 1
@@ -236,7 +238,7 @@ def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
 
 
 def former_backend(args: argparse.Namespace) -> str:
-    """Return the name of the backend with which the job of this output began, or "" if there is none."""
+    """Return the name of the backend on which the job of this output began, or "" if there is no job."""
     from ane.books.store import JobStore
 
     folder = job_folder(args.output)
@@ -250,13 +252,13 @@ def former_backend(args: argparse.Namespace) -> str:
 
 
 def record_backend(store: "JobStore", backend: str) -> None:
-    """Warn when a job goes on with another backend or precision than it was spoken with so far; both are kept."""
+    """Record the backend of a job. Warn if earlier chunks were spoken with another backend or precision."""
     former = store.fact("backend")
     done, total, _ = store.progress()
     if former not in (None, backend) and done > 0:
         LOGGER.warning(
-            "%d of %d chunks were spoken with %s and are kept; from now on it is %s, whose results differ "
-            "by rounding. --redo 1-%d speaks them again",
+            "%d of %d chunks were spoken with %s and are kept. The rest will be spoken with %s, which rounds "
+            "differently. To speak all chunks again, add --redo 1-%d",
             done,
             total,
             former,
@@ -267,13 +269,13 @@ def record_backend(store: "JobStore", backend: str) -> None:
 
 
 def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
-    """What makes the speaker that the flags ask for, from the seed of the job."""
+    """Return a function that makes the speaker of a job from the job's seed."""
     from ane.books.speakers import BookSpeaker
 
     if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
         raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt, or write an .epub")
     if args.best not in (None, 1):
-        raise UserError("best has no effect on a book: its files hold the best candidate", "best")
+        raise UserError("best has no effect on a book, which always has the best candidate: leave it out", "best")
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle)
     settings = read_settings(args, model)
@@ -281,7 +283,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
         args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice), quote_voice=None
     )
     synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    synthesizer.with_defaults(request)  # raises, before there is a job
+    synthesizer.with_defaults(request)  # raises for a bad request, before a job begins
     return lambda seed: BookSpeaker(synthesizer, request.changed(seed=seed), args.check)
 
 
@@ -290,7 +292,7 @@ def job_folder(output: Path) -> Path:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print how far a job is."""
+    """Print the progress of a job."""
     from ane.books.job_database import FILE
     from ane.books.store import JobStore
 

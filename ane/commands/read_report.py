@@ -1,4 +1,4 @@
-"""What `ane read` prints: the time left, the closing lines, and the state of a job."""
+"""Print the reports of `ane read`: the time left, the closing lines, and the state of a job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ SHOWN_NOTES = 5
 
 
 def duration(seconds: float) -> str:
-    """ "2 h 05 min", "5 min", "40 s"."""
+    """Format seconds as "2 h 05 min", "5 min" or "40 s"."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
@@ -47,7 +47,9 @@ def print_book_report(
         print_acx(console, written.measures)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     if written.former:
-        LOGGER.warning("written by an earlier run, and left as they are by this one: %s", ", ".join(written.former))
+        LOGGER.warning(
+            "an earlier run wrote these files, and this run did not change them: %s", ", ".join(written.former)
+        )
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     facts = f"{store.fact('backend')}; seed {store.fact('seed')}"
@@ -58,7 +60,7 @@ def print_book_report(
 
 
 def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None:
-    """Print what ACX asks for and what each file has, decoded; warn of every file that ACX would refuse."""
+    """Print ACX's limits and the measures of each decoded file. Warn of every file that ACX would reject."""
     from ane.books.acx import LIMITS, faults
 
     table = plain_table(
@@ -75,22 +77,26 @@ def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None
 
 
 def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -> None:
-    """Warn of chunks that were spoken and are no part of the text any more, where the run deletes them (``pruned``).
+    """Compare the spoken chunks with the text, and warn if some are no longer in it.
+
+    Args:
+        force: Whether to accept another text.
+        pruned: Whether this run will delete the chunks that are no longer in the text. Only then is there a warning.
 
     Raises:
-        UserError: more than half are not, so the job is of another text, unless ``force``.
+        UserError: More than half of the spoken chunks are not in the text, so the job is for another text.
     """
     missing, spoken = store.missing_texts(plan)
     if 2 * missing > spoken and not force:
         title = store.fact("title")
         raise UserError(
-            f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
-            f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, "
-            "or add force=True to replace what was spoken"
+            f"only {spoken - missing} of {spoken} spoken chunks are in this text, so the job in "
+            f"{store.path} is for {repr(title) if title else 'another text'}: choose another output, "
+            "or add force=True to replace the job"
         )
     if missing and pruned:
         LOGGER.warning(
-            "%d of %d chunks that were spoken are not in this text: their sound is deleted when the output is written",
+            "%d of %d spoken chunks are no longer in this text. Their sound will be deleted when the output is written",
             missing,
             spoken,
         )
@@ -98,26 +104,27 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
 @contextmanager
 def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
-    """An interruption within the block tells how much speech is kept."""
+    """Add a note to an interruption within the block: how many chunks are kept."""
     try:
         yield
     except KeyboardInterrupt as stopped:
         done, total, _ = store.progress()
-        stopped.add_note(f"{done} of {total} chunks are kept, and the same command goes on")
+        stopped.add_note(f"{done} of {total} chunks are kept for the next run of this command")
         raise
 
 
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
+    """Warn if the last run had a lexicon and this one has none. Record the lexicon of this run."""
     former = store.fact("lexicon")
     if former and not lexicon:
         LOGGER.warning(
-            "the last run had --lexicon %s: the chunks that it respelt are spoken again, as they are spelt", former
+            "the last run had --lexicon %s and this run has none, so the respelt chunks will be spoken again", former
         )
     store.set_fact("lexicon", lexicon)
 
 
 def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan", whole: "BookPlan") -> str:
-    """What the closing line says where less than the whole book is in the output; else ""."""
+    """Return a sentence for the closing line if the output has only a part of the book, and "" otherwise."""
     if len(plan.chunks) == len(whole.chunks):
         return ""
     numbers = f"{','.join(map(str, chapters))} of {len(whole.chapters)}"
@@ -141,7 +148,7 @@ def print_notes(chunks: Sequence["StoredChunk"]) -> None:
 
 
 def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["StoredChunk"]) -> None:
-    """The chunks that a person should listen to, with the time at which each begins in the book."""
+    """Print the chunks that a person should listen to, with their start times in the book."""
     from ane.books.assembly import planned_blocks, time_book
 
     doubtful = [
@@ -155,7 +162,7 @@ def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["Stored
         return
     rate = next(chunk.rate for _, chunk in doubtful) or 1
     console.print(
-        f"{len(doubtful)} of {len(chunks)} chunks are doubtful: listen to them, or --redo "
+        f"{len(doubtful)} of {len(chunks)} chunks are doubtful: listen to them, or speak them again with --redo "
         + ",".join(str(chunk.chunk.number) for _, chunk in doubtful)
     )
     for timed, chunk in doubtful:
@@ -167,12 +174,12 @@ def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["Stored
 
 
 def clock_time(seconds: float) -> str:
-    """3723.5 → "1:02:03"."""
+    """Format seconds as a time: 3723.5 → "1:02:03"."""
     return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
 
 
 def print_status(console: Console, store: "JobStore") -> None:
-    """A line a chapter, then the sum, chunks that are being spoken, and notes."""
+    """Print one row per chapter, the sum, the chunks that are being spoken, and notes."""
     from ane.books.assembly import planned_blocks, time_book
 
     chunks, titles = store.chunks(), store.fact("chapters") or []
@@ -204,7 +211,7 @@ def print_status(console: Console, store: "JobStore") -> None:
 
 
 def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
-    """Of sound in the file, with the silence after each chunk."""
+    """Return the seconds of sound of chunks, with the silence after each chunk."""
     from ane.books.narration import BREATH
 
     return sum(
@@ -215,8 +222,8 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 
 
 def print_contents(console: Console, document: "Document") -> None:
-    """Chapters with their lengths, and what is left out."""
-    from ane.books.plan import CHARACTERS_A_SECOND, title_of
+    """Print the chapters with their lengths, and the parts that are left out."""
+    from ane.books.plan import CHARACTERS_PER_SECOND, title_of
     from ane.text.omissions import COUNTED, omitted_text
 
     table = Table("", "chapter", "characters", "about")
@@ -226,12 +233,12 @@ def print_contents(console: Console, document: "Document") -> None:
             str(number),
             escape(title_of(chapter, document, number)),
             f"{length:,}",
-            duration(length / CHARACTERS_A_SECOND),
+            duration(length / CHARACTERS_PER_SECOND),
         )
     console.print(table)
     left_out = omitted_text(document.omitted, document.tables)
     console.print(
-        f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
+        f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_PER_SECOND)} of audio"
         + (f"; left out: {left_out}" if left_out else "; nothing is left out")
     )
     for part in document.left_out:
@@ -244,7 +251,7 @@ def print_contents(console: Console, document: "Document") -> None:
 
 
 def print_cast(console: Console, report: "CastReport") -> None:
-    """Quotations by speaker, then those that the rules only guess, with the rule; --cast FILE.toml can decide them."""
+    """Print the number of quotations per speaker, then the doubtful guesses of speakers with the rule behind each."""
     table = Table("speaker", "quotations")
     for speaker, count in report.counts.items():
         table.add_row(escape(speaker) or "(not known)", str(count))
@@ -256,5 +263,5 @@ def print_cast(console: Console, report: "CastReport") -> None:
         )
     console.print(
         f"{len(report.doubtful)} of {sum(report.counts.values())} quotations are doubtful"
-        + ("; decide them under [lines] of --cast FILE.toml" if report.doubtful else "")
+        + (": name their speakers under [lines] in --cast FILE.toml" if report.doubtful else "")
     )

@@ -47,10 +47,10 @@ def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
         assert written.measures[file.name][:3] == pytest.approx([len(audio) / rate, rms, peak], abs=0.1)
         assert acx.faults(written.measures[file.name]) == []
     assert acx.faults([7300, -17.9, -2.0, -50]) == [
-        "the length is 7300.0 s, and ACX takes at most 7200",
-        "the RMS is -17.9 dB, and ACX takes at most -18",
-        "the peak is -2.0 dB, and ACX takes at most -3",
-        "the noise floor is -50.0 dB, and ACX takes at most -60",
+        "the length is 7300.0 s, but ACX requires at most 7200",
+        "the RMS is -17.9 dB, but ACX requires at most -18",
+        "the peak is -2.0 dB, but ACX requires at most -3",
+        "the noise floor is -50.0 dB, but ACX requires at most -60",
     ]
 
 
@@ -76,5 +76,5 @@ def test_credits_say_what_is_known(facts, opening, closing):
     [("book.m4b", {"per_chapter": True}), ("book.mp3", {}), ("book.mp3", {"per_chapter": True, "loudness": -19.0})],
 )
 def test_another_form_than_acx_takes_is_refused(tmp_path, name, options):
-    with pytest.raises(UserError, match="a file for each chapter, and no loudness"):
+    with pytest.raises(UserError, match="one file per chapter, and no loudness"):
         write(tmp_path / "job", tmp_path / name, acx=True, **options)

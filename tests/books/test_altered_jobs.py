@@ -103,7 +103,7 @@ def test_an_altered_row_is_used_or_refused_in_one_line(job, tmp_path, column):
 def test_of_one_damaged_sound_only_its_chunk_is_spoken_again(job, tmp_path):
     folder = altered(job, tmp_path / "copy", "UPDATE sounds SET flac = substr(flac, 1, 200) WHERE rowid = 2")
     (folder / "book.wav").unlink()
-    with pytest.raises(UserError, match=r"the sound of chunk \d+ in .* was damaged, and is removed: run the command"):
+    with pytest.raises(UserError, match=r"the sound of chunk \d+ in .* was damaged and is removed: run the command"):
         write(folder / "book.wav.job", folder / "book.wav", srt=True)
     assert run_job(folder / "book.wav.job", book(4)) == 1
     write(folder / "book.wav.job", folder / "book.wav", srt=True)

@@ -90,7 +90,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "archive that is cut off.epub": (changed("<p>text</p>", shorten), "no directory of a ZIP archive"),
     "archive whose directory is elsewhere.epub": (
         zip_of(DIRECTORY_END.pack(b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0)),
-        "no archive, as EPUB and DOCX are, or damaged",
+        "it is damaged, or not an archive as EPUB and DOCX are",
     ),
     "part whose bytes changed.epub": (changed("<p>" + "text " * 500, overwrite_a_part), "damaged"),
     "part with a password.epub": (changed("<p>text</p>", set_the_flag_of_a_password), "is encrypted"),
@@ -110,7 +110,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty container.epub": (archive({"META-INF/container.xml": "<container/>"}), "names no package document"),
     "no package document.epub": (archive({}), "lacks 'OEBPS/book.opf'"),
     "empty spine.epub": (epub(spine=""), "its spine is empty"),
-    "spine of unknown items.epub": (epub(spine='<itemref idref="ghost"/>'), "its spine names 'ghost'"),
+    "spine of unknown items.epub": (epub(spine='<itemref idref="ghost"/>'), "its manifest lacks 'ghost'"),
     "missing part.epub": (
         epub(PAGE, FOREIGN_ITEM.format("b.xhtml"), spine='<itemref idref="b"/>'),
         "lacks 'OEBPS/b.xhtml'",

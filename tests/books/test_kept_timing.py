@@ -67,7 +67,10 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     assert chunks[-1]["words"][-1]["end"] == pytest.approx(chunks[-1]["end"], abs=0.01)
     assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
     assert len(written.notes) == 1
-    assert "chunk 4, 'Late.', begins 1.7 s late: what is before it is too long, also at 1.5 times" in written.notes[0]
+    assert (
+        "chunk 4, 'Late.', starts 1.7 s late: the subtitles before it are too long, even at 1.5 times"
+        in written.notes[0]
+    )
 
     console = Console(record=True)
     with closing(JobStore(tmp_path / "job")) as store:

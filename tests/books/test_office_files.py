@@ -121,7 +121,7 @@ def test_properties_of_word_may_be_empty_or_too_long(tmp_path):
 def test_a_sheet_is_no_text_of_word(tmp_path):
     relation = f'<Relationship Type="{OFFICE}" Target="xl/workbook.xml"/>'
     path = write_archive(tmp_path / "a.docx", {"[Content_Types].xml": "", "_rels/.rels": relation})
-    with pytest.raises(UserError, match="an archive without a text of Word"):
+    with pytest.raises(UserError, match="an archive without a Word text"):
         read_document(path)
 
 
@@ -243,7 +243,7 @@ def test_a_pdf_is_read_from_standard_input_and_its_heads_numbers_and_notes_can_b
     ("content", "message"),
     [
         (b"%PDF-1.7 and nothing more", "it is a PDF that cannot be read"),
-        ([[]], "it has 1 pages without text: it may be scanned"),
+        ([[]], "it has 1 pages without text, so it may be scanned"),
         ([[(50, 500, BODY, "text")]], "it is protected by a password"),
         ([[(50, 500, BODY, "text")]] * 3, "it has more than 2 pages"),
     ],

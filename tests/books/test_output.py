@@ -25,7 +25,7 @@ from ane.books import store as store_module
 from ane.books.document import BookChapter, Document
 from ane.books.narration import sound_of
 from ane.books.output import OutputOptions, check_replaced
-from ane.books.ownership import FileOwnership, completed
+from ane.books.ownership import FileOwnership, published
 from ane.books.plan import PlannedChunk
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
@@ -313,16 +313,16 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     if not held:
         monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)  # a file system without locks
     assert first.claim_output()
-    with completed(tmp_path / "book.wav", FileOwnership(first)) as target:
+    with published(tmp_path / "book.wav", FileOwnership(first)) as target:
         target.write_bytes(b"the beg")
         now[0] += 2 * LEASE
         assert second.claim_output() != held
         if held:
             target.write_bytes(b"all")
         else:
-            with completed(tmp_path / "book.wav", FileOwnership(second)) as other:
+            with published(tmp_path / "book.wav", FileOwnership(second)) as other:
                 other.write_bytes(b"the whole book")
-                with pytest.raises(UserError, match="another process writes the output"):
+                with pytest.raises(UserError, match="another one has taken over writing the output"):
                     FileOwnership(first).publish(target, tmp_path / "book.wav")
             target.parent.mkdir()
             target.write_bytes(b"the beg")
@@ -340,7 +340,7 @@ def test_a_disk_that_is_full_before_the_output_is_begun_is_named(job, tmp_path, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(UserError, match=r"book\.wav: No space left on device; what was spoken is kept"):
+    with pytest.raises(UserError, match=r"book\.wav: No space left on device .what was spoken is kept"):
         write(job, tmp_path / "book.wav")
 
 

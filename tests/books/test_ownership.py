@@ -209,5 +209,5 @@ def test_processes_that_begin_a_job_at_the_same_moment_share_it(tmp_path):
 
 def test_a_file_in_place_of_the_jobs_folder_is_named(tmp_path):
     (tmp_path / "job").touch()
-    with pytest.raises(UserError, match="it is not a folder; move it, or choose another output"):
+    with pytest.raises(UserError, match="it is not a folder: move it, or choose another output"):
         JobStore(tmp_path / "job")

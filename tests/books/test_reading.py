@@ -228,5 +228,8 @@ def test_parts_are_divided_into_their_chapters(tmp_path):
 
 def test_a_picture_is_told_what_can_be_read(tmp_path):
     (tmp_path / "pond.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    with pytest.raises(UserError, match=r"pond\.png: it is no text, with NUL characters: ane reads \.txt, \.md, "):
+    with pytest.raises(
+        UserError,
+        match=r"pond\.png: it is not a text file, because it contains NUL characters: use one of \.txt, \.md, ",
+    ):
         read_document(tmp_path / "pond.png")

@@ -245,7 +245,7 @@ def test_a_job_whose_files_another_process_writes_with_other_options_is_left_to_
 
 def test_a_job_in_place_of_which_is_a_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "book.wav.job").touch()
-    with pytest.raises(UserError, match=r"job in .*\.job: it is not a folder; move it, or choose another output"):
+    with pytest.raises(UserError, match=r"job in .*\.job: it is not a folder: move it, or choose another output"):
         JobStore(tmp_path / "book.wav.job")
 
 

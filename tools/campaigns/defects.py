@@ -183,7 +183,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
                     "text": part.text,
                     "heard": heard,
                     "share_of_words_wrong": wrong,
-                    "problems": [problem.what for problem in problems],
+                    "problems": [problem.text for problem in problems],
                 }
             )
         else:

@@ -83,7 +83,9 @@ def test_a_check_does_not_wait_for_sounds_that_were_given_up(tmp_path):
         store.adopt(plan)
         narrate(store, plan, speaker, lambda done, total, left: None)
         store.redo([2])
-        with pytest.raises(UserError, match="to speak them again, while they were checked: run the command again"):
+        with pytest.raises(
+            UserError, match="discarded chunks while this one was checking them, and will speak them again"
+        ):
             check_book(store, plan, speaker, BookChecker())
 
 
@@ -150,4 +152,4 @@ def test_a_word_that_the_decoder_skipped_is_named():
         SpokenWord("trouble", 0.63, 0.64, estimated=True),
         SpokenWord("(note)", 0.64, 0.64),
     ]
-    assert [problem.what for problem in skipped_words(words)] == ["'How' is skipped"]
+    assert [problem.text for problem in skipped_words(words)] == ["'How' is skipped"]
