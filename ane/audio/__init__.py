@@ -1,7 +1,7 @@
-"""Sound: reading and writing files, resampling, playback, mel spectrograms, trimming of silence.
+"""Read, write and play sound, resample it, trim silence, and compute mel spectrograms.
 
-PyAV (``media``) writes files with chapters, a cover and tags. Without it, or without tags, wav, flac, mp3, ogg and aiff
-are written by libsndfile (``writer``).
+PyAV (``media``) writes files with chapters, a cover and tags. Without PyAV or without tags, libsndfile (``writer``)
+writes wav, flac, mp3, ogg and aiff.
 """
 
 import os
@@ -44,11 +44,11 @@ __all__ = [
 
 
 def check_output(path: Path | str) -> None:
-    """Check, before any work is done, that ``writing`` can write a file.
+    """Check that ``writing`` can write a file, before any work is done.
 
     Raises:
-        UserError: an unknown suffix, one that needs PyAV, a directory or a device of that name, or a folder that is not
-            there or cannot be written; for "-", a standard output that is closed or a terminal.
+        UserError: The suffix is unknown or needs PyAV, the path is a directory or a device, or its folder does not
+            exist or cannot be written. For "-", standard output is closed or a terminal.
     """
     suffix = Path(path).suffix.lower()
     if str(path) == "-":
@@ -63,11 +63,11 @@ def check_output(path: Path | str) -> None:
     check_output_file(path)
     target = os.path.expanduser(path)
     if os.path.exists(target) and not os.path.isfile(target):
-        raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; - is standard output")
+        raise UserError(f"cannot write {path}, because it is a device or a pipe: name a file, or - for standard output")
 
 
 def write(path: Path | str, audio: np.ndarray, sample_rate: int, samples: SampleFormat | None = None) -> None:
-    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix, as ``writing`` does."""
+    """Write audio (S,) float32 to a mono file, clipped to [-1, 1]. The suffix chooses the format (see ``writing``)."""
     with writing(path, sample_rate, samples=samples) as append:
         append(audio)
 
@@ -84,20 +84,20 @@ def writing(
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
 
-    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
-    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
-    path is the user's home.
+    The suffix chooses the format. "-" is standard output, which gets a 16-bit WAV without a length in its header. The
+    file appears when the block has ended without an error. ``~`` at the start of the path is the user's home.
 
     Args:
-        tags: "title", "artist", "album", "track" and so on, as FFmpeg names them. None: libsndfile writes what it can.
-        chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
+        tags: Tags by FFmpeg's names: "title", "artist", "album", "track" and so on. ``None`` means a file without tags,
+            which libsndfile writes if it can.
+        chapters: Chapters, for formats that have them: m4b, m4a, mp3, opus, aiff.
         samples: Format and rate of the stored samples, for wav, aiff and flac without tags. ``None`` means the usual
             format at ``rate``.
-        encoding: Encoding of a file with tags. ``None`` means that of the suffix.
+        encoding: Encoding of a file with tags. ``None`` means the usual encoding for the suffix.
 
     Raises:
-        UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
-            written, or a standard output that is no longer read.
+        UserError: An error of ``check_output``, samples are NaN or infinite, the format does not support the rate, the
+            path cannot be written, or nobody reads standard output any more.
     """
     check_output(path)
     suffix = Path(path).suffix.lower()

@@ -1,7 +1,9 @@
-"""``python -m ane.audio ARGUMENTS``: play what arrives on standard input (``playback.PlayerProcess``).
+"""Play the sound that arrives on standard input, as the child of ``playback.PlayerProcess``.
 
-The arguments are those of ``playback.playing``, a list in JSON. Each piece is a number of samples (4 bytes,
-little-endian) and the samples (float32). It prints why it failed, and exits with 1.
+    python -m ane.audio ARGUMENTS
+
+ARGUMENTS is a JSON list with the arguments of ``playback.playing``. A piece of sound is its number of samples (4 bytes,
+little-endian) followed by the samples (float32). If playing fails, the process prints the error and exits with 1.
 """
 
 import json
@@ -22,7 +24,7 @@ def main() -> None:
     except UserError as error:
         sys.stdout.write(f"{error}\n")
         sys.exit(1)
-    except KeyboardInterrupt:  # the parent got it too, and reports it
+    except KeyboardInterrupt:  # the parent gets the interruption too, and reports it
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Reading sound from containers of FFmpeg's with PyAV, and mixing channels."""
+"""Read sound from FFmpeg's containers with PyAV, and mix channels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-# FFmpeg's names of containers that hold sound. Formats that name other files, such as concat and hls, are left out
+# FFmpeg's names of containers with sound. Formats that refer to other files, such as concat and hls, are left out.
 CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
-# Channels cancel each other if the power of their mean is below this share of their mean power. Equal channels have 1,
-# and channels without anything in common 0.5
+# Channels cancel each other if the power of their mean is below this share of their mean power. The share is 1 if
+# channels are equal, and 0.5 if they have nothing in common.
 CANCELLED = 0.02
 
 
 class ChannelMix:
-    """Averages the channels of a sound, and notices when they cancel each other.
+    """A mix of the channels of a sound, which notices if they cancel each other.
 
     Args:
-        first_only: Whether the first channel is taken instead.
+        first_only: Whether to use the first channel instead of the mean.
     """
 
     def __init__(self, first_only: bool = False):
         self._first_only = first_only
-        self._mixed = self._apart = 0.0  # power of the mean, and mean power of the channels
+        self._mixed = self._apart = 0.0  # power of the mean, and mean of the channels' powers
 
     def mono(self, samples: np.ndarray) -> np.ndarray:
         """Return the mean (n,) of samples (n, channels) float32, or the first channel."""
@@ -35,18 +35,19 @@ class ChannelMix:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the channels of all samples so far have opposite signs, so that little is left of them."""
+        """Whether the channels so far have opposite signs, so that little is left of the sound."""
         return self._mixed < CANCELLED * self._apart
 
 
 def read_container(path: Path, max_seconds: float) -> tuple[np.ndarray, int, bool]:
-    """Read the first sound of a container such as m4a, AVI or webm, up to a moment after ``max_seconds``.
+    """Read the first sound of a container such as m4a, AVI or webm, up to a little more than ``max_seconds``.
 
     Returns:
-        audio (S,) float32 mono, its rate in Hz, and whether the first channel was taken because they cancel each other.
+        Audio (S,) float32 mono, its rate in Hz, and whether only the first channel was used because the channels cancel
+        each other.
 
     Raises:
-        OSError, ValueError, IndexError: FFmpeg cannot read it, or it holds no sound.
+        OSError, ValueError, IndexError: FFmpeg cannot read it, or it has no sound.
     """
     mix = ChannelMix()
     audio, rate = _decoded(path, max_seconds, mix)
@@ -67,14 +68,14 @@ def _decoded(path: Path, max_seconds: float, mix: ChannelMix) -> tuple[np.ndarra
 
 
 def container_pieces(path: Path, mix: ChannelMix) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the samples (n,) float32 of a container's first sound, and its rate in Hz: at least one piece.
+    """Yield the samples (n,) float32 of a container's first sound with its rate in Hz. There is at least one piece.
 
     Raises:
-        OSError, ValueError, IndexError: FFmpeg cannot read it, or it holds no sound.
+        OSError, ValueError, IndexError: FFmpeg cannot read it, or it has no sound.
     """
     import av
 
-    # the file alone: no other files, no network, however the container refers to them
+    # The options prevent that a container makes FFmpeg open other files or the network.
     with av.open(
         str(path), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS, "enable_drefs": "0"}
     ) as container:

@@ -1,4 +1,4 @@
-"""The lengths that the headers of sound files state: whether bytes are missing, and lengths that were never written."""
+"""Check the lengths in headers of sound files: find missing bytes, and supply lengths that were never written."""
 
 import io
 import struct
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-_TAIL = 1 << 18  # bytes at the end of a FLAC in which its last frame is looked for
-_UNKNOWN = 0x7FFFF000  # streaming writers (sox, ffmpeg) state sizes from here on when they do not know the size
+_TAIL = 1 << 18  # bytes at the end of a FLAC that are searched for its last frame
+_UNKNOWN = 0x7FFFF000  # sizes from here up mean that a streaming writer (sox, ffmpeg) did not know the size
 
 
 def missing_bytes(path: Path) -> int:
-    """Bytes that are missing at the end of a wav, aiff or ogg file; 0 for complete files and other formats."""
+    """Return how many bytes are missing at the end of a wav, aiff or ogg file, or 0 for other or complete files."""
     size = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
@@ -24,19 +24,19 @@ def missing_bytes(path: Path) -> int:
 
 
 def _byte_order(magic: bytes) -> str:
-    """Return the name that ``struct`` has for the byte order of a RIFF or FORM file."""
+    """Return the sign that ``struct`` uses for the byte order of a RIFF or FORM file."""
     return ">" if magic in (b"RIFX", b"FORM") else "<"
 
 
 def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
-    """Return the position of the sound of a RIFF or FORM file, and its stated length (0 if none is stated)."""
+    """Return the position of the sound in a RIFF or FORM file, and its length in the header (0 if there is none)."""
     position, data_size_64 = 12, None
     while position + 8 <= size:
         file.seek(position)
         name, length = struct.unpack(byte_order + "4sI", file.read(8))
         position += 8
         if name == b"ds64" and length >= 16 and position + 16 <= size:
-            # RF64 (EBU Tech 3306): 64-bit sizes of the file, then of the data
+            # RF64 (EBU Tech 3306) has the 64-bit size of the file, followed by the 64-bit size of the data
             data_size_64 = struct.unpack("<QQ", file.read(16))[1]
         if name in (b"data", b"SSND"):
             if length == 0xFFFFFFFF and data_size_64 is not None:
@@ -47,13 +47,16 @@ def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
 
 
 def _missing_in_pages(file: BinaryIO, size: int) -> int:
-    """Walk the pages of an Ogg file (RFC 3533): a header of 27 bytes, a table of segment lengths, the segments."""
+    """Return how many bytes the last page of an Ogg file lacks.
+
+    A page is a header of 27 bytes, a table of segment lengths, and the segments (RFC 3533).
+    """
     position = 0
     while position < size:
         file.seek(position)
         header = file.read(27)
         if header[:4] != b"OggS"[: len(header)]:
-            return 0  # something else follows the last page: a tag, for example
+            return 0  # other data follows the last page, for example a tag
         if len(header) < 27:
             return 27 - len(header)
         table = file.read(header[26])
@@ -64,7 +67,7 @@ def _missing_in_pages(file: BinaryIO, size: int) -> int:
 
 
 class PatchedFile(io.FileIO):
-    """A file, read as if it had other bytes at some positions."""
+    """A file that reads as if it had other bytes at some positions."""
 
     def __init__(self, path: Path, patches: Mapping[int, bytes]):
         super().__init__(path)
@@ -81,26 +84,26 @@ class PatchedFile(io.FileIO):
 
 
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
-    """Return the bytes that a header lacks because its lengths were never written, by position.
+    """Return bytes by position that complete a header whose lengths were never written.
 
-    A recorder that was killed leaves a WAV or AIFF that states no samples. A FLAC that was streamed states none either.
+    A recorder that was killed leaves a WAV or AIFF with 0 samples in its header. So does a program that streams a FLAC.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(26)
         if head[:4] in (b"RIFF", b"RIFX", b"FORM"):
-            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")  # of an SSND chunk, before its samples
+            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")  # bytes before the samples in SSND
             position, length = _sound_chunk(file, size, order)
-            [stated] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
+            [file_size] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
             file.seek(max(0, position - 4))
             nothing = struct.pack(f"{order}I", fields)
-            unstated = stated + 8 <= position + fields or (fields and stated >= _UNKNOWN)
-            if length in (0, fields) and unstated and position + fields < size and file.read(4) == nothing:
+            unknown = file_size + 8 <= position + fields or (fields and file_size >= _UNKNOWN)
+            if length in (0, fields) and unknown and position + fields < size and file.read(4) == nothing:
                 return {
                     4: struct.pack(f"{order}I", min(size - 8, 0xFFFFFFFF)),
                     position - 4: struct.pack(f"{order}I", min(size - position, 0xFFFFFFFF)),
                 }
-        # RFC 9639, 8.2: a STREAMINFO block comes first, and has the samples in 36 bits from byte 13 on
+        # RFC 9639, 8.2: the first block is STREAMINFO, with the number of samples in 36 bits starting at byte 13
         if head[:5] in (b"fLaC\x00", b"fLaC\x80") and len(head) == 26 and not (head[21] & 15 or any(head[22:26])):
             file.seek(max(0, size - _TAIL))
             samples = _flac_samples(file.read(), struct.unpack(">H", head[8:10])[0])
@@ -109,20 +112,20 @@ def unwritten_lengths(path: Path) -> dict[int, bytes]:
 
 
 def _flac_samples(tail: bytes, block_size: int) -> int:
-    """Return the samples up to the end of the last frame in the ``tail`` of a FLAC with blocks of ``block_size``."""
+    """Return the number of samples in a FLAC with blocks of ``block_size``, from the last frame in its ``tail``."""
     start = len(tail)
     while (start := tail.rfind(b"\xff", 0, start)) >= 0:
-        found = _flac_frame(tail[start : start + 16])
-        if found is not None:
-            number, samples, variable = found
+        frame = _flac_frame(tail[start : start + 16])
+        if frame is not None:
+            number, samples, variable = frame
             return (number if variable else number * block_size) + samples
-    return 1  # there is no frame; 0 would mean that the number is not known
+    return 1  # there is no frame, and 0 would mean that the number is unknown
 
 
 def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
-    """Return the number of a frame, its samples, and whether the number counts samples (RFC 9639, 9.1).
+    """Return the number of a FLAC frame, its samples, and whether the number counts samples (RFC 9639, 9.1).
 
-    Returns None for bytes that are not the header of a frame.
+    Return ``None`` for bytes that are not the header of a frame.
     """
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None
@@ -143,7 +146,7 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
 
 
 def _crc8(data: bytes) -> int:
-    """Return the checksum of a frame's header, with the polynomial x^8 + x^2 + x + 1."""
+    """Return the checksum of a frame header, with the polynomial x^8 + x^2 + x + 1."""
     value = 0
     for byte in data:
         value ^= byte

@@ -1,7 +1,7 @@
-"""Loudness, true peak and level of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and a limiter, for `ane read`.
+"""Measure the loudness, true peak and level of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and limit peaks.
 
-The coefficients of the K-weighting for any sample rate are those of libebur128 (MIT). Both filters are applied as one
-finite impulse response, which NumPy convolves fast; what it leaves out is below -140 dB.
+The coefficients of the K-weighting for any sample rate come from libebur128 (MIT). Both filters are applied as one
+finite impulse response, because NumPy convolves fast. The truncated rest of the response is below -140 dB.
 """
 
 import math
@@ -10,22 +10,22 @@ import numpy as np
 
 ABSOLUTE_GATE = -70.0  # LUFS (BS.1770-4, annex 1)
 RELATIVE_GATE = -10.0  # LU below the loudness of the blocks above the absolute gate
-OFFSET = -0.691  # dB: a 997 Hz sine at full scale in one channel has -3.01 LUFS
+OFFSET = -0.691  # dB, so that a 997 Hz sine at full scale in one channel has -3.01 LUFS
 RESPONSE = 0.2  # seconds of the filters' impulse response
-OVERSAMPLING = 4  # BS.1770-4, annex 2
-TAPS = 32  # of each phase of the oversampling filter
-LOOKAHEAD = 0.02  # seconds before and after a peak in which the limiter turns down
+OVERSAMPLING = 4  # factor for true peaks (BS.1770-4, annex 2)
+TAPS = 32  # taps per phase of the oversampling filter
+LOOKAHEAD = 0.02  # seconds before and after a peak in which the limiter lowers the sound
 
 
 class LoudnessMeter:
-    """Integrated loudness, true peak, RMS level and noise floor of all sound that was fed."""
+    """A meter of the integrated loudness, true peak, RMS level and noise floor of all sound that it was fed."""
 
     def __init__(self, rate: int):
         self.rate, self._hop = rate, round(0.1 * rate)
         self._response = k_weighting(rate)
-        self._tail = np.zeros(len(self._response) - 1)  # of the convolution, to be added to what follows
+        self._tail = np.zeros(len(self._response) - 1)  # end of the convolution, to add to the next piece
         self._rest = np.zeros((2, 0))
-        self._powers: list[np.ndarray] = []  # (2, n) mean squares of 100 ms: weighted, as they are
+        self._powers: list[np.ndarray] = []  # (2, n) mean squares of 100 ms: row 0 weighted, row 1 unweighted
         self._context = np.zeros(TAPS, np.float32)
         self.peak = 0.0
 
@@ -44,12 +44,12 @@ class LoudnessMeter:
         self._rest = hops[:, whole:]
         self._powers.append(np.square(hops[:, :whole]).reshape(2, -1, self._hop).mean(axis=2))
         together = np.concatenate((self._context, audio))
-        known = true_peaks(together)[TAPS // 2 : -(TAPS // 2)]  # of those whose neighbours are known
+        known = true_peaks(together)[TAPS // 2 : -(TAPS // 2)]  # peaks at samples whose neighbours are known
         self.peak = max(self.peak, float(known.max(initial=0.0)))
         self._context = together[-TAPS:]
 
     def include(self, other: "LoudnessMeter") -> None:
-        """Add what another meter was fed."""
+        """Add the sound that another meter was fed."""
         self._powers += other._powers
         self.peak = max(self.peak, other.peak)
 
@@ -58,29 +58,29 @@ class LoudnessMeter:
 
     @property
     def rms(self) -> float:
-        """The level of the whole sound in dB, 0 for a square wave at full scale; -inf for silence."""
+        """RMS level of the whole sound in dB. It is 0 for a square wave at full scale, and -inf for silence."""
         powers = self._hops(1)
         return 10 * math.log10(powers.mean()) if powers.any() else -math.inf
 
     @property
     def noise_floor(self) -> float:
-        """The RMS level of the quietest half second in dB; -inf for silence, or a sound shorter than that."""
+        """RMS level of the quietest half second in dB. It is -inf for silence or a shorter sound."""
         powers = self._hops(1)
         quietest = np.convolve(powers, np.full(5, 0.2), "valid").min() if len(powers) >= 5 else 0.0
         return 10 * math.log10(quietest) if quietest > 0 else -math.inf
 
     @property
     def true_peak(self) -> float:
-        """dBTP; -inf for silence."""
+        """True peak in dBTP. It is -inf for silence."""
         return 20 * math.log10(self.peak) if self.peak else -math.inf
 
     @property
     def loudness(self) -> float:
-        """Integrated loudness in LUFS; -inf when no block of 400 ms is above the absolute gate."""
+        """Integrated loudness in LUFS. It is -inf if no block of 400 ms is above the absolute gate."""
         powers = self._hops(0)
         if len(powers) < 4:
             return -math.inf
-        blocks = np.convolve(powers, np.full(4, 0.25), "valid")  # 400 ms, one every 100 ms
+        blocks = np.convolve(powers, np.full(4, 0.25), "valid")  # blocks of 400 ms, every 100 ms
         blocks = blocks[blocks > 10 ** ((ABSOLUTE_GATE - OFFSET) / 10)]
         if not len(blocks):
             return -math.inf
@@ -89,10 +89,10 @@ class LoudnessMeter:
 
 
 class PeakLimiter:
-    """Multiplies sound by ``gain`` and turns it down, smoothly, where its true peak would exceed ``ceiling``.
+    """A limiter that multiplies sound by ``gain``, and lowers it smoothly where its true peak would exceed ``ceiling``.
 
-    The gain of a sample is the mean, weighted by a window of ``LOOKAHEAD`` to both sides, of the least gain that any
-    peak needs within that distance. So it never exceeds what the sample itself needs.
+    Each position gets the lowest gain that any peak within ``LOOKAHEAD`` on both sides needs. The gain of a sample is
+    the weighted mean of these over a window of the same width, so that it never exceeds the gain that the sample needs.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):
@@ -103,7 +103,7 @@ class PeakLimiter:
         self._window = window / window.sum()
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take (S,) float32; return the samples that are ready, (n,) float32."""
+        """Take samples (S,) float32, and return the samples that are ready, (n,) float32."""
         sound = np.concatenate((self._held, audio * np.float32(self.gain)))
         ready = len(sound) - 2 * self._margin
         if ready <= 0:
@@ -119,13 +119,13 @@ class PeakLimiter:
         return limited
 
     def finish(self) -> np.ndarray:
-        """The rest, (n,) float32, after the last ``feed``."""
+        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
         self.gain = 1.0
         return self.feed(np.zeros(self._margin, np.float32))
 
 
 def k_weighting(rate: int) -> np.ndarray:
-    """The impulse response of the two filters of BS.1770-4, (N,) float64."""
+    """Return the impulse response of the two filters of BS.1770-4, (N,) float64."""
     k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
     band = high**0.4996667741545416
@@ -144,7 +144,7 @@ def k_weighting(rate: int) -> np.ndarray:
 
 
 def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[float]) -> np.ndarray:
-    """A second-order recursive filter, transposed direct form II."""
+    """Apply a second-order recursive filter, in transposed direct form II."""
     b, a = np.array(numerator) / denominator[0], np.array(denominator) / denominator[0]
     result, first, second = np.empty_like(signal), 0.0, 0.0
     for index, value in enumerate(signal):
@@ -155,7 +155,7 @@ def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[floa
 
 
 def true_peaks(audio: np.ndarray) -> np.ndarray:
-    """For each sample of (S,) the greatest magnitude of the sound from it to the next, at four times the rate, (S,)."""
+    """Return the largest magnitude from each sample of (S,) to the next one, at four times the rate, (S,)."""
     peaks = np.abs(audio).astype(np.float64)
     positions = np.arange(TAPS) - TAPS // 2 + 1
     for phase in range(1, OVERSAMPLING):
@@ -167,9 +167,10 @@ def true_peaks(audio: np.ndarray) -> np.ndarray:
 
 
 def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
-    """The minimum of every ``width`` neighbours of (S,): (S - width + 1,), in time that does not depend on the width.
+    """Return the minimum of every ``width`` neighbours of (S,), as (S - width + 1,).
 
-    Source: van Herk 1992, "A fast algorithm for local minimum and maximum filters".
+    The time does not depend on the width. Source: van Herk 1992, "A fast algorithm for local minimum and maximum
+    filters".
     """
     rows = -(-len(values) // width)
     blocks = np.concatenate((values, np.full(rows * width - len(values), np.inf))).reshape(rows, width)

@@ -1,4 +1,4 @@
-"""Writing sound with PyAV (the extra ``books``): formats that have chapters, a cover and tags."""
+"""Write sound with PyAV (the extra ``books``), in formats that have chapters, a cover and tags."""
 
 import math
 import re
@@ -18,9 +18,10 @@ from ane.system import sound_formats
 from ane.system.interruption import uninterrupted
 from ane.system.sound_formats import MediaFormat
 
-# the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
+# The first bytes of a cover, and FFmpeg's format for it. Without a format, FFmpeg also opens files that only refer to
+# other files and addresses.
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
-# ISO 639-1 → 639-2: containers want three letters
+# ISO 639-1 → ISO 639-2, because containers need three letters
 LANGUAGES = {
     "ar": "ara",
     "ca": "cat",
@@ -81,6 +82,7 @@ class ChapterMark:
 
 
 def has_pyav() -> bool:
+    """Return whether PyAV is installed."""
     try:
         import av  # noqa: F401
     except ImportError:
@@ -89,7 +91,7 @@ def has_pyav() -> bool:
 
 
 def cover_size(cover: CoverImage) -> tuple[int, int] | None:
-    """Width and height of a cover in pixels; None when PyAV is missing or cannot read it."""
+    """Return the width and height of a cover in pixels, or ``None`` if PyAV is missing or cannot read it."""
     start, form = IMAGES[cover.media_type]
     if not cover.data.startswith(start):
         return None
@@ -112,7 +114,7 @@ def encoding(
     chapters: Sequence[ChapterMark],
     cover: CoverImage | None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """``ane.audio.writing`` to a file of one of ``FORMATS``."""
+    """Yield a function that appends audio to a file of one of ``FORMATS``. See ``ane.audio.writing``."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:
@@ -129,14 +131,16 @@ def encoding(
 
 
 class MediaEncoder:
-    """A container of FFmpeg with one stream of mono sound.
+    """An encoder for one of FFmpeg's containers with one stream of mono sound.
 
     Args:
-        target: a path, or what has ``write``. rate: of the sound, Hz; PyAV resamples it where the encoder takes
-            another. tags, chapters: as of ``writing``.
+        target: Path, or an object with the method ``write``.
+        rate: Sample rate of the sound in Hz. PyAV resamples it if the encoder needs another rate.
+        tags: Tags by FFmpeg's names, as for ``ane.audio.writing``.
+        chapters: Chapters, as for ``ane.audio.writing``.
 
     Raises:
-        OSError: of the disk; in every method.
+        OSError: The disk reports an error. Every method can raise it.
     """
 
     def __init__(
@@ -199,7 +203,7 @@ class MediaEncoder:
             self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Write what the encoder still holds; of nothing a moment of silence, since no container is empty."""
+        """Write the samples that the encoder still has. If there is no sound at all, write 0.1 s of silence."""
         if not self.samples:
             self.append(np.zeros(self.rate // 10, np.float32))
         self._container.mux(self._stream.encode(None))

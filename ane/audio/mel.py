@@ -1,26 +1,27 @@
-"""The two log-mel spectrograms that Tortoise takes, the scale of its diffusion model, and sound from a mel.
+"""Compute the two log-mel spectrograms that Tortoise needs, the scale of its diffusion model, and sound from a mel.
 
-Both are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every machine.
+Both spectrograms are computed on the CPU in float64 and rounded once, so that a clip has the same numbers on every
+machine.
 """
 
 import numpy as np
 
-CONDITIONING_RATE = 22050  # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
-DIFFUSION_RATE = 24000  # Hz; the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
-WINDOW = 1024  # samples of one Fourier transform, both mels
-HOP = 256  # samples from one frame to the next, both mels
+CONDITIONING_RATE = 22050  # Hz of the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
+DIFFUSION_RATE = 24000  # Hz of the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
+WINDOW = 1024  # samples per Fourier transform, for both mels
+HOP = 256  # samples from one frame to the next, for both mels
 FLOOR = 1e-5  # smallest value whose logarithm is taken
 
-# natural logarithms that the diffusion model scales to -1 and 1 (upstream utils/audio.py)
+# the natural logarithms that the diffusion model scales to 1 and -1 (upstream utils/audio.py)
 MEL_MAX = 2.3143386840820312
 MEL_MIN = -11.512925148010254  # ln(FLOOR) in float32
 
 
 def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
-    """Mel for the autoregressive model.
+    """Compute the mel spectrogram for the autoregressive model.
 
-    Power spectrum, 80 bands of 0–8 kHz on the HTK scale with unit area (Slaney's normalisation), natural
-    logarithm; each band is divided by its norm.
+    It is the natural logarithm of the power spectrum in 80 bands of 0–8 kHz on the HTK scale, with unit area (Slaney's
+    normalisation). Each band is divided by its norm.
 
     Args:
         audio: (S,) float32 at 22050 Hz, more than 512 samples.
@@ -34,10 +35,12 @@ def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
 
 
 def diffusion_mel(audio: np.ndarray) -> np.ndarray:
-    """Mel for the diffusion model: magnitudes, 100 bands of 0–12 kHz on Slaney's scale with unit area, natural log.
+    """Compute the mel spectrogram for the diffusion model.
+
+    It is the natural logarithm of magnitudes in 100 bands of 0–12 kHz on Slaney's scale, with unit area.
 
     Args:
-        audio: (S,) float32 at 24000 Hz, more than 512 samples; clipped to [-1, 1].
+        audio: (S,) float32 at 24000 Hz, more than 512 samples. It is clipped to [-1, 1].
 
     Returns:
         (100, 1 + S // 256) float32, not normalised.
@@ -52,7 +55,7 @@ def normalise_mel(mel: np.ndarray) -> np.ndarray:
 
 
 def denormalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Inverse of ``normalise_mel``: a natural-log mel, which the vocoder takes."""
+    """Invert ``normalise_mel``. The vocoder takes the resulting natural-log mel."""
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
@@ -63,8 +66,11 @@ def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WI
     and falls to the one after it (librosa filters.mel, torchaudio melscale_fbanks with norm="slaney").
 
     Args:
-        rate: sample rate in Hz. bands: their number. high: upper corner of the last band in Hz.
-        scale: "htk" or "slaney". window: samples of the Fourier transform.
+        rate: Sample rate in Hz.
+        bands: Number of bands.
+        high: Upper corner of the last band in Hz.
+        scale: Mel scale, "htk" or "slaney".
+        window: Samples of the Fourier transform.
 
     Returns:
         (bands, 1 + window // 2) float64.
@@ -84,11 +90,11 @@ def htk_mel(hertz: np.ndarray) -> np.ndarray:
 
 
 def htk_hertz(mel: np.ndarray) -> np.ndarray:
-    """Inverse of ``htk_mel``."""
+    """Invert ``htk_mel``."""
     return 700 * (10 ** (mel / 2595) - 1)
 
 
-# Slaney's Auditory Toolbox: linear below 1 kHz (3 mel = 200 Hz), above it 27 mel = a factor of 6.4.
+# Slaney's Auditory Toolbox: linear below 1 kHz (3 mel = 200 Hz), and logarithmic above (27 mel = a factor of 6.4)
 _KNEE_HERTZ = 1000.0
 _KNEE_MEL = 15.0
 _LOG_STEP = np.log(6.4) / 27
@@ -101,7 +107,7 @@ def slaney_mel(hertz: np.ndarray) -> np.ndarray:
 
 
 def slaney_hertz(mel: np.ndarray) -> np.ndarray:
-    """Inverse of ``slaney_mel``."""
+    """Invert ``slaney_mel``."""
     above = _KNEE_HERTZ * np.exp(_LOG_STEP * (np.maximum(mel, _KNEE_MEL) - _KNEE_MEL))
     return np.where(mel < _KNEE_MEL, mel * 200 / 3, above)
 
@@ -111,12 +117,15 @@ HANN = np.hanning(WINDOW + 1)[:-1]  # periodic
 
 
 def _spectrum(audio: np.ndarray) -> np.ndarray:
-    """The spectra of a window at every 256th sample of (WINDOW + n,): (1 + n // 256, 513) complex."""
+    """Return the spectra of windows at every 256th sample of (WINDOW + n,), as (1 + n // 256, 513) complex."""
     return np.fft.rfft(np.lib.stride_tricks.sliding_window_view(audio, WINDOW)[::HOP] * HANN)
 
 
 def _magnitude(audio: np.ndarray) -> np.ndarray:
-    """Spectral magnitudes of audio (S,): (513, 1 + S // 256) float64. The ends are mirrored, so windows are centred."""
+    """Return the spectral magnitudes of audio (S,), as (513, 1 + S // 256) float64.
+
+    The ends of the audio are mirrored, so that windows are centred.
+    """
     return np.abs(_spectrum(np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect"))).T
 
 
@@ -129,14 +138,16 @@ EDGE = (WINDOW - HOP) // 2  # samples of the first frame before the sound, and o
 
 
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:
-    """Sound whose magnitude mel is about exp(``mel``), without a trained vocoder. Equal mels give equal sounds.
+    """Estimate sound whose magnitude mel is about exp(``mel``), without a trained vocoder.
 
-    Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with the momentum of Perraudin et al. 2013
-    (doi 10.1109/WASPAA.2013.6701851).
+    Equal mels result in equal sounds. Source: Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with the momentum
+    of Perraudin et al. 2013 (doi 10.1109/WASPAA.2013.6701851).
 
     Args:
         mel: (M, L) float32, natural logarithms of magnitudes in bands on Slaney's scale, from 0 Hz to ``high`` Hz.
-        rate: sample rate in Hz.
+        rate: Sample rate in Hz.
+        high: Upper corner of the last band in Hz.
+        iterations: Number of iterations.
 
     Returns:
         (256·L,) float32 within ±1.
@@ -156,12 +167,12 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -
 
 
 def _overlap_add(spectrum: np.ndarray) -> np.ndarray:
-    """The sound whose windowed frames are closest to ``spectrum`` (L, 513): (WINDOW + HOP·(L − 1),) float64."""
+    """Return the sound whose windowed frames are closest to ``spectrum`` (L, 513), (WINDOW + HOP·(L − 1),) float64."""
     overlap = WINDOW // HOP
     frames = np.fft.irfft(spectrum, WINDOW) * HANN
     parts = len(frames) + overlap - 1
     audio, weight = np.zeros((parts, HOP)), np.zeros((parts, HOP))
-    for part in range(overlap):  # each frame is four hops long
+    for part in range(overlap):  # a frame is four hops long
         audio[part : part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
         weight[part : part + len(frames)] += HANN[part * HOP : (part + 1) * HOP] ** 2
     return (audio / np.maximum(weight, 1e-3)).reshape(-1)

@@ -1,11 +1,11 @@
-"""Playing sound on the default device while it arrives, with the library miniaudio.
+"""Play sound on a device while it arrives, with the library miniaudio.
 
     with playing(24000) as play, closing(stream):
         for piece in stream:
             play(piece)
 
-The producer appends pieces to a queue and waits while it is full; a thread of the device takes samples from it. An
-error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
+The producer appends pieces to a queue, and waits while the queue is full. A thread of the device takes samples from it.
+An error on either side, or Ctrl-C, stops both: the device is closed, the next ``play`` raises, and no thread is left.
 """
 
 import contextlib
@@ -25,28 +25,28 @@ from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
-PLAYER = "ane.audio"  # the module of the child that plays
-PERIOD_MS = 100  # milliseconds of sound that the device takes at a time
-PERIODS = 3  # number of them that the device buffers
-STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
-MAX_QUEUED = 60.0  # seconds of sound above which the producer waits, and with which playing begins at the latest
-ASSUMED_REMAINING = 10.0  # seconds of sound that are still to come, where the total is not known
-SAFETY = 1.25  # the sound that is queued first is multiplied by it, because the rate varies
+PLAYER = "ane.audio"  # module of the child process that plays
+PERIOD_MS = 100  # milliseconds of sound per period, which the device takes in one call
+PERIODS = 3  # number of periods that the device buffers
+STALLED_SECONDS = 10.0  # seconds without taking samples after which the device has failed
+MAX_QUEUED = 60.0  # seconds of queued sound at which the producer waits, and at which playing starts at the latest
+ASSUMED_REMAINING = 10.0  # seconds of sound that are assumed to follow if the total is not known
+SAFETY = 1.25  # factor for the sound that is queued before playing starts, because the rate varies
 
-_ADVICE = "check the device, or write a file instead: -o speech.wav"
+_ADVICE = "check the device, or write a file instead, with -o speech.wav"
 
 
 class PlayerError(UserError):
-    """The sound device failed; the producer of the sound did not."""
+    """The sound device failed. The producer of the sound did not."""
 
 
 class ProductionRate:
-    """How fast sound is produced, in pieces. The wait for the first piece counts only until the second arrives."""
+    """The rate at which pieces of sound are produced. The wait for the first piece counts until the second arrives."""
 
     def __init__(self, now: float):
-        self.produced = self.longest_wait = 0.0  # seconds of sound; seconds of waiting for a piece
+        self.produced = self.longest_wait = 0.0  # seconds of sound, and seconds of the longest wait for a piece
         self.pieces, self._last = 0, now
-        self._counted = self._waited = 0.0  # seconds of sound, and of waiting for it
+        self._counted = self._waited = 0.0  # seconds of sound, and seconds of waiting for it
 
     def record(self, now: float, seconds: float) -> None:
         """Record a piece of ``seconds`` of sound that arrives at the time ``now`` in seconds."""
@@ -59,30 +59,35 @@ class ProductionRate:
 
     @property
     def rate(self) -> float:
-        """Seconds of sound per second; infinite when it took no time."""
+        """Seconds of sound per second, or infinity if the sound took no time."""
         return self._counted / self._waited if self._waited else float("inf")
 
     def required(self, remaining: float) -> float:
-        """Seconds of sound to be queued before playing begins, so that the queue does not run empty.
+        """Return the seconds of sound to queue before playing starts, so that the queue does not run empty.
 
-        Producing the ``remaining`` seconds of sound takes remaining / rate, in which that much is played; and a piece
-        can only be played when it is complete: SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
+        Producing the ``remaining`` seconds of sound takes remaining / rate seconds, and so many seconds are played
+        during that time. In addition, a piece can be played only when it is complete. The result is therefore
+        SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
         """
         return SAFETY * (self.longest_wait + max(0.0, 1 / self.rate - 1) * remaining)
 
 
 class DefaultSoundDevice:
-    """A sound output, for 16-bit mono sound: the one called ``name``, or the system's default. ``backends`` are
-    miniaudio's; None: all of real devices.
+    """A sound device for 16-bit mono sound.
 
-    Raises OSError when there is none, or it cannot be opened.
+    Args:
+        backends: Backends of miniaudio. ``None`` means all backends of real devices.
+        name: Name or number of the device. ``None`` means the system's default.
 
     Attributes:
-        open: Whether ``close`` was not called yet.
+        open: Whether the device is open. ``close`` sets it to False.
+
+    Raises:
+        OSError: There is no device, or it cannot be opened.
     """
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None, name: str | None = None):
-        import miniaudio  # 0.1 s
+        import miniaudio  # takes 0.1 s
 
         backends = real_backends() if backends is None else backends
         self._error, self.sample_rate, self.open = miniaudio.MiniaudioError, sample_rate, True
@@ -102,29 +107,34 @@ class DefaultSoundDevice:
             raise OSError(_text(error)) from error
 
     def start(self, callback: Generator[bytes, int, None]) -> None:
-        """Begin to call ``callback.send(frames)`` for samples, from a thread of its own. OSError when it fails."""
+        """Start a thread that calls ``callback.send(frames)`` for samples. Raises OSError if that fails."""
         try:
             self._device.start(callback)
         except self._error as error:
             raise OSError(_text(error)) from error
 
     def close(self) -> None:
-        """Stop at once; ``callback`` is not called any more."""
+        """Stop immediately. ``callback`` is not called any more."""
         self.open = False
         self._device.close()
 
 
 class Player:
-    """A queue of sound that a device empties once playing has begun. ``at_once``: with the first piece."""
+    """A queue of sound that a device empties after playing has started.
+
+    Args:
+        expected: Estimate of the total seconds of sound. ``None`` means that it is not known.
+        at_once: Whether playing starts with the first piece.
+    """
 
     def __init__(self, device: DefaultSoundDevice, sample_rate: int, expected: float | None, at_once: bool):
         self.device, self.sample_rate, self.expected, self.at_once = device, sample_rate, expected, at_once
         self.production = ProductionRate(time.monotonic())
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0
-        self._started: float | None = None  # time at which playing began
+        self._started: float | None = None  # time at which playing started
         self._taken_at = 0.0  # time at which the device last took samples
-        self._silence = 0  # frames that the device took since the queue was empty
+        self._silence = 0  # number of frames that the device took since the queue was empty
         self._changed = Condition()
 
     @property
@@ -132,7 +142,11 @@ class Player:
         return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Append audio (n,) float32; returns when the queue is below its limit. PlayerError when the device failed."""
+        """Append audio (n,) float32, and wait until the queue is below its limit.
+
+        Raises:
+            PlayerError: The device failed.
+        """
         data = memoryview(pcm16(audio).tobytes())
         if not data:
             return
@@ -149,12 +163,12 @@ class Player:
             self._check()
 
     def finish(self) -> None:
-        """Play the rest of the queue and wait for its end. PlayerError when the device fails."""
+        """Play the rest of the queue and wait for its end. Raises PlayerError if the device fails."""
         if self._started is None:
             if not self._queued_bytes:
                 return
             self._start()
-        buffered = PERIODS * PERIOD_MS * self.sample_rate // 1000  # frames that the device holds
+        buffered = PERIODS * PERIOD_MS * self.sample_rate // 1000  # number of frames in the device's buffer
         with self._changed:
             while self._queued_bytes or self._silence < buffered:
                 self._wait()
@@ -168,14 +182,14 @@ class Player:
         return self.at_once or self.queued_seconds >= min(known.required(remaining), MAX_QUEUED)
 
     def _start(self) -> None:
-        """Start the device. The lock is not held: the device may ask for samples before it returns."""
+        """Start the device. The caller must not have the lock, because the device may ask for samples at once."""
         self._started = self._taken_at = time.monotonic()
         callback = self._samples()
         next(callback)
         try:
             self.device.start(callback)
         except OSError as error:
-            raise PlayerError(f"the sound device cannot be started ({error}); {_ADVICE}") from error
+            raise PlayerError(f"the sound device cannot be started ({error}): {_ADVICE}") from error
 
     def _samples(self) -> Generator[bytes, int, None]:
         frames = yield b""
@@ -183,7 +197,7 @@ class Player:
             frames = yield self._take(2 * frames)
 
     def _take(self, wanted: int) -> bytes:
-        """Remove ``wanted`` bytes from the queue; silence for those it lacks. Called by the device's thread."""
+        """Remove ``wanted`` bytes from the queue, and add silence if it has fewer. The device's thread calls this."""
         taken = bytearray()
         with self._changed:
             while self._queue and len(taken) < wanted:
@@ -204,18 +218,20 @@ class Player:
 
     def _check(self) -> None:
         if self._started is not None and time.monotonic() - self._taken_at > STALLED_SECONDS:
-            raise PlayerError(f"the sound device stopped before the end of the sound; {_ADVICE}")
+            raise PlayerError(f"the sound device stopped before the end of the sound: {_ADVICE}")
 
 
 class PlayerProcess:
-    """Plays in a child process (``ane.audio.__main__``) what it is fed; the methods are those of ``Player``.
+    """A player in a child process (``ane.audio.__main__``). It has the methods of ``Player``.
 
-    For engines that hold this process: coremltools holds the GIL during a prediction, and the callback of a sound
-    device is Python code, which then waits: each prediction that is longer than what the device buffers is a gap.
+    It is for engines that block this process. coremltools holds the GIL during a prediction, but the callback of a
+    sound device is Python code and has to wait for the GIL. A prediction that is longer than the device's buffer would
+    therefore cause a gap.
 
     Args:
-        expected, at_once: as in ``playing``.
-        program: of the child (``ChildProcess``), which gets the rate, ``expected`` and ``at_once`` as JSON.
+        expected: The argument of ``playing``.
+        at_once: The argument of ``playing``.
+        program: Program of the child (see ``ChildProcess``). It gets the rate, ``expected`` and ``at_once`` as JSON.
     """
 
     def __init__(
@@ -230,7 +246,7 @@ class PlayerProcess:
         self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Append audio (n,) float32; returns when the child has room for it. PlayerError when the device failed."""
+        """Append audio (n,) float32, and wait until the child has room. Raises PlayerError if the device failed."""
         samples = np.ascontiguousarray(audio, "<f4")
         try:
             self._process.stdin.write(len(samples).to_bytes(4, "little") + samples.tobytes())
@@ -239,15 +255,15 @@ class PlayerProcess:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Wait for the end of the sound. PlayerError when the device fails."""
+        """Wait for the end of the sound. Raises PlayerError if the device fails."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         if self._process.wait():
             self._raise_failure()
 
     def close(self) -> None:
-        """Stop at once."""
-        with contextlib.suppress(OSError), self._process:  # Popen then closes its pipes and waits
+        """Stop immediately."""
+        with contextlib.suppress(OSError), self._process:  # leaving Popen's block closes its pipes and waits
             self._process.kill()
 
     def _raise_failure(self) -> None:
@@ -265,22 +281,22 @@ def playing(
     device: DefaultSoundDevice | None = None,
     blocked: bool = False,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
+    """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after the audio of earlier calls.
 
-    Playing begins when the rest is likely to follow without a gap (``ProductionRate``). The end of the block waits
-    until everything has been played; an error in the block stops the sound at once.
+    Playing starts when the rest will probably follow without a gap (see ``ProductionRate``). The end of the block waits
+    until everything has been played. An error in the block stops the sound immediately.
 
     Args:
-        expected: estimate of the seconds of sound in all.
-        at_once: whether playing begins with the first piece.
-        name: Name or number of the device. ``None`` is the system's default.
-        device: A device that is open already, as ``check_sound_device`` returns it. It is used if it has this rate.
-        blocked: Whether the engine holds this process so long that it cannot play (``Backend.blocks_python``). A child
-            process plays then.
+        expected: Estimate of the total seconds of sound. ``None`` means that it is not known.
+        at_once: Whether playing starts with the first piece.
+        name: Name or number of the device. ``None`` means the system's default.
+        device: Open device from ``check_sound_device``, which is used if it has this rate. ``None`` opens one.
+        blocked: Whether the engine blocks this process too long to play (``Backend.blocks_python``), so that a child
+            process must play.
 
     Raises:
-        UserError: no sound device, or NaN or infinite samples.
-        PlayerError: the device failed before the end.
+        UserError: There is no sound device, or samples are NaN or infinite.
+        PlayerError: The device failed before the end.
     """
     player: Player | PlayerProcess
     if device is not None and (blocked or device.sample_rate != sample_rate or not device.open):
@@ -300,24 +316,24 @@ def playing(
 def play(
     audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None, name: str | None = None
 ) -> None:
-    """Play audio (S,) float32 and wait for its end. Raises as ``playing`` does."""
+    """Play audio (S,) float32 and wait for its end. Raises the errors of ``playing``."""
     with playing(sample_rate, name=name, device=device) as feed:
         feed(audio)
 
 
 def check_sound_device(sample_rate: int = 24000, name: str | None = None) -> DefaultSoundDevice:
-    """Return the open sound device. Raises UserError, before any work is done, when there is none."""
+    """Open and return a sound device, before any work is done. Raises UserError if there is none."""
     return open_device(sample_rate, *([name] if name else []))
 
 
 def open_device(sample_rate: int, name: str | None = None) -> DefaultSoundDevice:
-    """Open a sound device, by default the system's. UserError when there is none."""
+    """Open a sound device, by default the system's. Raises UserError if there is none."""
     try:
         return DefaultSoundDevice(sample_rate, name=name)
     except OSError as error:
-        raise UserError(f"no sound device can be opened ({error}); {_ADVICE}") from error
+        raise UserError(f"no sound device can be opened ({error}): {_ADVICE}") from error
 
 
 def _text(error: Exception) -> str:
-    """Message of a MiniaudioError, whose arguments are a text and a number."""
+    """Return the message of a MiniaudioError, whose arguments are a text and a number."""
     return f"miniaudio: {' '.join(map(str, error.args))}"

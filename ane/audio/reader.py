@@ -1,4 +1,4 @@
-"""Reading sound files, checking whether a clip is usable as reference audio, and changing the sample rate."""
+"""Read sound files, check whether a clip is usable as reference audio, and change the sample rate."""
 
 import io
 import logging
@@ -18,49 +18,51 @@ from ane.system.files import no_such_file
 from ane.system.sound_formats import FORMATS
 from ane.system.streams import silent_c_libraries
 
-CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)  # of the clips in a folder of clips
-MIN_CLIP_SECONDS = 0.5  # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
-MAX_CLIP_SECONDS = 600.0  # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
-MAX_RECORDING_SECONDS = 86400.0  # a day; of a recording to transcribe
-MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz; from half of a telephone's rate to the highest of studio equipment
-MAX_SILENT_DBFS = -60.0  # peak of a clip without speech, at most
-MAX_PEAK = 2.0  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
+CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)  # suffixes of clips in a folder
+MIN_CLIP_SECONDS = 0.5  # a shorter clip has at most a syllable (the encoders need 4 to 6 seconds)
+MAX_CLIP_SECONDS = 600.0  # ten minutes at 48 kHz take 115 MB of memory (the encoders use 6 s of a clip)
+MAX_RECORDING_SECONDS = 86400.0  # longest recording to transcribe, a day
+MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz, from half a telephone's rate to the highest rate of studio equipment
+MAX_SILENT_DBFS = -60.0  # highest peak of a clip without speech
+MAX_PEAK = 2.0  # louder samples are not on the scale [-1, 1] (upstream warns at 2)
 
 LOGGER = logging.getLogger("ane.audio")
 _BLOCK = 1 << 16  # samples per read, all channels together
-_RECOVERED_BLOCK = 1 << 12  # as long as a frame of FLAC: of a broken one nothing is read
+_RECOVERED_BLOCK = 1 << 12  # samples per read of a recovered file, the length of a FLAC frame, which may be broken
 _DAMAGED = "it is cut off or damaged: copy or export it again"
 _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
 
 def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a clip of reference audio: ``read_audio``, then ``check_clip``."""
+    """Read a clip of reference audio with ``read_audio``, and check it with ``check_clip``."""
     audio, rate = read_audio(path)
     check_clip(audio, rate, str(path))
     return audio, rate
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe: as ``read_audio``, and also an empty one, and with PyAV any that FFmpeg reads.
+    """Read a recording to transcribe, like ``read_audio``, but it may be empty and, with PyAV, in any format of FFmpeg.
 
-    The limit is ``MAX_RECORDING_SECONDS`` unless ``max_seconds`` are given. FFmpeg reads AAC, AVI, mp4, webm and other
-    containers that libsndfile refuses.
+    FFmpeg reads AAC, AVI, mp4, webm and other containers that libsndfile cannot read.
+
+    Args:
+        max_seconds: Limit in seconds. ``None`` means ``MAX_RECORDING_SECONDS``.
     """
     max_seconds = MAX_RECORDING_SECONDS if max_seconds is None else max_seconds
     try:
         audio, rate = read_audio(path, max_seconds, allow_empty=True)
     except UserError as refused:
-        if not isinstance(refused.__cause__, soundfile.LibsndfileError):  # it can read the format
+        if not isinstance(refused.__cause__, soundfile.LibsndfileError):  # the format is not the problem
             raise
         if not has_pyav():
-            raise UserError(f"{refused}; PyAV reads more formats: {INSTALL}") from refused
+            raise UserError(f"{refused} (or install PyAV, which reads more formats: {INSTALL})") from refused
         audio, rate = _read_with_ffmpeg(Path(os.path.expanduser(path)), max_seconds, refused)
     _check_finite(audio, str(path))
     return audio, rate
 
 
 def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile ``refused``. Raises the error of libsndfile if FFmpeg refuses the file too."""
+    """Read a file that libsndfile cannot read. If FFmpeg cannot either, raise libsndfile's error ``refused``."""
     try:
         audio, rate, cancelled = read_container(path, max_seconds)
     except (OSError, ValueError, IndexError) as error:  # FFmpeg's errors are OSError or ValueError
@@ -74,31 +76,35 @@ def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tup
 def read_audio(
     path: Path | str, max_seconds: float = MAX_CLIP_SECONDS, allow_empty: bool = False
 ) -> tuple[np.ndarray, int]:
-    """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
+    """Read a sound file at its sample rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
 
-    Integer samples are divided by their full scale. Channels are averaged, unless they cancel each other: then the
-    first one is used. Upstream always takes the first one (utils/audio.py, load_audio). If the header of a WAV, AIFF or
-    FLAC never got its lengths, because it was streamed or its recorder was killed, the file is read up to its end.
+    Integer samples are divided by their full scale. Channels are averaged, or only the first one is used if they cancel
+    each other. Upstream always uses the first one (utils/audio.py, load_audio). If the header of a WAV, AIFF or FLAC
+    lacks its lengths, because the file was streamed or its recorder was killed, the file is read to its end.
+
+    Args:
+        max_seconds: Limit in seconds.
+        allow_empty: Whether the file may have no samples.
 
     Returns:
-        audio (S,) float32 mono, sample rate in Hz. Floating-point files may exceed [-1, 1].
+        Audio (S,) float32 mono, and the sample rate in Hz. Samples of floating-point files may exceed [-1, 1].
 
     Raises:
-        UserError: missing, a directory, unreadable, not a sound file, cut off, a rate outside ``MIN_RATE`` to
-            ``MAX_RATE``, longer than ``max_seconds``, or without samples unless ``allow_empty``.
+        UserError: The file is missing, a directory, unreadable, cut off or not a sound file. Or its rate is outside
+            ``MIN_RATE`` to ``MAX_RATE``, it is longer than ``max_seconds``, or it is empty.
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
         raise NotFoundError(f"{path}: {no_such_file(path)}")
     if not os.path.isfile(path):
-        raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
+        raise UserError(f"{path}: is not a file: name a sound file such as clip.wav")
     try:
         patches = unwritten_lengths(path)
         missing = 0 if patches else missing_bytes(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if missing:
-        raise UserError(f"{path}: ends {missing} bytes earlier than its header states; {_DAMAGED}")
+        raise UserError(f"{path}: ends {missing} bytes earlier than its header says, so {_DAMAGED}")
     try:
         with silent_c_libraries():
             opened = soundfile.SoundFile(io.BufferedReader(PatchedFile(path, patches)) if patches else path)
@@ -108,55 +114,64 @@ def read_audio(
         raise UserError(f"{path}: {_open_error(path, error)}") from error
     except TypeError as error:  # the suffix .raw means samples without a header
         raise UserError(
-            f"{path}: a .raw file has no header that states its rate; convert it to wav, with ffmpeg for example"
+            f"{path}: a .raw file has no header with its rate: convert it to wav, for example with ffmpeg"
         ) from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
-    """Check that audio (S,) at ``rate`` Hz is usable as reference audio; ``origin`` is its name in messages.
+    """Check that audio (S,) at ``rate`` Hz is usable as reference audio.
+
+    Args:
+        origin: Name of the audio in messages.
 
     Raises:
-        UserError: NaN or infinite samples, a rate outside the limits, shorter than ``MIN_CLIP_SECONDS`` or longer
-            than ``MAX_CLIP_SECONDS``, silent, or not on the scale [-1, 1].
+        UserError: Samples are NaN, infinite or not on the scale [-1, 1], the rate is outside the limits, or the audio
+            is silent, shorter than ``MIN_CLIP_SECONDS`` or longer than ``MAX_CLIP_SECONDS``.
     """
     _check_size(len(audio), rate, origin)
     _check_finite(audio, origin)
     seconds = len(audio) / rate
     if seconds < MIN_CLIP_SECONDS:
-        raise UserError(f"{origin}: lasts {seconds:.3f} s; a clip needs at least {MIN_CLIP_SECONDS} s, best 6 to 10 s")
+        raise UserError(
+            f"{origin}: lasts {seconds:.3f} s: choose a clip of at least {MIN_CLIP_SECONDS} s, or best 6 to 10 s"
+        )
     if np.abs(audio - audio.mean()).max() < 10 ** (MAX_SILENT_DBFS / 20):
         raise UserError(
-            f"{origin}: is silent (its peak is below {MAX_SILENT_DBFS:.0f} dBFS); choose a clip in which someone speaks"
+            f"{origin}: is silent (its peak is below {MAX_SILENT_DBFS:.0f} dBFS): choose a clip in which someone speaks"
         )
     peak = float(np.abs(audio).max())
     if peak > MAX_PEAK:
-        raise UserError(f"{origin}: its samples reach {peak:.4g}; scale them to lie between -1 and 1")
+        raise UserError(f"{origin}: its samples reach {peak:.4g}: scale them to -1 to 1")
 
 
 def _check_finite(audio: np.ndarray, origin: str) -> None:
     if not np.isfinite(audio).all():
-        raise UserError(f"{origin}: holds NaN or infinite samples; export it again from its source")
+        raise UserError(f"{origin}: has NaN or infinite samples: export it again from its source")
 
 
 def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_CLIP_SECONDS) -> None:
     if not MIN_RATE <= rate <= MAX_RATE:
         raise UserError(
-            f"{origin}: has a sample rate of {rate} Hz, which no recording has ({MIN_RATE} to {MAX_RATE}); "
-            "its header is wrong: export it again"
+            f"{origin}: has a sample rate of {rate} Hz, but recordings have {MIN_RATE} to {MAX_RATE} Hz, so its header "
+            "is wrong: export it again"
         )
     if samples > max_seconds * rate:
-        best = ", best 6 to 10 s" if max_seconds == MAX_CLIP_SECONDS else ""
+        best = ", or best 6 to 10 s" if max_seconds == MAX_CLIP_SECONDS else ""
         raise UserError(
-            f"{origin}: lasts {samples / rate / 60:.0f} minutes; cut it to at most {max_seconds / 60:.0f} minutes{best}"
+            f"{origin}: lasts {samples / rate / 60:.0f} minutes: cut it to at most {max_seconds / 60:.0f} minutes{best}"
         )
 
 
 def _read_mono(
     file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool, recovered: bool
 ) -> np.ndarray:
-    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off.
+    """Read all frames of an open file as (S,) float32, with the channels averaged.
 
-    ``recovered``: the header's lengths were never written, so that the file may end in the middle of a frame.
+    Args:
+        recovered: Whether the header lacked its lengths, so that the file may end in the middle of a frame.
+
+    Raises:
+        UserError: The file is too long, cut off or empty.
     """
     _check_size(file.frames, file.samplerate, str(path), max_seconds)
     mix = ChannelMix()
@@ -167,26 +182,26 @@ def _read_mono(
         with silent_c_libraries():
             file.seek(0)
             audio = _samples(file, path, ChannelMix(first_only=True), recovered)
-    slack = 2304 if file.format == "MP3" else 0  # two frames: encoders differ on the padding they count
+    slack = 2304 if file.format == "MP3" else 0  # two frames, because encoders count padding differently
     if len(audio) + slack < file.frames and not recovered:
         raise UserError(
-            f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
-            f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}"
+            f"{path}: has {len(audio) / file.samplerate:.2f} s of sound, but its header says "
+            f"{file.frames / file.samplerate:.2f} s, so {_DAMAGED}"
         )
     if not len(audio) and not allow_empty:
-        raise UserError(f"{path}: holds no samples; it is empty or cut off")
+        raise UserError(f"{path}: has no samples, so it is empty or cut off: choose another file")
     return audio
 
 
 def _samples(file: soundfile.SoundFile, path: Path, mix: ChannelMix, recovered: bool) -> np.ndarray:
-    """The frames of an open file from where it is, as (S,) float32."""
+    """Read the frames of an open file from its current position, as (S,) float32."""
     block = max(1, (_RECOVERED_BLOCK if recovered else _BLOCK) // file.channels)
     try:
         audio, count = np.empty(file.frames, np.float32), 0
     except MemoryError:
         raise UserError(
-            f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
-            f"is shorter, {_DAMAGED}"
+            f"{path}: its header says {file.frames} samples, which do not fit in memory: cut the file. If it is "
+            f"shorter than that, {_DAMAGED}"
         ) from None
     while count < len(audio):
         try:
@@ -197,44 +212,46 @@ def _samples(file: soundfile.SoundFile, path: Path, mix: ChannelMix, recovered: 
             break
         if not len(samples):
             break
-        samples = samples[: len(audio) - count]  # a damaged mp3 can hold more than its header states
+        samples = samples[: len(audio) - count]  # a damaged mp3 can have more samples than its header says
         audio[count : count + len(samples)] = mix.mono(samples)
         count += len(samples)
     return audio[:count]
 
 
 def _warn_of_opposite_channels(path: Path) -> None:
-    LOGGER.warning("%s: its channels have opposite signs and cancel each other, so the first one alone is used", path)
+    LOGGER.warning("%s: its channels have opposite signs and cancel each other, so only the first one is used", path)
 
 
 def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
-    """Message for a file that libsndfile refused: a format that it does not know, or a damaged file of one it knows."""
+    """Return the message for a file that libsndfile cannot read, because it is damaged or in another format."""
     if path.stat().st_size == 0:
         return "is an empty file"
     with path.open("rb") as file:
         start = file.read(4)
     if start in _MAGIC or start[:3] == b"ID3" or (start[0] == 0xFF and start[1:] and start[1] >= 0xE0):  # mp3
-        return f"{error.error_string.rstrip('.')}; {_DAMAGED}"
-    return "is not sound in a format libsndfile reads; convert it to wav, with ffmpeg for example"
+        return f"{error.error_string.rstrip('.')}, so {_DAMAGED}"
+    return "is not sound in a format that libsndfile reads: convert it to wav, for example with ffmpeg"
 
 
 def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
     """Resample with soxr's quality "HQ", then clip to [-1, 1] as upstream does.
 
-    soxr leaves 91 % of the band below the lower Nyquist frequency unchanged; upstream's windowed sinc (torchaudio,
-    width 6) attenuates from about 80 % on. Measured on a buzz with harmonics up to Nyquist, 44.1 to 22.05 kHz: both
-    agree to 63 dB below 8 kHz and to 28 dB over the whole band; latents of random networks agree to 69 dB (decoder)
-    and 35 dB (diffusion).
+    soxr leaves 91 % of the band below the lower Nyquist frequency unchanged. Upstream's windowed sinc (torchaudio,
+    width 6) attenuates it above about 80 %. For a buzz with harmonics up to Nyquist, from 44.1 to 22.05 kHz, they agree
+    to 63 dB below 8 kHz and to 28 dB over the whole band. Latents of random networks agree to 69 dB (decoder) and 35 dB
+    (diffusion).
 
     Args:
-        audio: (S,) float32. source_rate, target_rate: Hz.
+        audio: (S,) float32.
+        source_rate: Sample rate of ``audio`` in Hz.
+        target_rate: Sample rate of the result in Hz.
 
     Returns:
-        (about S · target_rate / source_rate,) float32 in [-1, 1]; the given array where nothing had to change.
+        (about S · target_rate / source_rate,) float32 in [-1, 1]. It is ``audio`` itself if nothing had to change.
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # an hour at 16 kHz is 230 MB: not copied without need
+    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # avoids a copy, because an hour at 16 kHz has 230 MB
         audio = np.clip(audio, -1.0, 1.0)
     return audio.astype(np.float32, copy=False)
 
@@ -242,12 +259,14 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
 def resample_windowed_sinc(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
     """Resample as upstream does (torchaudio.functional.resample: Hann-windowed sinc, 6 zero crossings, roll-off 0.99).
 
-    Only for input of a network that was trained on audio resampled this way; ``resample`` is the better filter. Output
-    sample i lies at time i · source_rate / target_rate in input samples. The kernel is computed in float32, as in
+    Use this only for the input of a network that was trained with it, because ``resample`` is the better filter. Output
+    sample i is at time i · source_rate / target_rate in input samples. The kernel is computed in float32, as in
     torchaudio.
 
     Args:
-        audio: (S,) float32. source_rate, target_rate: Hz.
+        audio: (S,) float32.
+        source_rate: Sample rate of ``audio`` in Hz.
+        target_rate: Sample rate of the result in Hz.
 
     Returns:
         (⌈S · target_rate / source_rate⌉,) float32, not clipped.

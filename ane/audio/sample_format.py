@@ -1,4 +1,4 @@
-"""How the samples of a file are stored, in the words of macOS's say: LEI16@22050 is 16-bit integers at 22,050 Hz."""
+"""Read formats of stored samples in the syntax of macOS's say: LEI16@22050 is 16-bit integers at 22,050 Hz."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class SampleFormat:
     """The format of stored samples.
 
     Attributes:
-        name: Name in ``ENCODINGS``. The file format decides the order of bytes.
+        name: Name in ``ENCODINGS``. The file format decides the byte order.
         rate: Sample rate in Hz. ``None`` keeps the rate of the speech.
     """
 
@@ -42,22 +42,22 @@ class SampleFormat:
     @classmethod
     def read(cls, text: str) -> "SampleFormat":
         """Read "LEI16@22050", "F32" or "I24@48000". Raises UserError for anything else."""
-        found = PATTERN.fullmatch(text)
-        if found is None or found["encoding"].upper() not in ENCODINGS:
+        match = PATTERN.fullmatch(text)
+        if match is None or match["encoding"].upper() not in ENCODINGS:
             raise UserError(
                 f"data_format must be one of {', '.join(ENCODINGS)}, and may end in @RATE, such as "
                 f"I24@48000, got {text}",
                 "data_format",
             )
-        rate = found["rate"] and int(found["rate"])
-        if rate is not None and not RATES[0] <= rate <= RATES[1]:  # type: ignore[operator]
+        rate = match["rate"] and int(match["rate"])
+        if rate is not None and not RATES[0] <= rate <= RATES[1]:
             raise UserError(
                 f"data_format {text}: the sample rate must be from {RATES[0]} to {RATES[1]} Hz", "data_format"
             )
-        return cls(found["encoding"].upper(), rate)
+        return cls(match["encoding"].upper(), rate)
 
     def subtype(self, suffix: str) -> str:
-        """Return libsndfile's name for a file with this suffix. Raises UserError if its format lacks the encoding."""
+        """Return libsndfile's name of the encoding. Raises UserError if files with this suffix cannot have it."""
         container, encoding = FORMATS.get(suffix, ("", ""))[0], ENCODINGS[self.name]
         if not container or not soundfile.check_format(container, encoding):
             able = [name for name, (kind, _) in FORMATS.items() if soundfile.check_format(kind, encoding)]
@@ -73,7 +73,7 @@ class SampleFormat:
 def resampling(
     append: Callable[[np.ndarray], None], rate: int, wanted: int | None
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio (n,) float32 of ``rate`` Hz as audio of ``wanted`` Hz, piece by piece."""
+    """Yield a function that resamples pieces of audio (n,) float32 from ``rate`` to ``wanted`` Hz and appends them."""
     if wanted is None or wanted == rate:
         yield append
         return

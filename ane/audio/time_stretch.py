@@ -1,8 +1,8 @@
-"""Faster or slower speech at the same pitch.
+"""Make speech faster or slower at the same pitch.
 
-WSOLA: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high quality
-time-scale modification of speech", ICASSP 1993. Frames of the input are added at a fixed distance in the output; each
-is moved by a few milliseconds to where it best continues the frame before it.
+The method is WSOLA: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high
+quality time-scale modification of speech", ICASSP 1993. Frames of the input are added at a fixed distance in the
+output. Each frame is shifted by a few milliseconds, to the place where it best continues the frame before it.
 """
 
 import numpy as np
@@ -11,15 +11,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ane.system.errors import UserError
 
 SPEEDS = (0.5, 2.0)
-HOP = 0.015  # seconds between frames in the output; a frame is twice as long
-TOLERANCE = 0.008  # seconds that a frame may be moved: both ways together more than a period of the lowest voice
+HOP = 0.015  # seconds between frames in the output (a frame is twice as long)
+TOLERANCE = 0.008  # seconds by which a frame may be shifted to each side, over half a period of the lowest voice
 
 
 class TimeStretcher:
-    """Changes the speed of a stream of sound.
+    """A stretcher that changes the speed of a stream of sound by a factor from 0.5 to 2.
 
     The concatenated output has round(samples / speed) samples, and does not depend on how the input is divided into
-    pieces. At speed 1 it is the input. A speed is from 0.5 to 2.
+    pieces. At speed 1, the output is the input.
     """
 
     def __init__(self, speed: float, sample_rate: int):
@@ -34,7 +34,7 @@ class TimeStretcher:
         self._previous = 0  # position of the frame before it in the input
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take (S,) float32; return the samples that are certain, (n,) float32, n ≥ 0."""
+        """Take samples (S,) float32, and return the samples that are final, (n,) float32, n ≥ 0."""
         self._received += len(audio)
         if self.speed == 1:
             self._returned += len(audio)
@@ -52,23 +52,23 @@ class TimeStretcher:
         return self._frames()[:missing]
 
     def _frames(self) -> np.ndarray:
-        """Add all frames whose input has arrived."""
-        made: list[np.ndarray] = []
+        """Add all frames whose input has arrived, and return their samples."""
+        pieces: list[np.ndarray] = []
         while True:
             ideal = round(self._frame * self.hop * self.speed)
             last = max(ideal + self.tolerance, self._previous + self.hop) + 2 * self.hop
             if last > self._dropped + len(self._input):
                 break
-            made.append(self._add(ideal))
+            pieces.append(self._add(ideal))
             unused = min(round(self._frame * self.hop * self.speed) - self.tolerance, self._previous) - self._dropped
             if unused > 0:
                 self._input, self._dropped = self._input[unused:], self._dropped + unused
-        result = np.concatenate(made) if made else np.zeros(0, np.float32)
+        result = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
         self._returned += len(result)
         return result
 
     def _add(self, ideal: int) -> np.ndarray:
-        """The next ``hop`` samples: the end of the frame before faded into the start of the frame near ``ideal``."""
+        """Return the next ``hop`` samples: a fade from the end of the last frame to the frame near ``ideal``."""
         continuation = self._at(self._previous + self.hop, 2 * self.hop)
         if self._frame == 0:
             self._frame, self._previous = 1, 0
@@ -86,7 +86,10 @@ class TimeStretcher:
 
 
 def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
-    """Where ``region`` is most like ``wanted``, by normalised cross-correlation; ``default`` in silence."""
+    """Return the index where ``region`` is most similar to ``wanted``, or ``default`` in silence.
+
+    The similarity is the normalised cross-correlation.
+    """
     windows = sliding_window_view(region, len(wanted))
     similarity = np.correlate(region, wanted, "valid")
     energy = np.einsum("ij,ij->i", windows, windows)
@@ -96,11 +99,12 @@ def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
 
 
 def check_speed(speed: float) -> None:
+    """Raise UserError if a speed is out of range."""
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
         raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed:g}", "speed")
 
 
 def stretched(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:
-    """Sound (S,) float32 at another speed: (round(S / speed),) float32."""
+    """Return sound (S,) float32 at another speed, (round(S / speed),) float32."""
     stretcher = TimeStretcher(speed, sample_rate)
     return np.concatenate((stretcher.feed(audio), stretcher.finish()))

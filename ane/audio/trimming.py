@@ -1,30 +1,37 @@
-"""Trimming the silence at both ends of sound, piece by piece."""
+"""Trim the silence at both ends of sound, piece by piece."""
 
 import numpy as np
 
 RATE = 24000  # Hz
-FRAME = 240  # samples, 10 ms: each frame is loud or silent as a whole
-QUIET = 10 ** (-45 / 20)  # greatest root mean square of a silent frame: −45 dBFS
-FADE = 120  # samples, 5 ms: length of the fade where sound was cut
+FRAME = 240  # samples per frame (10 ms), which is loud or silent as a whole
+QUIET = 10 ** (-45 / 20)  # largest root mean square of a silent frame, −45 dBFS
+FADE = 120  # samples of the fade where silence was cut off (5 ms)
 
 
 class Trimmer:
-    """Removes the silence at both ends of a stream of sound, except ``lead`` seconds before and ``tail`` after it.
+    """A trimmer that removes the silence at both ends of a stream of sound.
 
     The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
-    follows it. Of input that is silent throughout, the last ``lead`` seconds remain. ``removed``: samples that were
-    removed before the sound.
+    follows it. If all input is silent, its last ``lead`` seconds remain.
+
+    Args:
+        lead: Seconds of silence to keep before the sound.
+        tail: Seconds of silence to keep after the sound.
+
+    Attributes:
+        removed: Number of samples that were removed before the sound.
+        begun: Whether there was any sound.
     """
 
     def __init__(self, lead: float, tail: float):
         self.lead, self.tail = round(lead * RATE), round(tail * RATE)
         if min(self.lead, self.tail) < 1:
             raise ValueError(f"lead and tail must be at least a sample, got {lead} and {tail} s")
-        self.removed, self.begun = 0, False  # ``begun``: whether there was sound
+        self.removed, self.begun = 0, False
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take (S,) float32 at 24 kHz; return the samples that are now certain to be kept, (n,) float32, n ≥ 0."""
+        """Take samples (S,) float32 at 24 kHz, and return the samples that are certain to stay, (n,) float32, n ≥ 0."""
         audio = np.concatenate((self.unframed, audio))
         whole = len(audio) // FRAME * FRAME
         self.unframed = audio[whole:]
@@ -42,7 +49,7 @@ class Trimmer:
         return np.concatenate((last, end))
 
     def _frames(self, audio: np.ndarray, frame: int) -> np.ndarray:
-        """Return the sound up to the end of the last loud frame; hold back the silence after it."""
+        """Return the sound up to the end of the last loud frame, and hold back the silence after it."""
         energy = (audio.reshape(-1, frame) ** 2).mean(axis=1)
         loud = np.flatnonzero(~(energy <= QUIET**2))  # NaN is not silence
         together = np.concatenate((self.held, audio))
@@ -61,7 +68,7 @@ class Trimmer:
         return self._faded_in(together[start:end])
 
     def _faded_in(self, audio: np.ndarray) -> np.ndarray:
-        """The start of the kept sound, with a fade if silence before it was removed."""
+        """Add a fade to the start of the sound if silence before it was removed."""
         if not self.removed:
             return audio
         fade = min(FADE, self.lead, len(audio))
@@ -69,12 +76,12 @@ class Trimmer:
 
 
 def ramp(samples: int) -> np.ndarray:
-    """Rise linearly from nearly 0 to nearly 1: (samples,) float32."""
+    """Return a linear ramp from nearly 0 to nearly 1, (samples,) float32."""
     return (np.arange(samples, dtype=np.float32) + 0.5) / samples
 
 
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
-    """Return audio (S,) with at most ``silence`` seconds of silence (before, after) it; None leaves it unchanged."""
+    """Trim audio (S,) to at most ``silence`` seconds of silence (before, after) it. ``None`` leaves it unchanged."""
     if silence is None:
         return audio
     trimmer = Trimmer(*silence)

@@ -1,4 +1,4 @@
-"""Writing sound with libsndfile to a file, and to standard output."""
+"""Write sound to a file with libsndfile, or to standard output."""
 
 import struct
 import sys
@@ -16,13 +16,13 @@ from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
 from ane.system.streams import is_closed
 
-_BLOCK = 1 << 16  # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
-_UNKNOWN_LENGTH = 0xFFFFFFFF  # in the header of a WAV whose length is not known when it begins
+_BLOCK = 1 << 16  # samples per write, because libsndfile's Vorbis writer overflows its stack on longer ones
+_UNKNOWN_LENGTH = 0xFFFFFFFF  # length in the header of a WAV that is written before its length is known
 FORMATS = {suffix: row.sndfile for suffix, row in sound_formats.FORMATS.items() if row.sndfile}
 
 
 def check_standard_output() -> None:
-    """Raise UserError, before any work is done, for a standard output that is closed or a terminal."""
+    """Raise UserError if standard output is closed or a terminal, before any work is done."""
     if is_closed(sys.stdout):
         raise UserError("standard output is closed: name a file")
     if sys.stdout.isatty():
@@ -31,9 +31,12 @@ def check_standard_output() -> None:
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[Callable[[np.ndarray], None]]:
-    """``ane.audio.writing`` to standard output, or to a file of one of ``FORMATS``, without tags.
+    """Yield a function that appends audio to a file of one of ``FORMATS`` without tags, or to standard output.
 
-    ``encoding`` is libsndfile's name for the format of the samples. Without it the file format decides.
+    See ``ane.audio.writing``.
+
+    Args:
+        encoding: libsndfile's name for the format of the samples. "" means the usual one of the file format.
     """
     path = Path(path)
     if str(path) == "-":
@@ -42,7 +45,7 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
         return
     container, usual = FORMATS[path.suffix.lower()]
     encoding = encoding or usual
-    block_error: OSError | None = None  # of the caller's block, not of the file
+    block_error: OSError | None = None  # an error of the caller's block instead of the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:
             disk = _DiskFile(opened)
@@ -70,10 +73,11 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
 
 
 class _DiskFile:
-    """A file for libsndfile, which reports a full disk as "System error" only: the error is kept for ``check``.
+    """A file for libsndfile that keeps an error of the disk for ``check``.
 
-    libsndfile calls its methods from C, where an exception is printed and lost. So opening, writing and closing must be
-    ``uninterrupted``, and the file must have no buffer, which ``seek`` would write.
+    libsndfile itself reports a full disk only as "System error". It calls the methods from C, where an exception would
+    be printed and lost. Opening, writing and closing must therefore be ``uninterrupted``, and the file must not have a
+    buffer, because ``seek`` would write it.
     """
 
     def __init__(self, file: RawIOBase):
@@ -95,7 +99,7 @@ class _DiskFile:
 
 @contextmanager
 def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str) -> Iterator[soundfile.SoundFile]:
-    """A mono sound file open for writing. It writes its header when it is closed, so it is closed before ``disk``."""
+    """Open a mono sound file for writing. It is closed before ``disk``, because closing writes its header."""
     file: soundfile.SoundFile | None = None
     try:
         with uninterrupted():
@@ -109,7 +113,7 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 
 @contextmanager
 def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """``writing`` to "-". Every piece is written at once."""
+    """Yield a function that writes audio to standard output without delay."""
     with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # no buffer to flush at exit
 
         def send(data: bytes) -> None:
@@ -123,8 +127,8 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
 
 
 def endless_wav_header(sample_rate: int) -> bytes:
-    """The header of a mono 16-bit WAV of unknown length."""
-    # the greatest length that a header can state: readers read to the end (ffmpeg writes the same to a pipe)
+    """Return the header of a mono 16-bit WAV of unknown length."""
+    # With the largest possible length, readers read to the end. ffmpeg writes the same header to a pipe.
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         b"RIFF",
@@ -144,15 +148,17 @@ def endless_wav_header(sample_rate: int) -> bytes:
 
 
 def pcm16(audio: np.ndarray) -> np.ndarray:
-    """Convert audio (S,) float32, clipped to [-1, 1], to (S,) little-endian int16, rounded (libsndfile truncates)."""
+    """Clip audio (S,) float32 to [-1, 1], and convert it to (S,) little-endian int16.
+
+    Values are rounded, because libsndfile would truncate them.
+    """
     return np.rint(clipped(audio) * 32767).astype("<i2")
 
 
 def clipped(audio: np.ndarray) -> np.ndarray:
-    """Clip to [-1, 1], float32. UserError for NaN or infinite samples."""
+    """Clip audio to [-1, 1] as float32. Raises UserError if samples are NaN or infinite."""
     if not np.isfinite(audio).all():
         raise UserError(
-            "cannot write or play sound that holds NaN or infinite samples; "
-            "check the voice, the weights and the precision"
+            "cannot write or play sound with NaN or infinite samples: check the voice, the weights and the precision"
         )
     return np.clip(audio, -1.0, 1.0).astype(np.float32)

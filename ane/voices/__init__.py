@@ -1,7 +1,7 @@
-"""Voices: the pair of latents that conditions both models, the files that hold one, names, paths and mixes.
+"""Find, read, mix and store the voices of Tortoise models. A voice is a pair of latents, one for each model.
 
-Read in this order: ``voice`` (what a voice is, its files, mixes and the cache), ``finding`` (names and paths).
-The model computes latents from clips (``ane.models.tortoise.voices``).
+Read ``voice`` first (voices, their files, mixes and the cache), then ``finding`` (names and paths). The module
+``ane.models.tortoise.voices`` computes latents from clips.
 """
 
 from ane.voices.finding import (

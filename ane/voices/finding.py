@@ -1,4 +1,4 @@
-"""Finding the files of a voice by its name or path."""
+"""Find the files of a voice by its name or path."""
 
 import difflib
 import os
@@ -14,8 +14,8 @@ from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
 RANDOM = "random"  # the name of a voice that is drawn at random
-MOST_BYTES = 200  # of a voice's name: file systems allow 255 with the suffix
-_MAX = 12  # names listed in an error message, at most
+MOST_BYTES = 200  # bytes of a voice's name (file systems allow 255 with the suffix)
+_MAX = 12  # maximum number of names in an error message
 
 
 @dataclass(frozen=True)
@@ -27,38 +27,39 @@ class FoundVoice:
 
 
 def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
-    """Find a voice by name in the voice folders (the first folder that has it is used), or by path.
+    """Find a voice by name in the voice folders, or by path.
 
     A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a path separator or with the
-    suffix of a voice file is a path; other text is looked up as a name first, then as a path.
+    suffix of a voice file is a path. Other text is looked up as a name first, then as a path. If several folders have
+    the name, the first one is used.
 
     Raises:
-        UserError: nothing of that name (the message lists the nearest), a folder that holds no voice, or a path of
-            something other than a file or a folder, such as a named pipe.
+        UserError: There is no such voice (the message lists similar names), the folder has no voice, or the path is not
+            a file or folder, such as a named pipe.
     """
     folders = list(folders)
     if not name_or_path.strip():
-        raise UserError("the name of the voice is empty; `ane voices list` shows the names")
+        raise UserError("the name of the voice is empty: `ane voices list` shows the names")
     path = Path(os.path.expanduser(name_or_path))
     is_path = is_voice_path(name_or_path)
     if not is_path:
-        found = list_voices(folders).get(name_or_path)
-        if found:
-            return found
+        voice = list_voices(folders).get(name_or_path)
+        if voice:
+            return voice
     if os.path.isdir(path):
         return FoundVoice(_folder_name(path), _files_in(path))
     if os.path.isfile(path):
         return FoundVoice(path.stem, (path,))
     if os.path.exists(path):
-        raise UserError(f"{path}: is not a regular file; name a sound file or a voice file")
+        raise UserError(f"{path}: is not a regular file: name a sound file or a voice file")
     raise NotFoundError(f"{path}: {no_such_file(path)}" if is_path else _not_found(name_or_path, folders))
 
 
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
-    """All voices of the folders by name, sorted; an earlier folder hides the same name in a later one.
+    """Return all voices in the folders by name, sorted. A voice hides voices of the same name in later folders.
 
-    In one folder NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Folders that
-    do not exist and entries that hold no voice are skipped.
+    In one folder, NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Folders that
+    do not exist and entries that are not voices are skipped.
     """
     voices: dict[str, FoundVoice] = {}
     for folder in folders:
@@ -72,18 +73,18 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 
 
 def voice_names(model: Bundle) -> list[str]:
-    """Names of the voices that a request to a model may ask for; none if it has one voice, without a name."""
+    """Return the names of the voices that a request may use with a model. Empty if the model has one nameless voice."""
     if model.voice_names or not model.has_latents:
         return model.voice_names
     return [*list_voices(folder for folder in (model.voices, paths.voices_dir()) if folder is not None), RANDOM]
 
 
 def check_voice_name(name: str) -> None:
-    """Raise UserError for a name under which no voice can be stored and found again."""
+    """Raise UserError if a voice cannot be stored under a name and found again."""
     if name in (RANDOM, "?") or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
         raise UserError(
-            f"{name!r} cannot name a voice: choose one without / \\ & : and without . - ~ in front, "
-            f"other than {RANDOM} and ?"
+            f"{name!r} cannot name a voice: choose a name without / \\ & : and without . - ~ in front, "
+            f"different from {RANDOM} and ?"
         )
     if not name or name != name.strip() or not name.isprintable() or is_voice_file(Path(name)):
         raise UserError(
@@ -92,33 +93,33 @@ def check_voice_name(name: str) -> None:
         )
     if len(name.encode()) > MOST_BYTES:
         raise UserError(
-            f"{name!r} cannot name a voice: its {len(name.encode())} bytes in UTF-8 are more than "
-            f"{MOST_BYTES}, choose a shorter one"
+            f"{name!r} cannot name a voice, because its {len(name.encode())} bytes in UTF-8 are more than "
+            f"{MOST_BYTES}: choose a shorter name"
         )
 
 
 def check_named_voice(spec: str, names: Collection[str]) -> None:
-    """Raise UserError unless ``spec``, which a text states, is a name among ``names`` or a mix of them.
+    """Raise UserError unless ``spec`` from a text is one of ``names`` or a mix of them.
 
-    A text may come from a stranger, so it never names a file.
+    A text may come from a stranger, so it must not name a file.
     """
     unknown = [name for name in parse_mix(spec)[0] if name not in names or is_voice_path(name)]
     if unknown:
         known = f"the names are {', '.join(list(names)[:_MAX])}" if names else "there are no voices"
         raise NotFoundError(
-            f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can "
-            "name files for the names that a text has"
+            f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known} "
+            "(a cast can assign files to the names in a text)"
         )
 
 
 def is_voice_path(name_or_path: str) -> bool:
-    """Whether a voice is stated as a path: with a separator, a home folder or the suffix of a voice file."""
+    """Return whether a voice is given as a path: with a separator, a home folder or the suffix of a voice file."""
     path = Path(os.path.expanduser(name_or_path))
     return path.name != name_or_path or is_voice_file(path)
 
 
 def _files_of(entry: Path) -> tuple[Path, ...]:
-    """The files of a voice for an entry of a voice folder; () when the entry is not a voice."""
+    """Return the files of a voice for an entry of a voice folder, or () if the entry is not a voice."""
     if os.path.isdir(entry):
         try:
             return _files_in(entry)
@@ -128,9 +129,10 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
-    """Clips in a folder, sorted by name; without clips its only file of latents (upstream utils/audio.py, load_voice).
+    """Return the clips in a folder, sorted by name, or its only file of latents if there are no clips.
 
-    A .pth beside clips is ignored: it is the copy of them that upstream's git master leaves there.
+    This is the rule of upstream's ``load_voice`` (utils/audio.py). A .pth file next to clips is ignored, because
+    upstream's git master leaves a copy of the clips there.
     """
     entries = sorted(entry for entry in _visible(folder) if os.path.isfile(entry))
     clips = tuple(entry for entry in entries if entry.suffix.lower() in CLIP_SUFFIXES)
@@ -141,11 +143,12 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
         return (latents[0],)
     if latents:
         raise UserError(
-            f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_MAX])})"
-            "; name one of them"
+            f"{folder}: has {len(latents)} files of latents ({', '.join(e.name for e in latents[:_MAX])})"
+            ": name one of them"
         )
     raise UserError(
-        f"{folder}: holds no clips ({', '.join(CLIP_SUFFIXES)}) and no latents ({', '.join(LATENT_SUFFIXES)})"
+        f"{folder}: has neither clips ({', '.join(CLIP_SUFFIXES)}) nor latents ({', '.join(LATENT_SUFFIXES)}): "
+        "name another folder"
     )
 
 
@@ -161,7 +164,7 @@ def is_voice_file(path: Path) -> bool:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Entries of a folder except hidden ones (macOS leaves ._clip.wav beside clip.wav on other file systems)."""
+    """Return the entries of a folder without hidden ones, such as macOS's ._clip.wav next to clip.wav."""
     try:
         return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     except OSError:
@@ -169,7 +172,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _rank(entry: Path) -> int:
-    """Position of an entry among those of the same name: the lowest hides the others."""
+    """Return the rank of an entry among entries with the same name. The lowest rank hides the other entries."""
     if entry.suffix == ".safetensors":
         return 0
     if os.path.isdir(entry):
@@ -181,7 +184,7 @@ def _not_found(name: str, folders: list[Path]) -> str:
     names = list(list_voices(folders))
     where = " or ".join(str(folder) for folder in folders) or "any folder"
     if not names:
-        return f"no voice {name!r}: there are no voices in {where}; add one with `ane voices add {name} clip.wav`"
+        return f"no voice {name!r}, because {where} has no voices: add one with `ane voices add clip.wav -o {name}`"
     similar = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(similar)}? " if similar else ""
     known = f"the voices are {', '.join(names)}" if len(names) <= _MAX else f"`ane voices list` shows all {len(names)}"

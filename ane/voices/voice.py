@@ -1,6 +1,6 @@
-"""What a voice is, the files that hold one, mixes, and the cache of latents computed from clips.
+"""Define voices, read and write their files, mix them, and cache the latents of clips.
 
-A mix ``a&b`` has equal parts, ``a:0.3&b:0.7`` is by weight; weights need not sum to 1.
+A mix ``a&b`` has equal parts. A mix ``a:0.3&b:0.7`` has weights, which need not sum to 1.
 """
 
 import contextlib
@@ -25,50 +25,58 @@ from ane.system.files import replacing
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _LATENT_KEYS = ("ar_latent", "diffusion_latent")
 _FORMAT = "tortoise-ane voice 1"
-_FROM_CLIPS = "from_clips", "clip_mels"  # where a voice was: a key of the metadata, in older files a tensor
-_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")  # ai-voice-cloning's files: with the decoder's MD5
+_FROM_CLIPS = "from_clips", "clip_mels"  # marks of latents from clips: a metadata key, and a tensor in older files
+_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")  # ai-voice-cloning's file names, with the decoder's MD5
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """The pair of conditioning latents, and their origin."""
+    """A pair of conditioning latents, and its origin.
 
-    ar: np.ndarray  # (1, D) float32, conditions the autoregressive model
-    diffusion: np.ndarray  # (1, C) float32, conditions the diffusion model
+    Attributes:
+        ar: Latent for the autoregressive model, (1, D) float32.
+        diffusion: Latent for the diffusion model, (1, C) float32.
+        source: The clips or the mix that it was made from, for display.
+        from_clips: Whether the latents, or some latents of a mix, were computed from clips.
+        decoder: MD5 of the decoder's file that computed the latents, or the first characters of the MD5.
+    """
+
+    ar: np.ndarray
+    diffusion: np.ndarray
     name: str
-    source: str = ""  # for display: the clips or the mix it was made from
-    from_clips: bool = False  # whether the latents, or some of a mix, were computed from clips
-    decoder: str = ""  # MD5 of the decoder's file that made the latents, or how it begins
+    source: str = ""
+    from_clips: bool = False
+    decoder: str = ""
 
     @property
     def widths(self) -> tuple[int, int]:
-        """(D, C)."""
+        """The widths of the latents, (D, C)."""
         return self.ar.shape[1], self.diffusion.shape[1]
 
     @property
     def has_diffusion(self) -> bool:
-        """False for the decoder's latent alone (C is 0), with which HiFi-GAN speaks."""
+        """Whether there is a latent for the diffusion model. HiFi-GAN speaks without it (C is 0)."""
         return self.diffusion.size > 0
 
     def check_widths(self, widths: tuple[int, int]) -> None:
         """Raise UserError unless the latents have the model's widths (D, C)."""
         if self.widths != widths and (self.has_diffusion or self.widths[0] != widths[0]):
             raise UserError(
-                f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
-                f"takes {widths[0]} and {widths[1]}: it was made with another model; "
-                "compute it again from its clips with `ane voices add`"
+                f"voice {self.name} was made with another model, because its latents have the widths {self.widths[0]} "
+                f"and {self.widths[1]} and this model needs {widths[0]} and {widths[1]}: compute it again from its "
+                "clips with `ane voices add`"
             )
 
 
 @dataclass(frozen=True)
 class Clips:
-    """A voice given as reference audio: sound files, or one .pth with upstream's list of raw clips."""
+    """A voice as reference audio: sound files, or one .pth file with upstream's list of raw clips."""
 
     name: str
     files: tuple[Path, ...]
 
     def read(self) -> list[tuple[np.ndarray, int]]:
-        """Return each clip as (audio (S,) float32, rate in Hz), in order. UserError when ``check_clip`` refuses one."""
+        """Read the clips in order, as (audio (S,) float32, rate in Hz). Raises UserError for an unusable clip."""
         clips = []
         for file in self.files:
             if file.suffix == ".pth":
@@ -81,21 +89,21 @@ class Clips:
 
 
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
-    """Return the voice in one .safetensors or .pth file with latents; for other files, the clips.
+    """Read the voice in one .safetensors or .pth file of latents. For other files, return the clips.
 
-    Upstream writes two kinds of .pth: the pair of latents (get_conditioning_latents.py), and a copy of the clips that
-    it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable clip.
-    ai-voice-cloning puts the beginning of the decoder's MD5 in the names of its files.
+    Upstream writes two kinds of .pth files: the pair of latents (get_conditioning_latents.py), and a copy of the clips
+    that it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable
+    clip. The names of ai-voice-cloning's files contain the first characters of the decoder's MD5.
 
     Raises:
-        UserError: a file that is missing, damaged, or holds neither.
+        UserError: A file is missing or damaged, or has neither latents nor clips.
     """
     path = files[0]
     if path.suffix == ".safetensors":
         return load_voice(path, name)
     if path.suffix == ".pth":
         rows = _tensors(path)
-        decoder = found[1] if (found := _OF_DECODER.search(path.stem)) else ""
+        decoder = match[1] if (match := _OF_DECODER.search(path.stem)) else ""
         are_latents = all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows)
         if are_latents and len(rows) == 1 and "hifigan" in path.name:
             none = np.zeros((1, 0), np.float32)
@@ -108,10 +116,14 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
 
 
 def load_voice(path: Path | str, name: str = "") -> Voice:
-    """Read a .safetensors voice. Its name is ``name``, else the name stored in the file, else the file's name.
+    """Read a .safetensors voice.
+
+    Args:
+        name: Name of the voice. "" means the name stored in the file or, if there is none, the name of the file.
 
     Raises:
-        UserError: no such file, damaged, or without the tensors ar_latent (1, D) and diffusion_latent (1, C).
+        UserError: The file does not exist, is damaged, or lacks the tensors ar_latent (1, D) or diffusion_latent
+            (1, C).
     """
     path = Path(os.path.expanduser(path))
     if not os.path.isfile(path):
@@ -122,13 +134,16 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             tensors = {key: file.get_tensor(key) for key in set(file.keys()) & set(_LATENT_KEYS)}
             from_clips = not {*file.keys(), *metadata}.isdisjoint(_FROM_CLIPS)
         for tensor in tensors.values():
-            if tensor.dtype.kind == "V":  # bfloat16, which a library such as ml_dtypes adds to NumPy
+            if tensor.dtype.kind == "V":  # bfloat16, a type that libraries such as ml_dtypes add to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again") from error
+        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}): create it again") from error
     missing = [key for key in _LATENT_KEYS if key not in tensors]
     if missing:
-        raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_LATENT_KEYS)}")
+        raise UserError(
+            f"{path}: is not a voice file, which has {' and '.join(_LATENT_KEYS)}, because it lacks "
+            f"{' and '.join(missing)}: create it again"
+        )
     ar, diffusion = (_latent(tensors[key], path, key) for key in _LATENT_KEYS)
     return Voice(
         ar,
@@ -141,19 +156,20 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
 
 
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
-    """Write a voice: .safetensors holds all of it, .pth the pair of latents in upstream's format.
+    """Write a voice to a .safetensors file, or its pair of latents to a .pth file in upstream's format.
 
-    ``lasting``: wait until the disk has it.
+    Args:
+        lasting: Whether to wait until the file is on disk.
 
     Raises:
-        UserError: another suffix, or a path that cannot be written.
+        UserError: The suffix is another one, or the path cannot be written.
     """
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
     latents = [np.ascontiguousarray(latent) for latent in (voice.ar, voice.diffusion)]
     if path.suffix == ".pth":
-        import torch  # a second; other voices need no torch
+        import torch  # takes a second, and other voices do not need it
 
         buffer = io.BytesIO()
         torch.save(tuple(torch.from_numpy(latent.copy()) for latent in latents), buffer)
@@ -169,15 +185,15 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
                 **({"decoder": voice.decoder} if voice.decoder else {}),
             },
         )
-    with replacing(path, lasting=lasting) as target:  # from memory: each library reports a full disk in its own way
+    with replacing(path, lasting=lasting) as target:  # written from memory, because libraries hide a full disk
         target.write_bytes(content)
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
-    """Return the tensors of a .pth voice as (1, n) float32 rows. UserError when it holds anything else.
+    """Return the tensors of a .pth voice as (1, n) float32 rows. Raises UserError if it has anything else.
 
-    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), of which the latents are the voice, and
-    for HiFi-GAN one latent alone.
+    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), whose latents are the voice. For HiFi-GAN it
+    writes a single latent.
     """
     import torch
 
@@ -187,8 +203,8 @@ def _tensors(path: Path) -> list[np.ndarray]:
     if isinstance(content, torch.Tensor):
         if "hifigan_cond_latents" not in path.name:
             raise UserError(
-                f"{path}: is not a voice but one tensor; a .pth voice is the pair of latents (1, 1024) and "
-                "(1, 2048); a fork's latent for HiFi-GAN alone is named hifigan_cond_latents….pth"
+                f"{path}: is not a voice but one tensor: use the pair of latents (1, 1024) and (1, 2048), or name a "
+                "fork's single latent for HiFi-GAN hifigan_cond_latents….pth"
             )
         content = [content]
     rows = list(content) if isinstance(content, (tuple, list)) else []
@@ -204,29 +220,32 @@ def _tensors(path: Path) -> list[np.ndarray]:
         for row in rows
     ):
         raise UserError(
-            f"{path}: is not a voice; a .pth voice is the pair of latents (1, 1024) and (1, 2048), "
-            "or a list of clips (1, samples)"
+            f"{path}: is not a voice: use the pair of latents (1, 1024) and (1, 2048), or a list of clips (1, samples)"
         )
     return [row.detach().reshape(1, -1).float().numpy() for row in rows]
 
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
-    """Return one latent as (1, width) float32. UserError when it is not a row of finite numbers."""
-    missing = array.size == 0 and key != _LATENT_KEYS[1]  # without the second, HiFi-GAN alone speaks
+    """Return one latent as (1, width) float32. Raises UserError if it is not a row of finite numbers."""
+    missing = array.size == 0 and key != _LATENT_KEYS[1]  # HiFi-GAN speaks without the second latent
     if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
-        raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        raise UserError(
+            f"{path}: {key} is {array.dtype} {array.shape}, but a latent is one row of floats: create the voice again"
+        )
+    with np.errstate(over="ignore"):  # values that are too large become infinite
         latent = array.astype(np.float32)
     if not np.isfinite(latent).all():
-        raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
+        raise UserError(f"{path}: {key} has NaN, infinite or far too large values: create the voice again")
     return latent.reshape(1, -1)
 
 
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
-    """Split a mix into names or paths, and weights if it has any. A text that is an existing path is one path.
+    """Split a mix into names or paths, and weights. Without weights, return ``None`` for them.
+
+    If the whole text is the path of a file that exists, it is a single path.
 
     Raises:
-        UserError: an empty name; weights for some voices only; a weight below zero or not finite; all weights zero.
+        UserError: A name is empty, only some voices have weights, a weight is negative or not finite, or all are zero.
     """
     if os.path.exists(os.path.expanduser(spec)):
         return [spec], None
@@ -234,28 +253,31 @@ def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
     names = [name for name, _ in parts]
     weights = [weight for _, weight in parts if weight is not None]
     if not all(names):
-        raise UserError(f"voice {spec!r}: a name is missing; write a, a&b or a:0.3&b:0.7")
+        raise UserError(f"voice {spec!r}: a name is missing: write a, a&b or a:0.3&b:0.7")
     if weights and len(weights) < len(names):
         raise UserError(f"voice {spec!r}: give every voice a weight or none, as in a:0.3&b:0.7")
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise UserError(f"voice {spec!r}: a weight must be a finite number of at least 0")
     if weights and not sum(weights):
-        raise UserError(f"voice {spec!r}: all weights are zero; at least one must be positive")
+        raise UserError(f"voice {spec!r}: all weights are zero: at least one must be positive")
     return names, weights or None
 
 
 def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, name: str = "") -> Voice:
-    """The weighted mean of at least one voice. ``weights``: not negative, not all zero, of any sum; None: equal ones.
+    """Return the weighted mean of one or more voices.
+
+    Args:
+        weights: Weights that are not negative and not all zero, with any sum. ``None`` means equal weights.
 
     Raises:
-        UserError: the voices differ in their widths.
+        UserError: The voices have different widths.
     """
     if len({voice.widths for voice in voices}) > 1:
         raise UserError(
-            f"voice {name}: some of its voices have the decoder's latent alone, and cannot be mixed with others"
+            f"voice {name}: voices with only the decoder's latent cannot be mixed with other voices: leave them out"
         )
     shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
-    shares = shares / shares.max()  # first, so that the sum neither overflows nor underflows
+    shares = shares / shares.max()  # so that the sum neither overflows nor underflows
     shares = shares / shares.sum()
     ar, diffusion = (
         np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
@@ -275,7 +297,7 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
 
 
 def _name_and_weight(part: str) -> tuple[str, float | None]:
-    """ "a:0.3" → ("a", 0.3); "a" → ("a", None)."""
+    """Split "a:0.3" into ("a", 0.3), and "a" into ("a", None)."""
     name, colon, tail = part.rpartition(":")
     if not colon:
         return part, None
@@ -285,14 +307,16 @@ def _name_and_weight(part: str) -> tuple[str, float | None]:
         return part, None  # the colon is part of a path
 
 
-CACHE_VERSION = 1  # increase it when the same clips and model give other latents than before
+CACHE_VERSION = 1  # increase this when the same clips and model result in different latents
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
-    """SHA-256 (hex) of what the latents depend on: the files' bytes in order, the model, the seed, ``CACHE_VERSION``.
+    """Return the SHA-256 (hex) of the files' bytes in order, the model, the seed and ``CACHE_VERSION``.
+
+    The latents depend only on these.
 
     Raises:
-        UserError: a file cannot be read.
+        UserError: A file cannot be read.
     """
     total = hashlib.sha256(f"voice {CACHE_VERSION}\n{seed}\n{model_id}\n".encode())
     for path in files:
@@ -305,8 +329,8 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
 
 
 def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
-    """Return the voice stored under ``key`` if it is intact and of widths (D, C), else compute and store it."""
-    with contextlib.suppress(UserError):  # missing, damaged, of another model
+    """Return the voice stored under ``key`` if it is intact and has widths (D, C). Otherwise compute and store it."""
+    with contextlib.suppress(UserError):  # it is missing, damaged, or from another model
         voice = load_voice(_cache_path(key), name)
         voice.check_widths(widths)
         return voice

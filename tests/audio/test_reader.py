@@ -270,7 +270,7 @@ def test_a_recording_of_more_than_a_day_or_with_infinite_samples_is_refused(tmp_
     with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):  # without advice for clips
         read_recording(tmp_path / "long.wav")
     soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
-    with pytest.raises(UserError, match=r"inf\.wav: holds NaN or infinite samples"):
+    with pytest.raises(UserError, match=r"inf\.wav: has NaN or infinite samples"):
         read_recording(tmp_path / "inf.wav")
 
 

@@ -63,7 +63,9 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(t
 
 def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
     (tmp_path / "full.wav").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"full\.wav: it is a device or a pipe, not a file; - is standard output"):
+    with pytest.raises(
+        UserError, match=r"full\.wav, because it is a device or a pipe: name a file, or - for standard output"
+    ):
         check_output(tmp_path / "full.wav")
 
 
