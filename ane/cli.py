@@ -1,6 +1,6 @@
-"""The command line, `ane COMMAND`: each command is a module of ``ane.commands``; this one reports their errors.
+"""Run a command of the command line, `ane COMMAND`, and report its error in one line.
 
-Only the module of the command that is given is imported: those of the others take time.
+Each command is a module of ``ane.commands``. Only the module of the command that runs is imported, to save time.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from ane.system.streams import tolerant_streams
 from ane.system.terminal import printable
 from ane.system.version import version
 
-# in the order of the help, as each command's own help states it
+# in the order of the help. A command's parser has the same summary.
 SUMMARIES = {
     "say": "speak a text",
     "read": "narrate a book",
-    "serve": "speak for other programs, as OpenAI's API does",
+    "serve": "start a speech server with OpenAI's API",
     "voices": "list, add, mix and remove voices",
-    "transcribe": "write down what is said in a recording",
+    "transcribe": "turn a recording into text or subtitles",
     "import": "make a bundle from official checkpoints",
     "convert": "convert a model for another engine",
     "verify": "compare packages with the PyTorch reference",
@@ -41,21 +41,21 @@ SUMMARIES = {
     "doctor": "show what this machine can run and what is missing",
     "completion": "print a completion script for your shell, or the manual page",
 }
-LISTING = ("-h", "--help", "--version")  # options that need no command's flags
+LISTING = ("-h", "--help", "--version")  # options for which no command has to be imported
 COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
 
-# Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
-# the length of a text. It is read when torch first computes.
+# Number of compiled kernels that oneDNN keeps, one per layer and length. Its default of 1024 made memory grow with the
+# length of a text. oneDNN reads the variable when torch first computes.
 KERNEL_CACHE, KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", 64
 
-# raised by a standard stream that is closed, has no reader, or is full
+# errors of a standard stream that is closed, has no reader, or is full
 STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of one command, or of all when there is none of that name.
+    """Return the parser of one command, or of all commands if ``command`` is not the name of one.
 
-    With an option of ``LISTING`` in place of a name, the commands have their summaries alone.
+    If ``command`` is an option of ``LISTING``, the parser has only the commands' summaries.
     """
     top = CommandParser(
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out."
@@ -76,8 +76,12 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0: done; 1: bad input, or a machine that cannot do it, reported in one line; 2: wrong usage; 130 and 143: stopped by
-    Ctrl-C, by SIGTERM.
+    | status | meaning |
+    |---|---|
+    | 0 | The command succeeded. |
+    | 1 | The input is bad, or this machine cannot run the command. One line says why. |
+    | 2 | The flags are wrong. |
+    | 130, 143 | Ctrl-C or SIGTERM stopped the command. |
     """
     with tolerant_streams():
         arguments = sys.argv[1:] if arguments is None else arguments
@@ -93,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         except UserError as error:
             top.exit(1, f"ane: error: {printable(str(error))}\n")
         args = top.parse_args(arguments)
-        if not hasattr(args, "handler"):  # a command that has subcommands, and none is named
+        if not hasattr(args, "handler"):  # a command with subcommands was called without one
             args.parser.print_help()
             return 0
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
@@ -115,8 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
-    """Return the exit status for an error and the line to print, in rich's markup. A bug is raised again."""
-    if stops.received:  # a library may have turned it into another error
+    """Return the exit status for an error and the line to print, in rich markup. If it is a bug, raise it again."""
+    if stops.received:  # a library may have turned the interruption into another error
         cause = (
             "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             if isinstance(error, KeyboardInterrupt | SystemExit)
@@ -128,7 +132,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
         and getattr(error, "filename", None) is None
         and (isinstance(error, OSError) or "standard output" in str(error))
     ):
-        return 0, ""  # whoever reads it, as `head` does, has enough
+        return 0, ""  # the reader of our output, such as `head`, has stopped reading
     if isinstance(error, UserError):
         message = with_sources(with_flags(error, args.parser), args)
     elif isinstance(error, OSError):
@@ -143,16 +147,16 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
 
 
 def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
-    """The message with flags for parameters: the one that is wrong, and those it advises, as in "use backend=torch"."""
+    """Replace parameters by flags in the message of an error, also in advice such as "use backend=torch"."""
     flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
     message = str(error)
     if error.parameter in flags:
         message = flags[error.parameter] + message.removeprefix(error.parameter)
-    return " ".join(advised(word, flags) for word in message.split(" "))
+    return " ".join(as_flag(word, flags) for word in message.split(" "))
 
 
-def advised(word: str, flags: dict[str, str]) -> str:
-    """ "backend=torch" → "--backend torch", "overwrite=True" → "--force"; other words as they are."""
+def as_flag(word: str, flags: dict[str, str]) -> str:
+    """Turn "backend=torch" into "--backend torch", and "overwrite=True" into "--force". Leave other words unchanged."""
     name, _, value = word.partition("=")
     if name not in flags or not value:
         return word
@@ -160,7 +164,7 @@ def advised(word: str, flags: dict[str, str]) -> str:
 
 
 def system_message(error: OSError) -> str:
-    """One line for an operating system error. Raises ``error`` again when it has no file and is not a stream's."""
+    """Return one line for an operating system error. Raise ``error`` again if it concerns no file and no stream."""
     if error.filename is not None:
         home = os.environ.get("ANE_HOME")
         inside = home and str(error.filename).startswith(os.path.expanduser(home))
@@ -172,7 +176,7 @@ def system_message(error: OSError) -> str:
 
 
 def discard_unwritable_output() -> None:
-    """Send standard output to the null device if it cannot be flushed: Python flushes it again when it exits."""
+    """Send standard output to the null device if it cannot be flushed, because Python flushes it at exit."""
     try:
         sys.stdout.flush()
     except OSError:

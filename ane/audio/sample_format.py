@@ -50,7 +50,7 @@ class SampleFormat:
                 "data_format",
             )
         rate = match["rate"] and int(match["rate"])
-        if rate is not None and not RATES[0] <= rate <= RATES[1]:
+        if rate is not None and not RATES[0] <= rate <= RATES[1]:  # type: ignore[operator]
             raise UserError(
                 f"data_format {text}: the sample rate must be from {RATES[0]} to {RATES[1]} Hz", "data_format"
             )

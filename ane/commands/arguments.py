@@ -1,4 +1,4 @@
-"""Shared by all commands: a parser with short and full help, the flags of every command, argument types."""
+"""Build the parsers of all commands, with short and full help, the flags that every command has, and argument types."""
 
 import argparse
 import difflib
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ane.system.terminal import printable
 
-# flags of other programs → the flag with that meaning here, or a sentence
+# flags of other programs → our flag with the same meaning, or a sentence
 MEANINGS = {
     "--rate": "--speed",
     "-r": "--speed",
@@ -29,17 +29,17 @@ MEANINGS = {
     "--artist": "--author",
     "--chapter": "--chapters",
     "--sample-rate": "--data-format",
-    "--format": "the suffix of -o OUT is the format",
-    "--language": "voices speak English",
-    "--pitch": "no voice changes its pitch: choose another voice",
+    "--format": "the suffix of -o OUT chooses the format",
+    "--language": "all voices speak English",
+    "--pitch": "the pitch of a voice is fixed: choose another voice",
     "--dry-run": "--explain",
 }
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose flags cannot be abbreviated, and whose ``--help`` hides options marked as rare.
+    """A parser whose flags cannot be abbreviated, and whose ``--help`` hides rare options.
 
-    ``args.parser`` is the parser of the command that was given.
+    After parsing, ``args.parser`` is the parser of the command.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -54,12 +54,12 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an unknown flag is an error of the command that it was given to."""
+        """Parse like argparse, but report an unknown flag as an error of the command, and suggest a similar flag."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags, given = known.parser._option_string_actions, unknown[0].partition("=")[0]
-            meaning = MEANINGS.get(given, "")
-            near = [meaning] if meaning in flags else difflib.get_close_matches(given, flags, 1, 0.75)
+            flags, flag = known.parser._option_string_actions, unknown[0].partition("=")[0]
+            meaning = MEANINGS.get(flag, "")
+            near = [meaning] if meaning in flags else difflib.get_close_matches(flag, flags, 1, 0.75)
             hint = (
                 f" (did you mean {near[0]}?)"
                 if near
@@ -75,13 +75,15 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def rare_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> argparse._ArgumentGroup:
-    """Add a group of options that ``--help-all`` shows and ``--help`` does not."""
+    """Add a group of options that only ``--help-all`` shows."""
     group = parser.add_argument_group(title, description)
     group.rare = True  # type: ignore[attr-defined]
     return group
 
 
 class FullHelpAction(argparse.Action):
+    """Print the help with rare options, and exit."""
+
     def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
@@ -92,7 +94,7 @@ class FullHelpAction(argparse.Action):
 
 @contextmanager
 def without_rare_options(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Hide rare options, and groups of them, while the block lasts."""
+    """Hide rare options and groups within the block."""
     groups = parser._action_groups
     rare = [group for group in groups if getattr(group, "rare", False)]
     hidden = {
@@ -119,21 +121,20 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
             add_common_arguments(command)
     if not nested:
         group = parser.add_mutually_exclusive_group()
-        group.add_argument("--verbose", action="store_true", help="print details, and the traceback of an error")
-        group.add_argument(
-            "-q", "--quiet", action="store_true", help="print errors only, and the output that was asked for"
-        )
+        group.add_argument("--verbose", action="store_true", help="print details, and tracebacks of errors")
+        group.add_argument("-q", "--quiet", action="store_true", help="print only errors and requested output")
 
 
 # Argument types, for ``type=``
 
 
 def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
     return natural(text, 1)
 
 
 def natural(text: str, least: int = 0) -> int:
-    """A whole number, 0 included."""
+    """Read a whole number of at least ``least``."""
     if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18 and int(text) < least:
         raise argparse.ArgumentTypeError(f"it must be at least {least}, got {int(text)}")
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -153,22 +154,22 @@ def gigabytes(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A finite number of seconds above 0."""
+    """Read a finite number of seconds above 0."""
     return _above_zero(text, "a number of seconds above 0")
 
 
-def _above_zero(text: str, what: str) -> float:
+def _above_zero(text: str, kind: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"it must be {what}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"it must be {kind}, got {text!r}")
     return number
 
 
 def pair(text: str) -> tuple[int, int]:
-    """ "200,300" → (200, 300)."""
+    """Read two numbers: "200,300" → (200, 300)."""
     first, _, second = text.partition(",")
     return positive(first), positive(second)
 
@@ -178,10 +179,10 @@ def comma_separated(text: str) -> list[str]:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Positive numbers separated by commas, sorted, without duplicates."""
+    """Read positive numbers separated by commas. Return them sorted, without duplicates."""
     return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
 
 
 def path(text: str) -> Path:
-    """A path; ``~`` and ``~user`` are expanded also where the shell did not."""
+    """Read a path. Expand ``~`` and ``~user``, because the shell does not always do it, as in ``--output=~/a.wav``."""
     return Path(os.path.expanduser(text))

@@ -1,4 +1,4 @@
-"""`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
+"""Run `ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
 import sys
@@ -21,17 +21,16 @@ if TYPE_CHECKING:
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
 
 DESCRIPTION = """
-Measure the time of a sentence on the backends of this machine, and of each function of Core ML packages. The
-settings that speak the sentence fastest are printed as flags of `ane say`, with the fastest engine of each phase. For
-a bundle of yours the fastest engines are written down, and --backend auto uses them on this machine. On a Mac, Core ML
-is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE; on a macOS whose Core ML is reported to crash on the GPU, without
-CPU_AND_GPU.
+Measure how fast the backends of this machine speak a sentence, and how fast each function of Core ML packages runs.
+Print the fastest settings as flags of `ane say`, and the fastest engine of each phase. For a bundle of yours, --backend
+auto uses the fastest engines on this machine from now on. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and
+CPU_AND_NE. CPU_AND_GPU is left out on versions of macOS on which Core ML is reported to crash on the GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 RUNS = 20  # calls of each function of a package
 PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
-WORTH_TWO = 0.1  # share of the time that a second engine must save, since both take memory
-CHECKERS = ("mil", "coreai")  # engines that run packages to check them, and are never chosen
+WORTH_TWO = 0.1  # share of the time that a second engine must save to be worth its memory
+CHECKERS = ("mil", "coreai")  # engines that only check packages, and are never chosen
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -43,41 +42,47 @@ def register(commands: argparse._SubParsersAction) -> None:
         "bench", help="measure this machine and print the fastest settings", description=DESCRIPTION
     )
     add_model_arguments(parser)
-    add = parser.add_argument_group("what is measured").add_argument
+    add = parser.add_argument_group("measurements").add_argument
     add(
         "--backend",
         type=comma_separated,
         metavar="NAME,…",
-        help=f"backends, of {', '.join(NAMES[1:])} (default: torch, onnx and coreml where there are packages, and on "
-        "Apple silicon mlx, torch:mps and torch:cpu)",
+        help=f"backends to measure: {', '.join(NAMES[1:])} (default: torch, onnx and coreml if the bundle has packages "
+        "for them, and on Apple silicon mlx, torch:mps and torch:cpu)",
     )
     add(
         "--compute-units",
         type=comma_separated,
         metavar="COMPUTE_UNITS,…",
-        help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)",
+        help=f"processors for Core ML: {', '.join(COMPUTE_UNITS)} (default: the first three)",
     )
     add(
         "--precision",
         type=comma_separated,
         metavar="P,…",
-        help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)",
+        help="precisions of Core ML packages, or int8 for torch on the CPU (default: the bundle's first, and int8)",
     )
-    add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
-    add("--runs", type=positive, metavar="N", help=f"calls of each function of a package (default: {RUNS})")
-    add("--text", default=SENTENCE, help="the sentence to speak")
-    add("--preset", choices=PRESETS, help="how to speak it (default: the model's)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write all figures as JSON; - is standard output")
+    add("--threads", type=counts, metavar="N,…", help="numbers of CPU threads to try (default: 1, 2, 4, … all cores)")
+    add("--runs", type=positive, metavar="N", help=f"calls per function of a package (default: {RUNS})")
+    add("--text", default=SENTENCE, metavar="TEXT", help="sentence to speak (default: %(default)r)")
+    add("--preset", choices=PRESETS, help="preset to speak with (default: the model's)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="JSON file to write with all figures. '-' is standard output"
+    )
     parser.set_defaults(handler=bench)
 
 
 @dataclass
 class BenchRun:
-    """What one run of `ane bench` measures.
+    """The state of one run of `ane bench`.
 
     Attributes:
-        subject: the model as `ane say` opens it here. models: by backend, the model that it needs.
-        functions: rows by the settings that they were measured with. sentences: of those without an error.
+        subject: The model as `ane say` opens it on this machine.
+        models: The model that each backend needs, by the name of the backend.
+        preset: Name of the preset to speak with. ``None`` for a model without presets.
+        functions: Measurements of package functions, by the settings they were measured with.
+        sentences: Measurements of the sentence, by settings. Settings in which a function failed are left out.
+        refused: The reasons why settings cannot be chosen, by settings.
     """
 
     args: argparse.Namespace
@@ -94,7 +99,7 @@ class BenchRun:
         from ane.bench.records import noise_note
 
         noise = noise_note(self.rows)
-        return [*([noise] if noise else []), *(f"Not chosen: {what}: {why}" for what, why in self.refused.items())]
+        return [*([noise] if noise else []), *(f"Not chosen: {name}: {why}" for name, why in self.refused.items())]
 
     @property
     def rows(self) -> "list[BenchRow]":
@@ -107,7 +112,7 @@ class BenchRun:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure, choose and report."""
+    """Measure the backends, choose the fastest settings, and report them."""
     from ane.bundles.package_records import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
@@ -125,7 +130,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
-    """Open the model for each backend. Raises UserError for an unknown backend."""
+    """Open the model for each backend. Raises UserError if a backend is unknown."""
     from ane.backends import PACKAGED, core_ml_is_chosen
     from ane.backends.choosing import mlx_is_chosen
     from ane.bundles.opening import is_embedded
@@ -147,7 +152,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
         raise UserError(
-            f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by function"
+            f"--runs has no effect on {' and '.join(models)}, because only functions of Core ML packages are called "
+            "several times: leave it out"
         )
     args.runs = args.runs or RUNS
     return BenchRun(
@@ -156,7 +162,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
 
 
 def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
-    """A backend with its device, and the model that it runs. Raises UserError for a model without its packages."""
+    """Return a backend with its device, and the model that it runs. Raises UserError if the model has no packages."""
     from ane.backends import PACKAGED, resolve
 
     engine, device = resolve(spec, model)
@@ -164,7 +170,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         from ane.backends.packaged.selection import select_packages
 
         packaged = with_packages(model, spec, console)
-        select_packages(packaged, "auto")  # raises for a model without packages
+        select_packages(packaged, "auto")  # raises if the model has no packages
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
@@ -176,7 +182,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
     if engine == "mlx":
         from ane.backends.choosing import EngineOptions, load_mlx
 
-        load_mlx(model, EngineOptions())  # raises where it is not installed, or runs none of the networks
+        load_mlx(model, EngineOptions())  # raises if MLX is not installed or runs none of the networks
         return engine, model
     from ane.backends.torch.device import choose_device
     from ane.bundles.opening import is_embedded
@@ -185,11 +191,11 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
 
 
 def measure_functions(run: BenchRun) -> None:
-    """Measure every function of packages with each of the settings, in processes of their own."""
+    """Measure every function of packages with every settings, each in a separate process."""
     from ane.backends import PACKAGED
     from ane.bench.sessions import function_rows
 
-    # compiled models go to a temporary folder: cached ones would make the first load fast, and would be replaced
+    # A temporary folder takes the compiled models. The user's cache would make the first load fast, and would change.
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for model, request in requests(run, compiled):
             status.update(f"measuring {request.tuning}")
@@ -200,7 +206,7 @@ def measure_functions(run: BenchRun) -> None:
 
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
-    """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
+    """Yield the task of each worker process: one backend with one choice of compute units or threads."""
     from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.package_records import COMPUTE_UNITS
@@ -232,12 +238,12 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
 
 
 def thread_counts(cores: int) -> list[int]:
-    """1, 2, 4, … and ``cores``."""
+    """Return the powers of two up to ``cores``, and ``cores``."""
     return sorted({*(2**power for power in range(cores.bit_length()) if 2**power <= cores), cores})
 
 
 def speak_sentence(run: BenchRun) -> None:
-    """Speak the sentence with what `ane say` uses by itself, and with all settings in which no function failed."""
+    """Speak the sentence with the settings that `ane say` uses by default, and with all settings that did not fail."""
     from ane.backends import resolve
     from ane.bench.sessions import spoken_sentence
     from ane.bench.worker import TimedRequest, Tuning, WorkerModel
@@ -247,7 +253,7 @@ def speak_sentence(run: BenchRun) -> None:
         failed = next((row for row in rows if row.error), None)
         if failed or tuning.engine in CHECKERS:
             run.refused[str(tuning)] = (
-                f"{failed.what}: {failed.error}" if failed else "it runs packages to check them, and is never chosen"
+                f"{failed.what}: {failed.error}" if failed else "this engine is only for checking packages"
             )
         else:
             tried.append(tuning)
@@ -262,7 +268,7 @@ def speak_sentence(run: BenchRun) -> None:
 
 
 def report(run: BenchRun) -> None:
-    """Write the JSON if asked for, and print the tables unless the JSON went to standard output."""
+    """Write the JSON if there is -o, and print the tables unless the JSON went to standard output."""
     from ane.bench.records import NOISY, describe_machine, document
     from ane.bench.worker import SEED
     from ane.system.files import write_json
@@ -295,7 +301,7 @@ def report(run: BenchRun) -> None:
     for line in run.notes:
         console.print(line)
     if chosen is None:
-        console.print("No settings can be chosen.")
+        console.print("No settings can be chosen, because none could speak the sentence.")
         return
     spread = run.sentences[chosen].value.farthest
     doubt = f", but its times spread by {spread:.0%}" if spread > NOISY else ""
@@ -309,21 +315,21 @@ def report(run: BenchRun) -> None:
 
 
 def per_second(row: "BenchRow", stage: str) -> float | None:
-    """Return the seconds that a phase takes for a second of speech, or ``None`` if it was not measured."""
+    """Return the seconds that a phase takes per second of speech, or ``None`` if it was not measured."""
     seconds = row.figures.get(f"{stage}_s")
     return seconds / row.figures["audio_s"] if row.value and seconds is not None else None
 
 
 def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
-    """Return a line for each phase that was measured on several engines, with the fastest."""
+    """Return one line per phase that was measured on several engines. It names the fastest engine."""
     lines = []
     for stage, word in PHASES.items():
-        found = {row.competitor: seconds for row in sentences if (seconds := per_second(row, stage)) is not None}
-        if len(found) > 1:
-            best = min(found, key=found.__getitem__)
+        times = {row.competitor: seconds for row in sentences if (seconds := per_second(row, stage)) is not None}
+        if len(times) > 1:
+            best = min(times, key=times.__getitem__)
             lines.append(
-                f"{word}: {best} is fastest, {found[best]:.3f} s for a second of speech (slowest: "
-                f"{max(found.values()):.3f})."
+                f"{word}: {best} is fastest, {times[best]:.3f} s per second of speech (slowest: "
+                f"{max(times.values()):.3f} s)."
             )
     return lines
 
@@ -359,14 +365,17 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
 
 
 def remember_fastest(run: BenchRun, date: str) -> str:
-    """Write down the fastest engines, and say so. "" for a model whose engine is not chosen by measurement."""
+    """Record the fastest engines for ``--backend auto``, and return a line about it.
+
+    Return "" and record nothing for the embedded model, or if a decoder was measured on fewer than two engines.
+    """
     from ane.backends.measured import EngineChoice, measured_file, remember
     from ane.bundles.opening import is_embedded
 
-    found = fastest_engines(run.sentences)
-    if found is None or is_embedded(run.subject.path):
+    fastest = fastest_engines(run.sentences)
+    if fastest is None or is_embedded(run.subject.path):
         return ""
-    decoder, others = (EngineChoice(one.backend, one.compute_units, one.threads) for one in found)
+    decoder, others = (EngineChoice(tuning.backend, tuning.compute_units, tuning.threads) for tuning in fastest)
     remember(run.subject, date, decoder, others)
     engines = decoder if decoder == others else f"{decoder} for the decoder, {others} for the other networks"
     return f"--backend auto now uses {engines} for this bundle on this machine ({measured_file(run.subject)})."

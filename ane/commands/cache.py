@@ -1,4 +1,4 @@
-"""`ane cache`: list and delete what the program caches, and what killed processes left behind; load it beforehand."""
+"""Run `ane cache`: list and delete cached files and the leftovers of killed processes, or fill the cache in advance."""
 
 import argparse
 import re
@@ -12,26 +12,27 @@ from ane.commands.prewarm import prewarm
 from ane.system import paths
 from ane.system.staging import leftovers
 
-# Folders of the cache besides the compiled models, and their content.
+# the content of the cache's folders, except for the compiled models
 FOLDERS = {
-    "verified": "hashes of files that were checked",
-    "voices": "latents of voices' clips",
+    "verified": "hashes of verified files",
+    "voices": "latents of clips",
     "packages": "Core ML packages of the embedded voice",
     "engines": "TensorRT engines and timings",
-    "functions": "functions of packages that Core ML refuses whole",
-    "measured": "fastest engines of bundles, by `ane bench`",
+    "functions": "single functions of packages that Core ML rejects whole",
+    "measured": "fastest engines that `ane bench` measured",
 }
 COMPILED, LEFTOVERS = "compiled models", "unfinished files of killed processes"
 ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
-SUFFIXES = (".json", ".safetensors", ".lock", ".timing")  # of the program's own files in these folders
+SUFFIXES = (".json", ".safetensors", ".lock", ".timing")  # suffixes of files that this program writes there
 
 
 @dataclass(frozen=True)
 class CacheItem:
-    """Something that can be deleted.
+    """A file or folder that can be deleted.
 
     Attributes:
-        kind: a description in ``FOLDERS``, LEFTOVERS, or ``COMPILED``.
+        kind: Description of its content: a value of ``FOLDERS``, ``LEFTOVERS`` or ``COMPILED``.
+        bytes: Its size.
     """
 
     kind: str
@@ -43,34 +44,33 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "cache",
         help="list and delete caches",
-        description="List and delete what can be computed again: compiled models, engines, "
-        "latents of clips, hashes; and unfinished files that killed processes "
-        "left behind. Voices and bundles are not touched.",
+        description="List and delete files that the program can compute again (compiled models, engines, "
+        "latents of clips and hashes), and unfinished files of killed processes. Your voices and bundles stay.",
     )
     commands = parser.add_subparsers(metavar="COMMAND")
-    listing = commands.add_parser("list", help="show what is cached, its size and its folder")
+    listing = commands.add_parser("list", help="show the content of the cache, with its size and its folder")
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")
-    clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
+    clearing.add_argument("--dry-run", action="store_true", help="print the files, and delete nothing")
     clearing.set_defaults(handler=clear_command)
     warming = commands.add_parser(
         "prewarm",
-        help="compile and load all Core ML functions of a bundle once (on a Mac)",
-        description="Compile the Core ML packages of a bundle and load each function once, "
-        "as its first use would: minutes, once for each version of macOS. "
-        "Interrupted, the same command goes on where it was.",
+        help="compile and load all Core ML functions of a bundle in advance (on a Mac)",
+        description="Compile the Core ML packages of a bundle and load each function once, so that the first speech "
+        "does not wait. This takes minutes, once per version of macOS. After an interruption, run the same command "
+        "again to continue.",
     )
     warming.add_argument(
         "--bundle",
         metavar="NAME|PATH",
-        help=f"bundle with packages (default: {DEFAULT_BUNDLE}, which `ane say` speaks with)",
+        help=f"bundle with packages (default: {DEFAULT_BUNDLE}, the default voice of `ane say`)",
     )
-    warming.add_argument("--dry-run", action="store_true", help="print what it would take, and load nothing")
+    warming.add_argument("--dry-run", action="store_true", help="estimate the time, and load nothing")
     warming.set_defaults(handler=prewarm_command)
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print what there is by kind, and the totals."""
+    """Print the number and size of items by kind, and the totals."""
     items, console = collect(), output_console()
     console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
     if items:
@@ -83,7 +83,7 @@ def list_command(args: argparse.Namespace) -> int:
 
 
 def clear_command(args: argparse.Namespace) -> int:
-    """Delete all items; print how many and how large they were."""
+    """Delete all items, and print their number and size."""
     from ane.backends.coreml.compiled import CompiledCache, remove
 
     items = collect()
@@ -96,28 +96,28 @@ def clear_command(args: argparse.Namespace) -> int:
             if item.kind != COMPILED:
                 remove(item.path)
     verb = "Would delete" if args.dry_run else "Deleted"
-    what = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB" if items else "nothing"
-    report_console(args).print(f"{verb} {what} in {paths.cache_dir()}")
+    amount = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB" if items else "nothing"
+    report_console(args).print(f"{verb} {amount} in {paths.cache_dir()}")
     return 0
 
 
 def collect() -> list[CacheItem]:
-    """Everything that can be deleted: compiled models, files of the cache's other folders, leftovers."""
+    """Return everything that can be deleted: compiled models, files in the cache's other folders, and leftovers."""
     from ane.backends.coreml.compiled import CompiledCache, size_of
 
-    found = dict.fromkeys(CompiledCache().entries(), COMPILED)
+    kinds = dict.fromkeys(CompiledCache().entries(), COMPILED)
     for name, kind in FOLDERS.items():
         folder = paths.cache_dir() / name
         if folder.is_dir() and not folder.is_symlink():
-            found |= {path: kind for path in sorted(folder.iterdir()) if _is_own(path)}
-    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}  # one may lie in the other
+            kinds |= {path: kind for path in sorted(folder.iterdir()) if _is_ours(path)}
+    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}  # one may be inside the other
     for path in sorted({path for folder in folders for path in leftovers(folder)}):
-        found.setdefault(path, LEFTOVERS)
-    return [CacheItem(kind, path, size_of(path)) for path, kind in found.items()]
+        kinds.setdefault(path, LEFTOVERS)
+    return [CacheItem(kind, path, size_of(path)) for path, kind in kinds.items()]
 
 
-def _is_own(path: Path) -> bool:
-    """Whether the program wrote an entry of a folder of the cache."""
+def _is_ours(path: Path) -> bool:
+    """Return whether this program wrote a file or folder that is in the cache."""
     if path.is_symlink() or path.is_file():
         return path.suffix in SUFFIXES and not path.is_symlink()
     return (
@@ -137,7 +137,7 @@ def prewarm_command(args: argparse.Namespace) -> int:
     from ane.backends.coreml.trial import CoreMLTrial
     from ane.bundles.opening import open_model
 
-    runtime, console = CoreMLRuntime(trial=CoreMLTrial()), message_console(args)  # raises where there is no Core ML
+    runtime, console = CoreMLRuntime(trial=CoreMLTrial()), message_console(args)  # raises without Core ML
     model = with_packages(open_model(args.bundle), "coreml", console)
     prewarm(model, runtime, console, report_console(args), args.dry_run)
     return 0

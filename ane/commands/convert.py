@@ -1,4 +1,4 @@
-"""``ane convert``: convert a bundle to Core ML, ONNX, GGUF or the files of tortoise.cpp."""
+"""Run ``ane convert``: convert a bundle to Core ML, ONNX, GGUF or the files of tortoise.cpp."""
 
 import argparse
 import os
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from converters.coreml.coreml_package import CoreMLOptions
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
-    **{target: tuple(found) for target, found in PACKAGES.items()},
+    **{target: tuple(precisions) for target, precisions in PACKAGES.items()},
     "gguf": tuple(GGUF),
     "ggml": (),
 }
 CACHES = ("io", "state")
-# options that have an effect on some targets only
+# the targets of options that only some targets have
 ONLY_FOR = {
     "buckets": ("coreml",),
     "cache": ("coreml",),
@@ -43,80 +43,84 @@ ONLY_FOR = {
     "precision": ("coreml", "onnx", "gguf"),
 }
 DESCRIPTION = """
-Convert a model for another engine. SOURCE is a bundle, a name or a path; demo is the embedded one. --to coreml and --to
-onnx write a bundle with packages of its networks added; every function is compared with the float32 networks before the
-bundle appears at OUT. After an interruption, the same command keeps the finished packages and begins with the one that
-was being made. Until then they are in OUT.converting, which you may delete.
---to gguf writes a whole Tortoise model as one file, its decoder with the names of GPT-2 in llama.cpp. --to ggml writes
-the files that tortoise.cpp reads, with one voice.
+Convert a model for another engine. --to coreml and --to onnx write a copy of the bundle with packages of its networks.
+Every function is compared with the float32 networks before the bundle appears at OUT. After an interruption, run the
+same command again: it keeps the finished packages, which are in OUT.converting, and continues with the next one. You
+may delete OUT.converting.
+--to gguf writes a whole Tortoise model to one file. Its decoder uses the names of GPT-2 in llama.cpp. --to ggml writes
+files for tortoise.cpp, with one voice.
 """
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``convert``. Every option's default is None, so that one without effect on a target can be refused."""
+    """Add ``convert``. Every default is None, so that an option without effect on a target can be an error."""
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="bundle: a name or a directory")
-    parser.add_argument("--to", required=True, choices=PRECISIONS, help="what to convert to")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="bundle to convert: a name or a directory (demo is the embedded model)"
+    )
+    parser.add_argument("--to", required=True, choices=PRECISIONS, help="format to convert to")
     parser.add_argument(
         "-o",
         "--output",
         required=True,
         metavar="NAME|PATH",
-        help="coreml, onnx: the new bundle, as in `ane import`; gguf: the file; ggml: a folder",
+        help="destination. coreml and onnx: a new bundle, as in `ane import`. gguf: a file. ggml: a folder",
     )
     parser.add_argument(
         "--precision",
         type=comma_separated,
         metavar="P,…",
-        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
-        f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-        "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
-        f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)",
+        help="number formats of the weights. coreml: one or more of "
+        f"{', '.join(PRECISIONS['coreml'])} (default: fp16, which the Neural Engine runs). "
+        f"onnx: one or more of {', '.join(PRECISIONS['onnx'])} (default: fp32). `ane say` and `ane transcribe` use the "
+        f"first, unless you name another. gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)",
     )
     parser.add_argument(
         "--lanes",
         type=counts,
         metavar="N,…",
-        help="coreml: numbers of candidates that a decoder step takes at once, each a function "
-        "(default: 1,16; for Whisper 1,8)",
+        help="coreml: number of candidates per decoder step. Each number becomes a function of the package "
+        "(default: 1,16, or 1,8 for Whisper)",
     )
     parser.add_argument(
         "--cache",
         type=comma_separated,
         metavar="KIND,…",
-        help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
-        "both separated by a comma (default: io,state)",
+        help="coreml: where the decoder keeps its kv-cache: 'io' on the host, 'state' inside Core ML, or both, as in "
+        "io,state (default: io,state)",
     )
     parser.add_argument(
         "--buckets",
         action="append",
         metavar="KIND=N,…",
-        help="coreml: lengths of a kind of function, such as prefill=64,128, in place of the model's "
-        "defaults; '?=1' lists the kinds of SOURCE. May be given more than once",
+        help="coreml: input lengths for a kind of function, such as prefill=64,128 (default: the model's). '?=1' lists "
+        "the kinds of SOURCE. May be given more than once",
     )
     parser.add_argument(
         "--networks",
         type=comma_separated,
         metavar="NETWORK,…",
-        help="networks to convert (default: all; '?' lists those of SOURCE); the others run on torch",
+        help="networks to convert. All other networks run on torch. '?' lists the networks of SOURCE (default: all)",
     )
     parser.add_argument(
         "--no-prewarm",
         action="store_true",
         default=None,
-        help="coreml: on a Mac, do not compile and load the new packages at the end: the first speech does it",
+        help="coreml: do not compile and load the new packages on this Mac. The first speech will do it",
     )
     parser.add_argument(
-        "--voice", metavar="VOICE", help="ggml: the voice to write, as for `ane say -v` (default: the model's own)"
+        "--voice",
+        metavar="VOICE",
+        help="ggml: voice to write, as for `ane say -v` (default: the model's default voice)",
     )
     parser.add_argument(
-        "--force", dest="overwrite", action="store_true", help="replace what is at OUT, or an unfinished conversion"
+        "--force", dest="overwrite", action="store_true", help="replace OUT, or an unfinished conversion to it"
     )
     parser.set_defaults(handler=convert_command)
 
 
 def convert_command(args: argparse.Namespace) -> int:
-    """Convert; show progress and a table of the packages. Raises UserError for a flag that has no effect."""
+    """Convert a model, and report the files that were written. Raises UserError for a flag that has no effect."""
     for option, targets in ONLY_FOR.items():
         if args.to not in targets and getattr(args, option) is not None:
             flag = option.replace("_", "-")
@@ -126,13 +130,13 @@ def convert_command(args: argparse.Namespace) -> int:
 
 
 def write_packages(args: argparse.Namespace, model: Bundle) -> int:
-    """Convert to a bundle of packages, and print a table of them."""
+    """Write a bundle with packages, and print a table of them."""
     from converters.conversion import convert
     from converters.function_table import chosen_networks
     from converters.progress import memory_warning
 
     destination = new_bundle(args.output)
-    if identity(model.path) != identity(destination):  # packages may be added to a bundle in its place
+    if identity(model.path) != identity(destination):  # the destination may be the bundle itself
         check_files(args, {"output": destination}, models=("source",))
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
@@ -152,7 +156,7 @@ def write_packages(args: argparse.Namespace, model: Bundle) -> int:
                 target,
             )
         except KeyboardInterrupt:
-            LOGGER.info("Finished packages are kept: give the same command again to continue.")
+            LOGGER.info("Finished packages are kept. Run the same command again to continue.")
             raise
     console = report_console(args)
     report(console, bundle, args.to)
@@ -163,7 +167,7 @@ def write_packages(args: argparse.Namespace, model: Bundle) -> int:
 
 
 def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
-    """Compile and load the new packages, where `ane say` will run them with Core ML."""
+    """Compile and load the new packages, if `ane say` runs them with Core ML on this machine."""
     from ane.backends import core_ml_is_chosen
 
     if not core_ml_is_chosen():
@@ -184,7 +188,7 @@ def write_gguf_file(args: argparse.Namespace, model: Bundle) -> int:
     """Write one GGUF file and print the number of its tensors by type."""
     precisions = check_precisions(args) or ["fp16"]
     if len(precisions) > 1:
-        raise UserError(f"--precision {','.join(precisions)}: a GGUF file has one; name one")
+        raise UserError(f"--precision {','.join(precisions)}: a GGUF file has only one precision, so name one")
     if find_spec("gguf") is None:
         raise UserError("the package gguf, which writes GGUF files, is missing: pip install 'tortoise-ane[gguf]'")
     from converters.ggml.gguf_file import write_gguf
@@ -210,7 +214,7 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
     # before a voice is computed from clips, which takes a while
     networks = pick_networks(model, list(FILES) if args.networks is None else args.networks, tuple(FILES))
     if note := size_note(model, networks):
-        LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it refuses these files", note)
+        LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it rejects these files", note)
     output = Path(os.path.expanduser(args.output))
     check_folder_of(output)
     check_files(
@@ -230,38 +234,39 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
 
 
 def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Sequence[Any]) -> None:
-    """Log which networks are not stored in a precision that was asked for. Raises UserError where none of them is."""
+    """Log the networks that cannot be stored in a requested precision. Raises UserError if no network can."""
     from converters.function_table import chosen_networks
 
     chosen = chosen_networks(model, args.networks, args.to)
     for option in options if args.precision else ():
         others = {network: option.stored(network) for network in chosen if option.stored(network) != option.precision}
-        stated = ", ".join(f"{network} in {precision}" for network, precision in others.items())
+        exceptions = ", ".join(f"{network} in {precision}" for network, precision in others.items())
         if len(others) == len(chosen):
             raise UserError(
-                f"--precision {option.precision} has no effect on these networks, which are stored "
-                f"otherwise: {stated}; leave it out"
+                f"--precision {option.precision} has no effect, because these networks are stored in another "
+                f"precision ({exceptions}): leave it out"
             )
         if others:
-            LOGGER.info("not in %s: %s", option.precision, stated)
+            LOGGER.info("not stored in %s: %s", option.precision, exceptions)
 
 
-def check_choice(what: str, value: str, known: Sequence[str]) -> None:
+def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
+    """Raise UserError if the value of a flag is not one of ``known``."""
     if value not in known:
-        raise UserError(f"{what} must be {' or '.join(known)}, got {value}")
+        raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
 
 
 def check_precisions(args: argparse.Namespace) -> list[str]:
-    """Return the requested precisions, which may be none. Raises UserError for unknown ones."""
+    """Return the requested precisions, which may be an empty list. Raises UserError for an unknown precision."""
     if args.precision is not None and not args.precision:
-        raise UserError("--precision names nothing: give at least one, or leave it out")
+        raise UserError("--precision is empty: give at least one precision, or leave it out")
     for value in args.precision or ():
         check_choice(f"--precision with --to {args.to}", value, PRECISIONS[args.to])
     return args.precision or []
 
 
 def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.ConversionTarget, list[Any]]":
-    """The target and one set of options for each precision. Raises UserError for unknown values."""
+    """Return the target and one set of options per precision. Raises UserError for an unknown value."""
     check_precisions(args)
     if args.to == "coreml":
         from converters.conversion import COREML_TARGET
@@ -273,7 +278,7 @@ def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.Co
 
 
 def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions]":
-    """Core ML's options for each precision. Raises UserError for unknown values."""
+    """Return one set of Core ML options per precision. Raises UserError for an unknown value."""
     from converters.coreml.coreml_package import CoreMLOptions
     from converters.function_table import convertible_model
 
@@ -281,7 +286,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
     for value in caches:
         check_choice("--cache", value, CACHES)
     if not caches:
-        raise UserError("--cache names nothing: give at least one, or leave it out")
+        raise UserError("--cache is empty: give at least one kind, or leave it out")
     convertible = convertible_model(model)
     buckets, kinds = {}, convertible.buckets
     for text in args.buckets or ():
@@ -289,7 +294,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
         if kind not in kinds:
-            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(kinds)}")
+            raise UserError(f"--buckets {text}: {kind} is not a kind of function, use one of {', '.join(kinds)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
@@ -302,7 +307,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
 
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
-    """Print one row per package: its size, and the result of its worst function or graph."""
+    """Print one row per package, with its size and the result of its worst function or graph."""
     from converters.function_table import speech_lines
 
     onnx = format == "onnx"
@@ -326,10 +331,10 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
         )
     console.print(table)
     console.print(
-        "dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
-        "error is a share of the largest value."
+        "dB: signal-to-noise ratio of the worst graph on the CPU, compared with the float32 networks. Largest error: "
+        "as a share of the largest value."
         if onnx
-        else "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter. "
+        else "dB: signal-to-noise ratio of the worst function in the interpreter, compared with the float32 networks. "
         "Flushed: numbers below 6e-5 become 0, as on an M1."
     )
     for line in speech_lines(

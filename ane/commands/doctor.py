@@ -1,4 +1,4 @@
-"""``ane doctor``: what this machine can run, what is missing, and the command that adds it."""
+"""Run ``ane doctor``: show what this machine can run, what is missing, and the command that installs it."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from ane.system.machine import macos_version, memory_bytes, processor_name, syst
 from ane.system.requirements import mac_problem, python_problem
 from ane.system.version import version as ane_version
 
-MIN_DISK = 1e9  # bytes: a converted embedded voice fits
+MIN_DISK = 1e9  # bytes, enough for the converted embedded voice
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (  # package, extra of tortoise-ane, purpose
     ("onnxruntime", "onnx", "backend onnx"),
@@ -39,8 +39,8 @@ class Finding:
     """One fact about the machine.
 
     Attributes:
-        state: "ok"; "missing": something optional is not there; "broken": it stops `ane say`.
-        fix: the command or the step that adds or repairs it; "" when there is nothing to do.
+        state: "ok", "missing" for something optional that is not there, or "broken" for a fault that stops `ane say`.
+        fix: The command or step that installs or repairs the subject. "" if there is nothing to do.
     """
 
     subject: str
@@ -54,7 +54,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "doctor",
         help="show what this machine can run and what is missing",
         description="Show what this machine can run, what is missing, and the command that "
-        "adds it. The exit status is 1 only when `ane say` cannot work.",
+        "installs it. The exit status is 1 only if `ane say` cannot work.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=doctor)
@@ -70,7 +70,7 @@ def doctor(args: argparse.Namespace) -> int:
     for finding in findings:
         line = Text.assemble((f"{finding.state:<8}", STYLES[finding.state]), f"{finding.subject}: {finding.detail}")
         console.print(line.append(f"\n{'':8}  to fix it: {finding.fix}") if finding.fix else line)
-    console.print("`ane say` cannot work until what is broken is fixed." if broken else "`ane say` works here.")
+    console.print("`ane say` cannot work until the broken parts are fixed." if broken else "`ane say` works here.")
     return int(broken)
 
 
@@ -96,7 +96,7 @@ def check_torch() -> list[Finding]:
         from ane.backends.torch.device import choose_device, cuda_problem
 
         device, problem = choose_device("auto"), cuda_problem()
-    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+    except (ImportError, OSError) as error:  # OSError: a shared library cannot be loaded
         return [Finding("backend torch", "broken", str(error), "pip install --force-reinstall torch")]
     findings = [Finding("backend torch", "ok", f"torch {torch.__version__} on {device}"), *check_kernels()]
     if problem is not None and problem.unexpected:
@@ -135,7 +135,7 @@ def check_onnx() -> list[Finding]:
     available = onnxruntime.get_available_providers()
     names = ", ".join(name.removesuffix("ExecutionProvider") for name in available)
     findings = [Finding("backend onnx", "ok", f"{installed_versions(onnxruntime)}, with the providers {names}")]
-    for device in (each for each in DEVICES.values() if each.memory == "cuda"):
+    for device in (device for device in DEVICES.values() if device.memory == "cuda"):
         if device.provider in available or (device.name == "cuda" and shutil.which("nvidia-smi")):
             reason = load_error(device)
             findings.append(
@@ -171,7 +171,7 @@ def check_packages() -> list[Finding]:
 
 
 def check_folders() -> list[Finding]:
-    """Check that the folders can be written; of a folder that does not exist yet, the nearest existing parent."""
+    """Check that the folders can be written. If a folder does not exist yet, check its nearest existing parent."""
     findings = []
     for subject, folder in (("cache folder", paths.cache_dir), ("data folder", paths.data_dir)):
         try:
@@ -187,7 +187,7 @@ def check_folders() -> list[Finding]:
                 Finding(
                     subject,
                     "missing",
-                    f"{path} cannot be written: nothing is kept between runs",
+                    f"{path} cannot be written, so nothing is kept between runs",
                     "set ANE_HOME to a folder that can be written",
                 )
             )

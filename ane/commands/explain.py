@@ -1,4 +1,4 @@
-"""`ane say --explain`: how a text will be read, and which rules decide it. No speech is made."""
+"""Run `ane say --explain`: show how a text will be read and which rules decide it, without speaking."""
 
 import argparse
 import json
@@ -15,13 +15,13 @@ from ane.text.explanation import explain_english, respelled
 
 
 def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRequest) -> int:
-    """Print each chunk as it is read, with a table of the steps to that. With --json, print one object."""
-    found = explanation(model, request)
+    """Print each chunk as it will be read, with a table of the steps that lead to it. With --json, print one object."""
+    facts = explanation(model, request)
     if args.json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(facts, ensure_ascii=False))
         return 0
-    print_steps("respelled", found["respelled"])
-    for number, chunk in enumerate(found["chunks"], 1):
+    print_steps("respelled", facts["respelled"])
+    for number, chunk in enumerate(facts["chunks"], 1):
         changes = [f"{name} {chunk[name]:g}" for name in ("speed", "gain") if chunk[name] != 1]
         changes += [
             f"{chunk[f'silence_{where}']:g} s of silence {where} it"
@@ -30,7 +30,7 @@ def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRe
         ]
         output_console().print(f"{chunk['normalised']}\n")
         print_steps(
-            ", ".join([f"chunk {number} of {len(found['chunks'])}", f"{len(chunk['tokens'])} tokens", *changes]),
+            ", ".join([f"chunk {number} of {len(facts['chunks'])}", f"{len(chunk['tokens'])} tokens", *changes]),
             chunk["steps"],
         )
     return 0
@@ -47,10 +47,10 @@ def print_steps(title: str, steps: list[dict[str, str]]) -> None:
 
 
 def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
-    """Return the respellings of the lexicon, and for each chunk the model's input and the steps to it.
+    """Return the lexicon's respellings, and for each chunk the model's input and the steps that lead to it.
 
     Raises:
-        UserError: The model does not read text with the English normaliser, or the text is one that ``speak`` refuses.
+        UserError: The model does not use the English normaliser, or ``speak`` would reject the text.
     """
     from ane.models.hibari.settings import HibariSettings
     from ane.models.hibari.synthesizer import MOST_IDS
@@ -62,8 +62,8 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
     if normaliser != "english" and not cased:
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
         raise UserError(
-            f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
-            f"--bundle {DEMO} has it"
+            f"--explain shows the rules of the normaliser 'english', but {reader} reads this text: "
+            f"add --bundle {DEMO} to see them"
         )
     request = request.changed(cast=cast_of(request.cast, request.quote_voice), quote_voice=None)
     steps = (
@@ -81,7 +81,7 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
         if cased
         else split_into_chunks(passages, model, settings)
     ):
-        normalised, own = explain_english(chunk.text, cased)
+        normalised, chunk_steps = explain_english(chunk.text, cased)
         tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
         chunks.append(
             {
@@ -92,7 +92,7 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
                 "gain": chunk.gain,
                 "silence_before": chunk.before,
                 "silence_after": chunk.after,
-                "steps": [asdict(step) for step in own],
+                "steps": [asdict(step) for step in chunk_steps],
             }
         )
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

@@ -1,4 +1,4 @@
-"""``ane export-swift``: write a bundle's Core ML packages as a Swift package for apps."""
+"""Run ``ane export-swift``: write a bundle's Core ML packages as a Swift package for apps."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.voices import Voice
 
 DESCRIPTION = """
-Write a Swift package that speaks in an app, on macOS 15 or iOS 18 and later: the Core ML packages of a Tortoise bundle,
-its voices, a runtime in Swift, and tests that compare it with this program. It speaks as --preset fastest does.
+Write a Swift package with which an app can speak, on macOS 15 or iOS 18 and later. It contains the Core ML packages of
+a Tortoise bundle, voices, a runtime in Swift, and tests that compare it with this program. It speaks like --preset
+fastest.
 """
 
 
@@ -26,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--bundle",
         metavar="NAME|PATH",
         required=True,
-        help="a bundle with Core ML packages, as `ane convert --to coreml` writes it",
+        help="bundle with Core ML packages, from `ane convert --to coreml`",
     )
     parser.add_argument(
         "-o", "--output", required=True, metavar="DIR", type=arguments.path, help="directory of the Swift package"
@@ -36,18 +37,16 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--voice",
         action="append",
         metavar="VOICE",
-        help="a voice to include, as `ane say -v` takes it; may be given more than once, and the first "
-        "is the default (default: all of the bundle)",
+        help="voice to include, as for `ane say -v`. May be given more than once. The first is the package's default "
+        "voice (default: all voices of the bundle)",
     )
     parser.add_argument(
         "--precision",
         default="auto",
         metavar="P",
-        help="of the Core ML packages to include (default: the first that the bundle has)",
+        help="precision of the Core ML packages to include (default: the bundle's first)",
     )
-    parser.add_argument(
-        "--force", dest="overwrite", action="store_true", help="replace the Swift package that is at DIR"
-    )
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a Swift package in DIR")
     parser.set_defaults(handler=write_swift_package)
 
 
@@ -63,18 +62,18 @@ def write_swift_package(args: argparse.Namespace) -> int:
         export_swift(model, args.output, chosen_voices(args, model), args.precision, args.overwrite, show)
     size = sum(file.stat().st_size for file in args.output.rglob("*") if file.is_file()) / 1e6
     report_console(args).print(
-        f"Wrote {args.output}, {size:.1f} MB. Test it on a Mac with `swift test`, in that "
-        "folder; its README.md says how an app uses it."
+        f"Wrote {args.output}, {size:.1f} MB. To test it on a Mac, run `swift test` in that "
+        "folder. Its README.md says how an app uses it."
     )
     return 0
 
 
 def chosen_voices(args: argparse.Namespace, model: Bundle) -> "dict[str, Voice]":
-    """By name, the default first. Raises UserError when there is none, or one is unknown."""
+    """Return the voices to include by name, the default voice first. Raises UserError if there is none."""
     names = args.voice
     if names is None:
-        own = [path.stem for path in sorted(model.voices.iterdir())] if model.voices else []
-        names = sorted(own, key=lambda name: name != model.default_voice)
+        built_in = [path.stem for path in sorted(model.voices.iterdir())] if model.voices else []
+        names = sorted(built_in, key=lambda name: name != model.default_voice)
     if not names:
-        raise UserError(f"{model.name} has no voice of its own: name one with --voice")
+        raise UserError(f"{model.name} has no voices: name one with --voice")
     return {name: resolve_for_model(name, model, "torch:cpu") for name in names}

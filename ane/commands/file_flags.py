@@ -1,4 +1,4 @@
-"""Comparison of the files that flags of a command read with the files that they write."""
+"""Check that a command does not write a file that it also reads, or write a file twice."""
 
 import argparse
 import os
@@ -39,35 +39,35 @@ def check_files(
     models: Sequence[str] = ("bundle",),
     cast: "Cast | None" = None,
 ) -> None:
-    """Refuse an output that is a file which the command reads, or another of its outputs, before anything is opened.
+    """Raise UserError if an output is also an input or another output. Nothing has been opened yet.
 
     Args:
-        writes: The files or folders to write by the argument that names them. None is standard output.
-        reads: Arguments with a file or folder, or several.
-        voices: Arguments with a voice: a name, a path or a mix.
-        models: Arguments with a bundle or, of `ane import`, checkpoints.
-        cast: The cast of ``--cast``, whose voices are read too.
+        writes: Files or folders to write, by the argument that names them. ``None`` is standard output.
+        reads: Names of arguments with files or folders to read.
+        voices: Names of arguments with voices: names, paths or mixes.
+        models: Names of arguments with bundles, or with checkpoints for `ane import`.
+        cast: The cast of ``--cast``, whose voices are read too. ``None`` means that there is no cast.
 
     Raises:
-        UserError: an output that is refused. The message names the flags.
+        UserError: An output is an input or another output. The message names the flags.
     """
-    given: list[tuple[str, Path | str]] = []
+    inputs: list[tuple[str, Path | str]] = []
     for name in (*reads, *voices, *models):
         find = files_of_voice if name in voices else files_of_model if name in models else list_of_path
-        given += [(flag_of(args, name), file) for value in listed(getattr(args, name, None)) for file in find(value)]
+        inputs += [(flag_of(args, name), file) for value in listed(getattr(args, name, None)) for file in find(value)]
     if cast is not None:
-        given += [
+        inputs += [
             (flag_of(args, "cast"), file)
             for voice in (cast.narrator, *cast.voices.values())
             if voice
             for file in files_of_voice(voice)
         ]
-    given.append(("standard input", "-"))  # a shell may redirect it, whether a flag names it or not
-    check_apart(given, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
+    inputs.append(("standard input", "-"))  # a shell may redirect it, even if no flag names it
+    check_apart(inputs, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
 
 
 def flag_of(args: argparse.Namespace, name: str) -> str:
-    """Return the flag of an argument. An argument without a flag has the name in the help, such as FILE."""
+    """Return the flag of an argument. For a positional argument, return its name in the help, such as FILE."""
     action = next(action for action in args.parser._actions if action.dest == name)
     return next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
 
@@ -76,7 +76,7 @@ def listed(value: Any) -> list[Any]:
     """Return the values of an argument as a list."""
     if value is None or value == "":
         return []
-    return [one for one in value if one is not None] if isinstance(value, list | tuple | Iterator) else [value]
+    return [item for item in value if item is not None] if isinstance(value, list | tuple | Iterator) else [value]
 
 
 def list_of_path(path: Path | str) -> list[Path | str]:
@@ -84,20 +84,20 @@ def list_of_path(path: Path | str) -> list[Path | str]:
 
 
 def files_of_voice(spec: str) -> list[Path]:
-    """Return the files of each voice in a mix, given by path or by a name that the user stored."""
+    """Return the files of the voices in a mix. A voice is a path or the name of a voice that the user stored."""
     from ane.voices.finding import find_voice
     from ane.voices.voice import parse_mix
 
-    found: list[Path] = []
-    with suppress(UserError):  # who speaks reports it, and knows the voices of the model
+    files: list[Path] = []
+    with suppress(UserError):  # loading the voice reports the error, and knows the voices of the model
         for name in parse_mix(str(spec))[0]:
             with suppress(UserError):
-                found += find_voice(name, [paths.voices_dir()]).files
-    return found
+                files += find_voice(name, [paths.voices_dir()]).files
+    return files
 
 
 def files_of_model(name: Path | str) -> list[Path]:
-    """Return the files of a model: a bundle by name or path, a folder with checkpoints, or a package."""
+    """Return the files of a model, which is a bundle by name or path, a folder with checkpoints, or a package."""
     path = Path(os.path.expanduser(name))
     if not os.path.exists(path):
         with suppress(UserError):
@@ -113,7 +113,7 @@ def files_of_model(name: Path | str) -> list[Path]:
 
 
 def _files_in(content: Any) -> Iterator[str]:
-    """Yield the files that a manifest of any family lists."""
+    """Yield the files that a manifest lists, for any family of models."""
     if isinstance(content, dict):
         if isinstance(content.get("file"), str):
             yield content["file"]

@@ -1,4 +1,4 @@
-"""``ane import``: official checkpoints, from a directory, a file or the Hugging Face hub, into a bundle."""
+"""Run ``ane import``: make a bundle from official checkpoints in a directory, a file or on the Hugging Face hub."""
 
 import argparse
 import os
@@ -24,87 +24,104 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
 HUB = "hub"
 OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
 DESCRIPTION = """
-Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
-SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
-files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
-Files of other names are known by their keys, also safetensors and transformers' CLVP; --base completes a file alone,
-such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth.
-SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
-SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
-SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
-SOURCE for a voice like heart is the .onnx file of hibari-tts, or maureesewilliams/hibari/voices/FILE.
-SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors or with model.bin of
-CTranslate2 (faster-whisper), or a repository such as openai/whisper-base.en.
--o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
+Read official checkpoints and write a bundle, which is a folder that loads fast and has SHA-256 hashes of its files.
+With -o NAME, --bundle NAME finds the bundle. A path must contain a slash.
+"""
+SOURCES = """
+SOURCE by model:
+  Tortoise     directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (optional files are
+               read too), a Hugging Face repository OWNER/NAME, or the word 'hub' for upstream's repository. Files may
+               have other names or be safetensors or a CLVP of transformers, because their keys identify them.
+               One network alone, such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth, needs --base for the others
+  FastSpeech   .pt file of NVIDIA's example. Add its HiFi-GAN with --vocoder
+  KittenTTS    directory with config.json, the .onnx file and the .npz file, or KittenML/NAME
+  Kokoro       .onnx file with voices*.bin in its folder, that folder, or a copy of onnx-community's repository
+  heart        .onnx file of hibari-tts, or maureesewilliams/hibari/voices/FILE
+  Whisper      .pt file of OpenAI, folder with config.json and model.safetensors, folder with model.bin of CTranslate2
+               (faster-whisper), or a repository such as openai/whisper-base.en
 """
 PRECISION = """
-type of the stored parameters (default: fp32, which keeps every bit of the official files; fp16 halves the size and is
-what the Neural Engine computes in; bf16 halves it too, with fp32's range and three fewer bits of precision)
+number format of the stored parameters (default: fp32, which keeps every bit of the official files). fp16 halves the
+size, and the Neural Engine computes in it. bf16 halves the size too, with the range of fp32 and three bits less
+precision than fp16
 """
 
 
 @dataclass(frozen=True)
 class CheckpointOrigin:
-    """Where the checkpoints are on this machine, and what the bundle states about them."""
+    """The place of checkpoints on this machine, and the facts that the bundle records about them.
+
+    Attributes:
+        config: Upstream's constructor arguments. ``None`` means config.json in the directory.
+        source: The record of the bundle. Its entry "files" maps official names to SHA-256 hashes.
+    """
 
     path: Path
-    config: dict[str, Any] | None  # upstream's constructor arguments; None: config.json of the directory
-    source: dict[str, Any]  # with "files": official name → SHA-256
+    config: dict[str, Any] | None
+    source: dict[str, Any]
     licence: str = ""
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="directory or file, OWNER/NAME or a file of it, or: hub")
-    parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
+    parser = subparsers.add_parser(
+        "import",
+        help="make a bundle from official checkpoints",
+        description=DESCRIPTION,
+        epilog=SOURCES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="directory, file, repository OWNER/NAME, file in a repository, or 'hub'"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="bundle to write")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help=PRECISION)
     parser.add_argument(
         "--config",
         metavar="FILE",
         type=arguments.path,
-        help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
-        "(default: config.json in a directory, else the official sizes)",
+        help="JSON file with upstream's constructor arguments per file, for checkpoints of another size "
+        "(default: config.json in the directory, or the official sizes if there is none)",
     )
     parser.add_argument(
         "--vocoder",
         metavar="FILE",
         type=arguments.path,
-        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes "
-        "the sound), or BigVGAN (24 kHz, 100 bands) for Tortoise (default: its own, UnivNet); "
-        "the JSON of its sizes is read if it is in the same folder",
+        help="vocoder. FastSpeech: a HiFi-GAN generator (default: none, so Griffin-Lim makes the sound). Tortoise: a "
+        "BigVGAN for 24 kHz and 100 bands (default: UnivNet from SOURCE). Its config.json is read if it is in the same "
+        "folder",
     )
     parser.add_argument(
         "--voices",
         metavar="PATH",
         type=arguments.path,
-        help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
-        "those beside the graph)",
+        help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin files (default: "
+        "the voices in the folder of the .onnx file)",
     )
     parser.add_argument(
         "--base",
         metavar="NAME|PATH",
-        help="bundle from which Tortoise's networks come that SOURCE lacks, such as those next to a fine-tuned decoder",
+        help="Tortoise bundle that supplies the networks that SOURCE lacks, for example next to a fine-tuned decoder",
     )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument(
         "--expect",
         metavar="FILE",
         type=arguments.path,
-        help="JSON of the SHA-256 that each file must have, or an earlier bundle.json",
+        help="JSON file with the SHA-256 that each file must have, or an earlier bundle.json",
     )
     parser.add_argument(
         "--ignore-unknown",
         action="store_true",
-        help="leave out the entries of a checkpoint of which this version does not know what they are "
-        "for, such as the weights of a LoRA (default: they are an error)",
+        help="leave out entries of a checkpoint that this version does not know, such as the weights of a LoRA "
+        "(default: they are an error)",
     )
-    parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
-    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that is already there")
+    parser.add_argument("--name", metavar="NAME", help="name of the model in messages (default: the last part of -o)")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that exists already")
     parser.set_defaults(handler=import_command)
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Download or find the checkpoints, check them, write the bundle, print its content."""
+    """Find or download the checkpoints, check them, write the bundle, and print its content."""
     from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
@@ -133,11 +150,11 @@ def import_command(args: argparse.Namespace) -> int:
 
 
 def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
-    """The family of SOURCE. Raises UserError when it is nothing to import, or a flag has no effect on that family."""
+    """Return the family of SOURCE. Raises UserError if SOURCE cannot be imported or a flag has no effect on it."""
     from ane.bundles.hub import is_local_path, is_repository
 
     if os.path.isfile(path / "bundle.json"):
-        raise UserError(f"{path} is a bundle already and needs no import: name it as --bundle {path}")
+        raise UserError(f"{path} is already a bundle and needs no import: use --bundle {path}")
     on_hub = not os.path.exists(path)
     if on_hub and is_local_path(args.source):
         raise UserError(f"there is no file or directory {args.source}")
@@ -151,12 +168,12 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
 
 
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
-    """The files next to SOURCE, by options."""
+    """Return the options that name files or bundles in addition to SOURCE."""
     return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
 
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of an import."""
+    """Return the options of an import."""
     return {
         **_paths(args),
         "config": args.config,
@@ -166,7 +183,7 @@ def _choices(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(console: Console, contents: "Contents", destination: Path, overwrite: bool) -> "Bundle":
-    """Write the bundle, and show which network is being written."""
+    """Write the bundle, and show the network that is being written."""
     from ane.bundles.writing import write_bundle
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -183,7 +200,7 @@ def _write(console: Console, contents: "Contents", destination: Path, overwrite:
 def _origin(
     args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path, console: Console
 ) -> CheckpointOrigin:
-    """The checkpoints of SOURCE, downloaded if necessary, and checked against every hash recorded for them."""
+    """Return the checkpoints of SOURCE. Download them if necessary, and compare them with every recorded hash."""
     from ane.bundles.hashes import sha256_of
     from ane.bundles.hub import check_recorded_hashes, read_expected
     from ane.bundles.opening import read_constructor_arguments
@@ -213,21 +230,22 @@ def _origin(
 def _from_hub(
     args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path, console: Console
 ) -> CheckpointOrigin:
-    """Download. Where the destination has a bundle of the same commit, the files must be the same."""
+    """Download the checkpoints. If the destination has a bundle of the same commit, its files must be the same."""
     from ane.bundles.hub import check_recorded_hashes
 
     repository = OFFICIAL_REPOSITORY if args.source == HUB else args.source
-    found = family.download(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
-    source = {"repository": repository, "revision": found.revision, "files": found.files}
+    download = family.download(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
+    source = {"repository": repository, "revision": download.revision, "files": download.files}
     recorded = _recorded(destination)
-    if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
-        check_recorded_hashes(recorded["files"], found.files, f"{destination}/bundle.json")
-    # a repository's config.json is not upstream's: without --config the sizes are those of --base, or the official ones
-    return CheckpointOrigin(found.directory, config if args.base else config or {}, source, found.licence)
+    if (recorded.get("repository"), recorded.get("revision")) == (repository, download.revision):
+        check_recorded_hashes(recorded["files"], download.files, f"{destination}/bundle.json")
+    # The config.json of a repository is not upstream's. Without --config, sizes come from --base or are the official
+    # ones.
+    return CheckpointOrigin(download.directory, config if args.base else config or {}, source, download.licence)
 
 
 def _recorded(destination: Path) -> dict[str, Any]:
-    """The source that a bundle at the destination states; {} without a readable bundle."""
+    """Return the source that a bundle at the destination records, or {} if there is no readable bundle."""
     try:
         source = read_content(destination).get("source")
     except UserError:
@@ -254,13 +272,13 @@ def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
         console.print(table)
     for omitted, reason in (
         (contents.surplus.unneeded, "because speech does not need it"),
-        (contents.surplus.unknown, "although this version does not know what it is for"),
+        (contents.surplus.unknown, "although this version does not know its purpose"),
     ):
         if omitted:
             console.print(f"Left out, {reason}: {summarise_files(omitted)}")
     if contents.surplus.unread:
-        console.print(f"Not read, because the networks come from the other files: {', '.join(contents.surplus.unread)}")
+        console.print(f"Not read, because other files have the networks: {', '.join(contents.surplus.unread)}")
     if not bundle.trained:
-        console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
+        console.print("According to config.json, the weights are random: this bundle generates noise, not speech.")
     for note in contents.notes:
         console.print(note)

@@ -1,4 +1,4 @@
-"""The flags of macOS's `say` that `ane say` knows, with their meaning there, and a line for those that it does not."""
+"""Add flags of macOS's `say` to `ane say`, and explain the flags of macOS that it does not support."""
 
 import argparse
 from pathlib import Path
@@ -10,21 +10,22 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WORDS_PER_MINUTE = 175  # of `say` without -r
+WORDS_PER_MINUTE = 175  # speed of macOS's `say` without -r
 FILE_FORMATS = {"WAVE": ".wav", "AIFF": ".aiff", "FLAC": ".flac", "m4af": ".m4a", "MPG3": ".mp3", "Oggf": ".ogg"}
-DEFAULT_SUFFIX = ".aiff"  # of `say -o out`
-# flags of `say` without a counterpart → reason
+DEFAULT_SUFFIX = ".aiff"  # suffix that `say -o out` adds
+NO_HIGHLIGHT = "the terminal cannot highlight words, use --word-times FILE.json for the time of each word"
+# flags of `say` that `ane say` does not support → the reason
 UNKNOWN = {
-    "--quality": "a file has the quality of its format",
-    "--bit-rate": "each compressed format has one bit rate; for less loss, write .flac or .wav",
-    "-i": "words are not highlighted on the terminal; --word-times FILE.json writes when each word is heard",
-    "--interactive": "words are not highlighted on the terminal; --word-times FILE.json writes when each word is heard",
-    "--network-send": "sound is not sent to another machine; `ane serve` does that",
+    "--quality": "the format of the file decides the quality",
+    "--bit-rate": "each compressed format has one bit rate, write .flac or .wav for more quality",
+    "-i": NO_HIGHLIGHT,
+    "--interactive": NO_HIGHLIGHT,
+    "--network-send": "`ane say` cannot send sound to another machine, use `ane serve`",
 }
 
 
 class UnknownFlag(argparse.Action):
-    """A flag that only macOS's `say` has. It names what to use instead."""
+    """A flag that only macOS's `say` has. Its error says what to use instead."""
 
     def __call__(
         self,
@@ -33,41 +34,40 @@ class UnknownFlag(argparse.Action):
         values: "str | Sequence[Any] | None",
         flag: str | None = None,
     ) -> NoReturn:
-        parser.error(f"{flag} of macOS's say is not known here: {UNKNOWN[flag or '']}")
+        parser.error(f"{flag} of macOS's say is not supported: {UNKNOWN[flag or '']}")
 
 
 def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
-    add = arguments.rare_group(
-        parser, "macOS", "Flags of macOS's say, with the meaning that they have there."
-    ).add_argument
+    """Add flags with the names and meanings of macOS's `say`."""
+    add = arguments.rare_group(parser, "macOS", "Flags of macOS's say, with the same meaning.").add_argument
     add(
         "-r",
         "--rate",
         type=float,
         metavar="WPM",
-        help=f"words a minute, in place of --speed: {WORDS_PER_MINUTE} is the usual speed",
+        help=f"speed in words per minute, instead of --speed. {WORDS_PER_MINUTE} is normal",
     )
     add(
         "-a",
         "--audio-device",
         metavar="DEVICE",
-        help="play on this device, by name or number ('?' lists them; default: the system's)",
+        help="name or number of the device to play on. '?' lists the devices (default: the system's)",
     )
-    add("--file-format", metavar="FORMAT", help=f"format of OUT: {', '.join(FILE_FORMATS)} ('?' lists them)")
+    add("--file-format", metavar="FORMAT", help=f"format of OUT: {', '.join(FILE_FORMATS)}. '?' lists them")
     add(
         "--data-format",
         metavar="FORMAT",
-        help="how samples are stored in .wav, .aiff and .flac: I16, I24, F32 and others, and the sample rate, such as "
-        "I24@48000 ('?' lists them)",
+        help="sample format of .wav, .aiff and .flac, such as I16, I24 or F32, and the sample rate, as in I24@48000. "
+        "'?' lists the formats",
     )
-    add("--channels", type=int, metavar="N", help="1: speech has one channel")
-    add("--progress", action="store_true", help="show progress also with --json and --quiet")
+    add("--channels", type=int, metavar="N", help="number of channels, which must be 1")
+    add("--progress", action="store_true", help="show progress even with --json or --quiet")
     for flag in UNKNOWN:
         add(flag, action=UnknownFlag, nargs="?", help=argparse.SUPPRESS)
 
 
 def listed(args: argparse.Namespace) -> list[str] | None:
-    """Return the lines that a flag with the value "?" asks for, or None if there is no such flag."""
+    """Return the lines to print for a flag with the value "?", or ``None`` if no flag has it."""
     if args.file_format == "?":
         return [f"{name}  {suffix}" for name, suffix in FILE_FORMATS.items()]
     if args.data_format == "?":
@@ -82,7 +82,11 @@ def listed(args: argparse.Namespace) -> list[str] | None:
 
 
 def apply_macos_arguments(args: argparse.Namespace) -> None:
-    """Give our flags the values that those of macOS's say mean. Raises UserError where both are given, or it cannot."""
+    """Set our flags from the flags of macOS's `say`.
+
+    Raises:
+        UserError: Both flags for the same thing are given, or a value is wrong.
+    """
     if args.rate is not None:
         if args.speed is not None:
             raise UserError("--rate and --speed cannot be combined: leave one out")
@@ -97,7 +101,7 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
     if args.output is not None and str(args.output) != "-":
         args.output = named_output(args.output, args.file_format)
     if args.audio_device is not None and args.output is not None and not args.play:
-        raise UserError("audio_device has no effect: nothing is played; add --play, or leave out -o", "audio_device")
+        raise UserError("audio_device has no effect without playing: add --play, or leave out -o", "audio_device")
     args.samples = None
     if args.data_format is not None:
         from ane.audio.sample_format import SampleFormat
@@ -107,7 +111,7 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
 
 
 def named_output(output: Path, file_format: str | None) -> Path:
-    """Return the output with the suffix of its format. Raises UserError if both are given and differ."""
+    """Add the suffix of the format to the output. Raises UserError if the output has another suffix."""
     suffix = DEFAULT_SUFFIX
     if file_format is not None:
         known = {name.lower(): end for name, end in FILE_FORMATS.items()}
@@ -116,7 +120,7 @@ def named_output(output: Path, file_format: str | None) -> Path:
         suffix = known[file_format.lower()]
         if output.suffix and output.suffix.lower() != suffix:
             raise UserError(
-                f"--file-format {file_format} writes {suffix}, and {output} ends in {output.suffix}: leave one out"
+                f"--file-format {file_format} writes {suffix}, but {output} ends in {output.suffix}: leave one out"
             )
-    named = output.suffix or output.name in ("", "..") or output.is_dir()  # a folder is refused later
-    return output if named else output.with_suffix(suffix)
+    has_suffix = output.suffix or output.name in ("", "..") or output.is_dir()  # a folder is an error later
+    return output if has_suffix else output.with_suffix(suffix)

@@ -1,5 +1,6 @@
-"""What commands print: log messages, consoles that --quiet silences, tables, and progress: bars and a spinner in a
-terminal, a plain line every few seconds elsewhere.
+"""Print the log messages, tables and progress of commands.
+
+In a terminal, progress is bars or a spinner. Elsewhere, it is a plain line every few seconds.
 """
 
 import argparse
@@ -37,14 +38,14 @@ INTERVAL = 5.0  # seconds between two plain lines
 
 
 class TerminalConsole(Console):
-    """A console that shows control characters of all text as escapes: it may be a stranger's."""
+    """A console that escapes control characters in all text, because a stranger may have written the text."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
 
 class MessageHandler(logging.Handler):
-    """Writes each record as a line to the current ``sys.stderr``, which a progress display may have wrapped."""
+    """A handler that writes each record as a line to the current ``sys.stderr``, which a progress display may wrap."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
@@ -58,8 +59,11 @@ class MessageHandler(logging.Handler):
 
 @contextmanager
 def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
-    """While the block lasts, print the records of the logger ``ane``: from INFO on; ``verbose``: from DEBUG on;
-    ``quiet``: errors only.
+    """Print the records of the logger ``ane`` within the block, from level INFO.
+
+    Args:
+        verbose: Whether to print DEBUG records too.
+        quiet: Whether to print only errors.
     """
     handler, level = MessageHandler(), LOGGER.level
     LOGGER.addHandler(handler)
@@ -72,14 +76,14 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
 
 
 def message_console(args: argparse.Namespace) -> Console:
-    """Standard error for progress and closing lines, without markup. It prints nothing with --quiet."""
+    """Return a console for progress and closing lines, on standard error. It prints nothing with --quiet."""
     return TerminalConsole(
         stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False)
     )
 
 
 def report_console(args: argparse.Namespace) -> Console:
-    """Standard output for the report of finished work. A report that cannot be written is dropped."""
+    """Return a console for reports of finished work, on standard output. It drops a report that cannot be written."""
     return TerminalConsole(
         file=TolerantStream(sys.stdout),
         highlight=False,
@@ -90,8 +94,8 @@ def report_console(args: argparse.Namespace) -> Console:
 
 
 def output_console() -> Console:
-    """Standard output for requested lists and tables, without markup."""
-    width = None if sys.stdout.isatty() else 200  # a file or pipe has no width of its own
+    """Return a console for the lists and tables that a command prints, on standard output."""
+    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no width
     return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
@@ -101,7 +105,7 @@ def counted(number: int, name: str) -> str:
 
 
 def how_to_use(family: "ModelFamily", bundle: str) -> str:
-    """The end of a message about a bundle that was written."""
+    """Return the sentence that tells the user how to use a new bundle."""
     use = "--bundle" if family.settings else "ane transcribe FILE --model"
     return f"Use it with {use} {shlex.quote(bundle)}"
 
@@ -109,7 +113,11 @@ def how_to_use(family: "ModelFamily", bundle: str) -> str:
 def plain_table(
     title: str | None, *headings: str, numbers: Sequence[int] = (), rows: Iterable[Sequence[str]] = ()
 ) -> Table:
-    """A table that truncates no cell, and wraps long ones except in the first column; ``numbers``: aligned right."""
+    """Return a table that shows its cells whole, and wraps long ones except in the first column.
+
+    Args:
+        numbers: Indices of the columns to align right.
+    """
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=not number, justify="right" if number in numbers else "left")
@@ -128,7 +136,7 @@ def print_rows(title: str, rows: Sequence["BenchRow"]) -> None:
 
 
 class ProgressDisplay:
-    """Shows the progress of synthesis on a console; ``update`` is what ``Speaker.speak`` calls."""
+    """A display of progress on a console. ``Speaker.speak`` calls ``update``."""
 
     def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
         self.progress = Progress(
@@ -166,7 +174,7 @@ class ProgressDisplay:
 
 
 class PlainLines:
-    """Prints a line if ``INTERVAL`` seconds have passed since the last one, or since it was created."""
+    """A printer of lines. It drops a line if fewer than ``INTERVAL`` seconds have passed since the last one."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self.console, self.clock, self.last = console, clock, clock()
@@ -179,7 +187,7 @@ class PlainLines:
 
 @contextmanager
 def status_display(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the current step: beside a spinner in a terminal, else in plain lines."""
+    """Yield a function that shows the current step, next to a spinner in a terminal and otherwise in plain lines."""
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update

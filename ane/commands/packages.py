@@ -1,4 +1,4 @@
-"""Core ML packages of the embedded bundle: converted on the machine that first needs them, and cached."""
+"""Convert the embedded bundle to Core ML packages when they are first needed, and announce the first loads."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,14 +17,13 @@ from ane.system.errors import UserError
 
 
 def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
-    """The model itself; or, for the embedded bundle on a backend that runs packages, its cached copy that has them.
+    """Return the model. For the embedded bundle on a backend that runs packages, return a cached copy with packages.
 
-    The copy is converted when it is first needed, which takes a minute or two. With the backend "auto" nothing is
-    converted, because models of this size speak at once on the CPU. Every other model is converted by `ane convert`.
+    The first call converts the copy, which takes a minute or two. With the backend "auto" nothing is converted, because
+    the CPU speaks models of this size without delay. All other models need `ane convert`.
 
     Raises:
-        UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
-            is not installed.
+        UserError: The cache cannot be written, the backend is unknown, or Core ML or Core AI cannot run here.
     """
     embedded = is_embedded(model.path)
     if not embedded or resolve(backend, model)[0] not in PACKAGED:
@@ -32,7 +31,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
     if backend == "coreml":
         from ane.backends.coreml.tools import CoreMLTools
 
-        CoreMLTools()  # raises off macOS, before minutes of converting
+        CoreMLTools()  # raises if this is not a Mac, before minutes of converting
     if backend.startswith("coreai"):
         from ane.backends.coreai.runtime import require_core_ai
 
@@ -41,7 +40,11 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
 
 
 def cached_packages(model: Bundle, console: Console) -> Bundle:
-    """The embedded bundle with packages, from the cache or converted. Raises UserError when it cannot be written."""
+    """Return the embedded bundle with packages, from the cache or newly converted.
+
+    Raises:
+        UserError: The cache cannot be written.
+    """
     from filelock import FileLock
 
     from converters.conversion import code_fingerprint, convert
@@ -66,16 +69,18 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
                 )
     except OSError as error:
         raise UserError(
-            f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "
+            f"cannot write the cache {folder.parent} ({error.strerror or error}): set ANE_HOME to a folder "
             "that can be written"
         ) from error
 
 
 def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:
-    """Log how long Core ML takes at most for the functions of networks of which it has loaded none on this machine yet:
-    a text needs only a few, so that some may never be loaded.
+    """Log the longest time Core ML may need to load the networks that are new to this machine.
 
-    ``bundle``: the flag; None: the default voice.
+    A text needs only a few functions of a network, so that the time is an upper bound.
+
+    Args:
+        bundle: Value of ``--bundle``. ``None`` stands for the default voice.
     """
     runtime = getattr(backend, "runtime", None)
     if getattr(runtime, "name", "") != "coreml":
@@ -90,7 +95,8 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
                 packages.append(package)
     if new:
         LOGGER.info(
-            "Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it beforehand",
+            "Core ML has up to %d function%s to compile and load for the first time: %s. To do this ahead of time, "
+            "run `%s`",
             new,
             "s" if new != 1 else "",
             runtime.cache.load_estimate(new, packages, runtime.machine),
@@ -99,10 +105,10 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
 
 
 def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -> bool:
-    """Whether macOS was updated since Core ML compiled the packages of these networks. If so, log how to do it again.
+    """Return whether macOS was updated since Core ML compiled these networks. If so, log how to compile them again.
 
     Args:
-        bundle: Value of the flag. ``None`` stands for the default voice.
+        bundle: Value of ``--bundle``. ``None`` stands for the default voice.
     """
     runtime = getattr(backend, "runtime", None)
     if getattr(runtime, "name", "") != "coreml":
@@ -112,8 +118,8 @@ def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -
     if stale:
         functions = sum(len(package.functions) for package in backend.packages.values())
         LOGGER.warning(
-            "macOS was updated since Core ML compiled this bundle. Speaking with torch until `%s` has "
-            "compiled it again: %s",
+            "macOS was updated since Core ML compiled this bundle, so this runs on torch. To compile it again, run "
+            "`%s`: %s",
             prewarm_command_line(bundle),
             runtime.cache.load_estimate(functions, packages, runtime.machine),
         )
@@ -121,7 +127,7 @@ def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -
 
 
 def open_undamaged(folder: Path) -> Bundle | None:
-    """The bundle in ``folder`` if every file of it is as it was written; None when it is missing or damaged."""
+    """Open the bundle in ``folder`` and check all its files. Return ``None`` if it is missing or damaged."""
     from ane.bundles.hashes import check_hashes
 
     try:

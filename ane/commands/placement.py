@@ -1,4 +1,4 @@
-"""Where Core ML would run each operation of a package, from its compute plan (on a Mac)."""
+"""Read from Core ML's compute plan on which device it would run each operation of a package (on a Mac)."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,11 +18,15 @@ NEURAL_ENGINE = "Neural Engine"
 
 @dataclass
 class OffloadedGroup:
-    """Operations of a type that Core ML would not run on the Neural Engine, for one reason.
+    """Operations of one type that Core ML would run on another device than the Neural Engine, for one reason.
 
     Attributes:
-        op: type of operation. device: where they would run. supported: where they could. example: name of a value.
-        cost: share of the function's estimated cost.
+        op: Type of the operations.
+        device: Device that would run them.
+        supported: Devices that could run them.
+        example: Name of a value that one of them computes.
+        count: Number of operations.
+        cost: Their share of the function's estimated cost.
     """
 
     op: str
@@ -41,12 +45,13 @@ class OffloadedGroup:
 
 @dataclass
 class Placement:
-    """Where Core ML would run a function. Constants do not run and are not counted.
+    """The devices on which Core ML would run a function. Constants do not run and are not counted.
 
     Attributes:
-        ops: number of operations by device. costs: share of the estimated cost by device.
-        elsewhere: the operations that are not on the Neural Engine.
-        unknown: number of operations for which Core ML names no device.
+        ops: Number of operations by device.
+        costs: Share of the estimated cost by device.
+        elsewhere: The operations that are not on the Neural Engine.
+        unknown: Number of operations for which Core ML names no device.
     """
 
     ops: dict[str, int] = field(default_factory=dict)
@@ -55,16 +60,16 @@ class Placement:
     unknown: int = 0
 
     def share(self, cost: float) -> str:
-        """A cost as a share of the whole."""
+        """Format a cost as a percentage of the whole."""
         return f"{cost / total:.1%}" if (total := sum(self.costs.values())) else "unknown"
 
 
 def placement(compute_plan: Any, function: str) -> Placement | None:
-    """The placement of a function in a compute plan (coremltools' MLComputePlan); None when the plan lacks it."""
+    """Return a function's placement from coremltools' MLComputePlan, or ``None`` if the plan lacks the function."""
     functions = compute_plan.model_structure.program.functions
     if function not in functions:
         return None
-    found = Placement()
+    result = Placement()
     groups: dict = {}
     for operation in _operations(functions[function].block):
         kind = operation.operator_name.rpartition(".")[2]  # ios18.conv → conv
@@ -72,21 +77,21 @@ def placement(compute_plan: Any, function: str) -> Placement | None:
             continue
         usage = compute_plan.get_compute_device_usage_for_mlprogram_operation(operation)
         if usage is None:
-            found.unknown += 1
+            result.unknown += 1
             continue
         estimated = compute_plan.get_estimated_cost_for_mlprogram_operation(operation)
         cost = estimated.weight if estimated else 0.0
         device = _device(usage.preferred_compute_device)
-        found.ops[device] = found.ops.get(device, 0) + 1
-        found.costs[device] = found.costs.get(device, 0.0) + cost
+        result.ops[device] = result.ops.get(device, 0) + 1
+        result.costs[device] = result.costs.get(device, 0.0) + cost
         if device != NEURAL_ENGINE:
-            supported = tuple(sorted({_device(one) for one in usage.supported_compute_devices}))
+            supported = tuple(sorted({_device(supporter) for supporter in usage.supported_compute_devices}))
             name = operation.outputs[0].name if operation.outputs else kind
             group = groups.setdefault((kind, device, supported), OffloadedGroup(kind, device, supported, name))
             group.count += 1
             group.cost += cost
-    found.elsewhere = sorted(groups.values(), key=lambda group: (-group.cost, -group.count))
-    return found
+    result.elsewhere = sorted(groups.values(), key=lambda group: (-group.cost, -group.count))
+    return result
 
 
 def _operations(block: Any) -> Iterator[Any]:
@@ -97,7 +102,7 @@ def _operations(block: Any) -> Iterator[Any]:
 
 
 def _device(device: Any) -> str:
-    """The kind of a device, by coremltools' class of it: MLNeuralEngineComputeDevice and so on."""
+    """Return the kind of a device from the name of its class in coremltools, such as MLNeuralEngineComputeDevice."""
     for part, name in (("NeuralEngine", NEURAL_ENGINE), ("GPU", "GPU"), ("CPU", "CPU")):
         if part in type(device).__name__:
             return name
@@ -105,13 +110,13 @@ def _device(device: Any) -> str:
 
 
 def function_placement(package: "Package", units: str, name: str) -> Placement | None:
-    """Compile a function as a package of its own and read Core ML's plan of it; macOS only. None: it has no plan.
+    """Compile a function and read Core ML's plan for it (macOS only). Return ``None`` if Core ML has no plan.
 
-    Core ML plans the default function of a package only: coremltools passes no name of another. A plan is remembered
-    for this Mac and its build of macOS, so that a plan of many functions can be interrupted, and a second is free.
+    The function becomes a separate package, because Core ML plans only the default function of a package: coremltools
+    cannot pass the name of another function. The plan is cached for this Mac and its build of macOS.
 
     Raises:
-        UserError: not on a Mac, or Core ML refuses the function.
+        UserError: This is not a Mac, or Core ML refuses the function.
     """
     from ane.backends.coreml.compiled import extract_function, file_about
     from ane.backends.coreml.tools import CoreMLTools, error_summary
@@ -122,10 +127,10 @@ def function_placement(package: "Package", units: str, name: str) -> Placement |
         from coremltools.models.compute_plan import MLComputePlan
 
     toolkit = CoreMLTools()
-    remembered = file_about(package.path, toolkit.machine(), f"placement-{name}-{units}")
-    found = stored_record(Placement, remembered)
-    if found is not None:
-        return found
+    cached_file = file_about(package.path, toolkit.machine(), f"placement-{name}-{units}")
+    cached = stored_record(Placement, cached_file)
+    if cached is not None:
+        return cached
     with tempfile.TemporaryDirectory() as folder:
         alone, compiled = Path(folder) / f"{name}.mlpackage", Path(folder) / f"{name}.mlmodelc"
         try:
@@ -134,7 +139,7 @@ def function_placement(package: "Package", units: str, name: str) -> Placement |
             compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
         except (RuntimeError, OSError) as error:
             raise UserError(f"Core ML has no plan for {name} of {package.path}: {error_summary(error)}") from error
-    found = placement(compute_plan, "main")
-    if found is not None:
-        write_json(remembered, asdict(found))
-    return found
+    result = placement(compute_plan, "main")
+    if result is not None:
+        write_json(cached_file, asdict(result))
+    return result

@@ -1,6 +1,6 @@
-"""``ane plan``: where Core ML would run a package (on a Mac), which rules it breaks, the estimated cost of a call.
+"""Run ``ane plan``: show where Core ML would run a package, which rules it breaks, and the estimated cost of a call.
 
-It prints a sentence for each chip, then tables that fit 100 columns, then what their columns mean.
+It prints one sentence per chip, tables that fit 100 columns, and the meaning of their columns.
 """
 
 import argparse
@@ -27,24 +27,25 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from converters.proof.lint import BrokenRule
 
 DESCRIPTION = """
-Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
-machine, the program of each function is checked against published rules of the engine, and its cost is estimated from
-published figures of each chip: estimates, not measurements.
+Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports which device would run each operation. On any
+machine, each function is checked against published rules of the engine, and its cost is estimated from published
+figures for each chip. Estimates are not measurements.
 """
 CHIPS = "M1,M2,M3,M4,M5"
 DEFAULT_UNITS = "CPU_AND_NE"
 WIDTH = 100
 LIMITS = {"bandwidth": "memory", "compute": "compute", "dispatch": "dispatch"}
 COLUMNS = """\
-weights: MB that a call reads, as stored. cache: MB of keys and values read and written, rewritten states included.
-handed over: MB moved between float32 of the host and fp16 of the package. large: MB of values above 2 MB, which leave
-the chip. GFLOP: of convolutions and products, 2 for each multiplication and addition. The columns of chips also say
-what takes longest: m, memory (bytes / bandwidth), c, compute (FLOPs / rate), or d, dispatch."""
+weights: MB of weights that a call reads, as stored. cache: MB of keys and values that it reads and writes, including
+rewritten states. handed over: MB converted between float32 on the host and fp16 in the package. large: MB of values
+above 2 MB, which leave the chip. GFLOP: operations of convolutions and products, 2 per multiplication and addition. The
+columns of chips also name the limit of the call: m, memory (bytes / bandwidth), c, compute (FLOPs / rate), or d,
+dispatch."""
 
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """The estimated cost of a function; on a Mac also where Core ML would run it."""
+    """The estimated cost of a function, and on a Mac also its placement by Core ML."""
 
     package: Path
     function: str
@@ -58,21 +59,23 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "plan", help="show how Core ML packages fit the Neural Engine", description=DESCRIPTION
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("package", nargs="?", metavar="PACKAGE.mlpackage", type=arguments.path, help="one package")
-    which.add_argument("--bundle", metavar="NAME|PATH", help="all packages of a bundle (default: the embedded demo)")
-    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
+    which.add_argument("package", nargs="?", metavar="PACKAGE.mlpackage", type=arguments.path, help="package to show")
+    which.add_argument(
+        "--bundle", metavar="NAME|PATH", help="bundle whose packages to show (default: the embedded demo)"
+    )
+    parser.add_argument("--function", metavar="NAME", help="show only this function, such as step_16_4928")
     parser.add_argument(
         "--chip",
         metavar="CHIP,…",
         default=CHIPS,
-        help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})",
+        help=f"chips whose figures and rules to use, such as M1,M4-Pro (default: {CHIPS})",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="JSON file to write with the results. '-' is standard output")
     parser.set_defaults(handler=plan)
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Print and write the plans. Raises UserError when no package has the function."""
+    """Print the plans, and write them as JSON. Raises UserError if no package has the function."""
     from ane.backends.mil.package import Package
     from converters.proof.cost import cost, estimate
     from converters.proof.lint import lint
@@ -102,7 +105,7 @@ def plan(args: argparse.Namespace) -> int:
             )
         broken[path] = lint(package, names, min(chip.generation for chip in chips))
     if not plans:
-        raise UserError(f"no package has a function {args.function!r}; leave out --function to see all")
+        raise UserError(f"no package has a function {args.function!r}: leave out --function to see all functions")
     if args.json:
         write_json(args.json, plans_json(plans, broken, chips))
     if args.json != "-":
@@ -113,28 +116,28 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def engines_of_phases(bundle: str | None) -> str:
-    """Return which engines `--backend auto` runs a bundle's phases on, if `ane bench` has measured them here."""
+    """Return a sentence about the engines of `--backend auto` for a bundle, if `ane bench` measured them here."""
     from ane.backends.measured import measured_engines
     from ane.bundles import open_model
     from ane.bundles.opening import DEMO
 
-    found = measured_engines(open_model(bundle or DEMO))
+    engines = measured_engines(open_model(bundle or DEMO))
     return (
-        f"On this machine --backend auto runs {found}: `ane bench` measured it on {found.date[:10]}."
-        if found
-        else "Which engine is fastest for each phase on this machine was not measured: `ane bench` does it."
+        f"On this machine --backend auto runs {engines}: `ane bench` measured it on {engines.date[:10]}."
+        if engines
+        else "To measure which engine is fastest for each phase on this machine, run `ane bench`."
     )
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
-    """The package, or those that a bundle states, each with its compute units. Raises UserError when there are none."""
+    """Return the packages to show, with their compute units. Raises UserError if there is no package."""
     from ane.bundles import open_model
     from ane.bundles.opening import DEMO, is_embedded
     from ane.commands.packages import with_packages
 
     if args.package is not None:
         if (args.package / "bundle.json").is_file():
-            raise UserError(f"{args.package} is a bundle, not a package: give it with --bundle")
+            raise UserError(f"{args.package} is a bundle, not a package: use --bundle {args.package}")
         return [(args.package, DEFAULT_UNITS)]
     model = open_model(args.bundle or DEMO)
     if is_embedded(model.path):
@@ -145,7 +148,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
 
 
 def read_chips(text: str) -> "list[Chip]":
-    """M1,m4-pro → chips. Raises UserError for an unknown chip."""
+    """Look up the chips that a text such as "M1,m4-pro" names. Raises UserError for an unknown chip."""
     from converters.neural_engine import CHIPS
 
     known = {_simplified(name): chip for name, chip in CHIPS.items()}
@@ -166,7 +169,7 @@ def plans_json(
     from converters.proof.cost import FORMULA
 
     return {
-        "what": "estimates, not measurements; placement is what Core ML reports on a Mac",
+        "what": "estimates, not measurements. Core ML reports the placement on a Mac",
         "formula": FORMULA,
         "sources": SOURCES,
         "chips": [asdict(chip) for chip in chips],
@@ -174,7 +177,7 @@ def plans_json(
             asdict(one)
             | {
                 "package": str(one.package),
-                "estimates": {chip: found._asdict() for chip, found in one.estimates.items()},
+                "estimates": {chip: estimate._asdict() for chip, estimate in one.estimates.items()},
             }
             for one in plans
         ],
@@ -182,7 +185,7 @@ def plans_json(
     }
 
 
-# What is printed
+# Printing
 
 
 def print_plans(
@@ -197,8 +200,7 @@ def print_plans(
     paragraph(
         console,
         *(f"{chip.name}: {summary(plans, chip.name)}" for chip in chips),
-        "Rules of the Neural Engine "
-        f"that are broken: {refused} that it refuses, {warnings} that may take operations off it.",
+        f"Broken rules of the Neural Engine: {refused} that it refuses, {warnings} that may move operations elsewhere.",
     )
     for package in dict.fromkeys(one.package for one in plans):
         functions = [one for one in plans if one.package == package]
@@ -232,18 +234,18 @@ def paragraph(console: Console, *lines: str) -> None:
 
 
 def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
-    """What a chip is estimated to need, in one sentence."""
+    """Return a sentence about the estimated time of calls on a chip."""
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])
     return (
         f"the longest call takes at least {longest.estimates[chip].seconds * 1e3:.1f} ms ({longest.function}); "
-        f"functions by what limits them: {counts} (estimated, not measured)."
+        f"functions by their limit: {counts} (estimated, not measured)."
     )
 
 
 def print_placement(console: Console, function: str, placement: Placement) -> None:
-    """Print the table of devices, then that of operations that are not on the Neural Engine."""
+    """Print a table of the devices, then a table of the operations that are not on the Neural Engine."""
     table = plain_table(f"{function}: where Core ML would run it", "device", "operations", "share", "share of the cost")
     total = sum(placement.ops.values())
     for device, count in sorted(placement.ops.items(), key=lambda item: -item[1]):
@@ -290,11 +292,10 @@ def cost_table(functions: Sequence[FunctionPlan]) -> Table:
 
 
 def estimate_table(functions: Sequence[FunctionPlan]) -> Table:
-    table = plain_table("Least ms of a call, estimated, not measured", "function", *functions[0].estimates)
+    table = plain_table("Minimum ms per call, estimated, not measured", "function", *functions[0].estimates)
     for one in functions:
-        table.add_row(
-            one.function, *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound][0]}" for each in one.estimates.values())
-        )
+        times = (f"{estimate.seconds * 1e3:.2f} {LIMITS[estimate.bound][0]}" for estimate in one.estimates.values())
+        table.add_row(one.function, *times)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Compiling and loading of all Core ML functions of a bundle, so that no speech waits for a first load."""
+"""Compile and load all Core ML functions of a bundle, so that no speech waits for a first load."""
 
 import shlex
 import time
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 
 def prewarm_command_line(bundle: str | None) -> str:
-    """Return the command that prepares a bundle. ``None`` stands for the default voice."""
+    """Return the command that loads a bundle in advance. ``None`` stands for the default voice."""
     return f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
 
 
 def prewarm(
     model: "Bundle", runtime: "CoreMLRuntime", console: Console, report: Console, dry_run: bool = False
 ) -> None:
-    """Load each function of a bundle's packages once, with progress on ``console`` and a summary on ``report``.
+    """Load each function of a bundle's packages once.
 
-    A function that Core ML refuses is loaded on the compute units where `ane say` would run it. Functions that were
-    loaded before are not loaded again, so an interrupted call continues where it was.
+    If Core ML refuses a function, load it on the compute units where `ane say` would run it. Functions that were loaded
+    before load fast, so that a second call continues after an interruption.
 
     Args:
+        console: Console for progress.
+        report: Console for the summary.
         dry_run: Whether to print only the estimate.
 
     Raises:
@@ -46,7 +48,7 @@ def prewarm(
     )
     report.print(
         f"{counted(len(packages), 'package')} ({size:.2f} GB, as much again when compiled) and "
-        f"{counted(len(functions), 'function')}: {estimate}; less where some were loaded before."
+        f"{counted(len(functions), 'function')}: {estimate}, or less if some were loaded before."
     )
     if dry_run:
         return

@@ -1,4 +1,4 @@
-"""The flags of `ane read`, and the options of its files that they ask for."""
+"""Define the flags of `ane read`, and turn them into the options of its files."""
 
 import argparse
 import re
@@ -27,19 +27,19 @@ SILENCES = {
 }
 MAX_COVER = 16 << 20  # bytes
 POCKETSPHINX = "pocketsphinx"
-LOCAL = "local"  # of --ray without an address
+LOCAL = "local"  # value of --ray without an address
 EXAMPLES = """
 examples:
-  ane read book.epub -o book.m4b                    an audiobook with chapters and cover
-  ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
-  ane read book.epub -o spoken.epub                 text and sound in one: the sentence being read is marked
+  ane read book.epub -o book.m4b                    write an audiobook with chapters and cover.
+                                                    After an interruption, run the same command again
+  ane read book.epub -o spoken.epub                 write text and sound, with the spoken sentence marked
   ane read book.epub -o 3.m4b --chapters 3 --preview 60
-                                                    the first minute of a chapter
-  ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
+                                                    speak the first minute of chapter 3
+  ane read notes.md -o notes.mp3 --per-chapter      write one file per chapter
   ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
-  ane read book.epub --explain                      chapters, what is left out, how numbers and names are read
-  ane read book.epub --text                         the text that will be spoken
-  ane read --status book.m4b                        how far it is
+  ane read book.epub --explain                      show chapters, omitted parts and readings of numbers
+  ane read book.epub --text                         show the text that would be spoken
+  ane read --status book.m4b                        show the progress of a job
 """
 
 
@@ -53,167 +53,170 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         help="narrate a book",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.",
+        description="Narrate a book or any long text. The folder OUT.job keeps everything that has been spoken.\n"
+        "After an interruption, run the same command again to continue.",
     )
     parser.add_argument(
         "book",
         nargs="?",
         metavar="BOOK",
-        help=f"a document: {', '.join(each.name for each in DOCUMENTS)}; - is standard input",
+        help=f"document to read: {', '.join(document.name for document in DOCUMENTS)}. '-' is standard input",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
         type=arguments.path,
-        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; .epub has "
-        "text and sound, and marks the sentence that is heard",
+        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. An .epub has text and sound, "
+        "and marks the sentence being spoken",
     )
     add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument(
-        "--status", metavar="JOB", type=arguments.path, help="print how far the job JOB is (OUT or OUT.job), and exit"
+        "--status", metavar="JOB", type=arguments.path, help="print the progress of a job (OUT or OUT.job), and exit"
     )
     parser.add_argument(
-        "--list", action="store_true", help="print the chapters of BOOK, their lengths and what is left out, and exit"
+        "--list", action="store_true", help="print the chapters of BOOK, their lengths and the omitted parts, and exit"
     )
-    parser.add_argument("--text", action="store_true", help="print the text that will be spoken, and exit")
+    parser.add_argument("--text", action="store_true", help="print the text that would be spoken, and exit")
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="print what --list does, every number, sign and abbreviation with its reading, and the "
+        help="print the output of --list, every number, sign and abbreviation with its reading, and the "
         "words that no dictionary has, and exit",
     )
     parser.add_argument(
         "--markdown",
         action=argparse.BooleanOptionalAction,
-        help="whether plain text is Markdown or HTML (without the flag: a file .md is, and standard "
-        "input is if it has marks)",
+        help="whether plain text is Markdown or HTML (default: yes for .md, and for standard input that looks like it)",
     )
     parser.add_argument(
         "--chapters",
         metavar="N,N-N",
         type=chunk_numbers,
         default=(),
-        help="speak or print these chapters alone; --list numbers them",
+        help="speak or print only these chapters, by their numbers in --list",
     )
     parser.add_argument(
         "--preview",
         metavar="SECONDS",
         type=arguments.positive,
-        help="speak about so much from the beginning; without it the same command goes on from there",
+        help="speak only about the first SECONDS. Run the command without --preview to continue from there",
     )
     parser.add_argument(
         "--cast-report",
         action="store_true",
-        help="print who speaks the quotations of BOOK, and which of them are doubtful, and exit",
+        help="print who speaks each quotation of BOOK, and which of these guesses are doubtful, and exit",
     )
     parser.add_argument(
         "--redo",
         metavar="N,N-N",
         type=chunk_numbers,
         default=(),
-        help="speak these chunks again, with another seed; --status and --times number them",
+        help="speak these chunks again with another seed, by their numbers in --status and --times",
     )
-    parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
+    parser.add_argument("--per-chapter", action="store_true", help="write one file per chapter")
     parser.add_argument(
         "--playlist",
         action="store_true",
-        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name",
+        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover next to it",
     )
-    parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
-    parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
+    parser.add_argument("--srt", action="store_true", help="also write SubRip subtitles, OUT.srt")
+    parser.add_argument("--vtt", action="store_true", help="also write WebVTT subtitles, OUT.vtt")
     parser.add_argument(
-        "--times", action="store_true", help="write the times of chapters and chunks beside OUT, as JSON"
+        "--times", action="store_true", help="also write the times of chapters and chunks as JSON, OUT.json"
     )
     parser.add_argument(
         "--word-times",
         action="store_true",
-        help="time every word: --times lists them, --srt and --vtt underline the word being spoken, an .epub marks it",
+        help="find the start and end of every word. --times lists them, --srt and --vtt underline the word being "
+        "spoken, and an .epub marks it",
     )
     parser.add_argument(
         "--loudness",
         type=float,
         metavar="LUFS",
-        help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)",
+        help="loudness of the whole book, for example -19, with true peaks of at most -3 dB (EBU R 128)",
     )
     parser.add_argument(
         "--acx",
         action="store_true",
-        help="write and measure what ACX asks for: an .mp3 for each chapter at 44.1 kHz and 192 "
-        "kbit/s, levels, room tone, spoken credits",
+        help="write and measure files for ACX: one .mp3 per chapter at 44.1 kHz and 192 "
+        "kbit/s, with levels, room tone and spoken credits as ACX requires",
     )
     parser.add_argument(
         "--opening",
         metavar="TEXT",
-        help="speak TEXT as opening credits (with --acx: title, author and narrator; '' for none)",
+        help="opening credits to speak (default: none. With --acx: title, author and narrator, '' for none)",
     )
-    parser.add_argument("--closing", metavar="TEXT", help="speak TEXT as closing credits, in the same way")
+    parser.add_argument("--closing", metavar="TEXT", help="closing credits to speak, with defaults like --opening")
     parser.add_argument(
         "--keep",
         metavar="RULE,…",
         type=arguments.comma_separated,
         default=[],
-        help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}",
+        help=f"read aloud the text that these rules leave out: {', '.join(OMISSIONS)}",
     )
     parser.add_argument(
         "--keep-timing",
         action="store_true",
-        help="speak each subtitle of BOOK at its time, up to 1.5 times as fast where it has to be",
+        help="speak each subtitle of BOOK at its time, and up to 1.5 times as fast if the time is short",
     )
     parser.add_argument(
-        "--check", action="store_true", help="also run speech recognition on every chunk, and compare it with its text"
+        "--check", action="store_true", help="run speech recognition on every chunk, and compare it with the text"
     )
     parser.add_argument(
         "--recogniser",
         metavar="NAME|PATH",
-        help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`",
+        help=f"recogniser of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`",
     )
     parser.add_argument(
         "--retries",
         type=arguments.natural,
         default=2,
         metavar="N",
-        help="speak a suspect chunk again up to N times, and keep the best (default: 2)",
+        help="speak a suspect chunk again up to N times, and keep the best attempt (default: 2)",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="replace what was spoken of another text into OUT, and files of other origin in its place",
+        help="replace the job of another text in OUT.job, and files that this job did not write",
     )
     add_model_arguments(parser)
     add_settings_arguments(parser)
-    parser._option_string_actions["--best"].help = argparse.SUPPRESS  # it is refused
+    parser._option_string_actions["--best"].help = argparse.SUPPRESS  # a book has no use for it
     add_backend_arguments(parser)
-    add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
+    add = arguments.rare_group(parser, "silence", "Seconds from the end of one sound to the start of the next.")
     for name, where in SILENCES.items():
         default = getattr(Silences, name)
-        add(f"--{name}-silence", type=float, default=default, metavar="S", help=f"{where} (default: {default})")
+        add.add_argument(
+            f"--{name}-silence", type=float, default=default, metavar="S", help=f"silence {where} (default: {default})"
+        )
     add = arguments.rare_group(parser, "files").add_argument
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
     add("--narrator", metavar="NAME", help="narrator in the file (default: none)")
-    add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
-    add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
+    add("--cover", metavar="FILE", type=arguments.path, help="cover as a JPEG or PNG (default: the document's)")
+    add = arguments.rare_group(parser, "cluster", "Speak with many processes or machines, using Ray.").add_argument
     add(
         "--ray",
         nargs="?",
         const=LOCAL,
         metavar="ADDRESS",
-        help="speak on a Ray cluster: its address HOST:PORT, or auto for the one that this machine has joined; without "
-        "ADDRESS, on one of this machine alone",
+        help="Ray cluster to speak on: HOST:PORT, or 'auto' for the cluster that this machine has joined. Without "
+        "ADDRESS, a new cluster on this machine",
     )
     add(
         "--workers",
         type=arguments.positive,
         metavar="N",
-        help="processes that speak (default: one for each GPU, else one for each --threads processors)",
+        help="number of processes that speak (default: one per GPU, or without GPUs one per --threads CPU cores)",
     )
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     return parser
 
 
 def open_document(args: argparse.Namespace) -> "Document":
-    """Return the book, with the credits that the flags ask for."""
+    """Read the book, and add the credits that the flags ask for."""
     from ane.books import acx
     from ane.books.reading import read_document
 
@@ -221,8 +224,8 @@ def open_document(args: argparse.Namespace) -> "Document":
     title = document.title if args.title is None else args.title
     author = document.author if args.author is None else args.author
     opening, closing = (
-        text(title, author, args.narrator or "") if args.acx and given is None else given or ""
-        for given, text in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits))
+        default(title, author, args.narrator or "") if args.acx and text is None else text or ""
+        for text, default in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits))
     )
     return acx.with_credits(document, opening, closing)
 
@@ -265,13 +268,13 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
         if getattr(args, name) is not None and is_lost and not left_out(args, name, f"on {suffix}"):
             raise UserError(
-                f"{name} has no effect on {suffix}, which holds none: {', '.join(covered)} and .epub do", name
+                f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(covered)} or .epub", name
             )
     return options
 
 
 def read_cover(path: Path) -> "CoverImage":
-    """A cover in a file. Raises UserError when it is no JPEG or PNG."""
+    """Read a cover from a file. Raises UserError if it is not a JPEG or PNG."""
     from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
 
     try:
@@ -284,16 +287,16 @@ def read_cover(path: Path) -> "CoverImage":
         raise UserError(f"{path} cannot be a cover: give a JPEG or PNG of at most {MAX_COVER >> 20} MB")
     cover = CoverImage(data, kind)
     if has_pyav() and cover_size(cover) is None:
-        raise UserError(f"{path} cannot be a cover: it is damaged")
+        raise UserError(f"{path} cannot be a cover, because it is damaged: use another JPEG or PNG")
     return cover
 
 
 def chunk_numbers(text: str) -> tuple[int, ...]:
-    """ "12,40-44" → (12, 40, 41, 42, 43, 44)."""
+    """Read numbers and ranges: "12,40-44" → (12, 40, 41, 42, 43, 44)."""
     numbers: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
-        start, end = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        bounds = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
+        start, end = (int(bounds[1]), int(bounds[2] or bounds[1])) if bounds else (0, 0)
         if not 1 <= start <= end < start + 100_000:
             raise argparse.ArgumentTypeError(f"it must be numbers from 1 and ranges, such as 12,40-44, got {text!r}")
         numbers.update(range(start, end + 1))

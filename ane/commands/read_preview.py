@@ -1,4 +1,4 @@
-"""What `ane read` prints before hours of work: chapters, parts left out, the text to be spoken and how it is read."""
+"""Print the previews of `ane read`: chapters, omitted parts, the text to be spoken, and how it will be read."""
 
 import argparse
 from collections import Counter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | None) -> None:
-    """Print what --list, --cast-report, --text and --explain ask for. Nothing is spoken, and no job begins."""
+    """Print the output of --list, --cast-report, --text and --explain. Nothing is spoken, and no job begins."""
     from ane.books.plan import cast_report
 
     console = output_console()
@@ -39,7 +39,7 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
 def plan_to_print(
     args: argparse.Namespace, document: "Document", cast: Cast | None, lengths: tuple[int, int] | None
 ) -> "BookPlan":
-    """Return the chunks of the document, or of the chosen part, without a voice or a seed."""
+    """Divide the document or the chosen part into chunks, without a voice or a seed."""
     from ane.books.plan import Silences, SpeechIdentity, plan_book
 
     plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths, cast=cast)
@@ -47,7 +47,7 @@ def plan_to_print(
 
 
 def print_text(plan: "BookPlan") -> None:
-    """Print a paragraph for each block, with marks where the voice changes, and an empty line between two."""
+    """Print one paragraph per block, with empty lines between them and marks where the voice changes."""
     firsts = {block.first for block in plan.blocks}
     paragraphs: list[str] = []
     for chunk in plan.chunks:
@@ -59,27 +59,27 @@ def print_text(plan: "BookPlan") -> None:
 
 
 def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object) -> None:
-    """Print a row for each different reading: what the lexicon respells, what a rule replaces, words to guess."""
+    """Print a row per reading: text that the lexicon respells or a rule replaces. Then list words of unknown sound."""
     from ane.models.hibari.settings import HibariSettings
     from ane.text.phonemes import phonemise
 
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
-    phonemes = not hasattr(settings, "normaliser")  # such models read phonemes, of a text with its capitals
+    phonemes = not hasattr(settings, "normaliser")  # such models read phonemes, from text with its capitals
     if getattr(settings, "normaliser", "english") != "english":
         LOGGER.warning(
-            "the rules below are those of the normaliser 'english', and %r reads this book",
+            "the rules below belong to the normaliser 'english', but the normaliser %r reads this book",
             getattr(settings, "normaliser", None),
         )
     times, guessed, chapters = Counter[ReadingStep](), Counter[str](), dict[object, int]()
     for chunk in plan.chunks:
         text = without_commands(chunk.text)
-        found: list[ReadingStep] = respelled(text, lexicon) if lexicon else []
+        steps: list[ReadingStep] = respelled(text, lexicon) if lexicon else []
         read = lexicon(text) if lexicon else text
-        found += explain_english(read, isinstance(settings, HibariSettings))[1]
+        steps += explain_english(read, isinstance(settings, HibariSettings))[1]
         words = [word.text for word in phonemise(read) if word.guessed] if phonemes else []
-        times.update(found)
+        times.update(steps)
         guessed.update(words)
-        for step in (*found, *words):
+        for step in (*steps, *words):
             chapters.setdefault(step, chunk.chapter + 1)
     rows = [
         (step.text, step.spoken or "(not read)", step.rule, str(count), str(chapters[step]))
@@ -103,4 +103,4 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
                 rows=rows,
             )
         )
-        console.print("Listen to them with --preview, and respell those that are wrong with --lexicon.")
+        console.print("Listen to them with --preview. If one sounds wrong, respell it with --lexicon.")

@@ -1,6 +1,7 @@
-"""`ane say`: speak a text to a file or through the loudspeaker, at the end or while it is generated.
+"""Run `ane say`: speak a text to a file or through the loudspeaker.
 
-The text comes from the command line, a file or standard input.
+The text comes from the command line, a file or standard input. Sound is written or played when it is complete, or with
+``--stream`` and ``--follow`` while it is generated.
 """
 
 import argparse
@@ -47,14 +48,14 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-CHARACTERS_PER_SECOND = 14  # of English speech, about: 150 words of 5.6 characters a minute
+CHARACTERS_PER_SECOND = 14  # roughly, for English speech: 150 words per minute, 5.6 characters per word
 EXAMPLES = """
 examples:
-  ane say Hello world                          play it
-  ane say 'Hello, world.' -o hello.wav         write it to a file
-  ane say -f chapter.txt --stream              play a file while it is generated
-  date | ane say                               speak what another program prints
-  PROGRAM | ane say --follow                   speak it while the program still writes
+  ane say Hello world                          speak it through the loudspeaker
+  ane say 'Hello, world.' -o hello.wav         write the sound to a file
+  ane say -f chapter.txt --stream              play the sound while it is generated
+  date | ane say                               speak another program's output
+  PROGRAM | ane say --follow                   start before the program has ended
 """
 
 
@@ -64,16 +65,16 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="speak a text",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Speak a text to a file, or through the loudspeaker when no file is named.",
+        description="Speak a text through the loudspeaker, or write the sound to a file with -o.",
     )
     parser.add_argument(
         "text",
         nargs="*",
         metavar="TEXT",
-        help="what to say; with no TEXT and no -f, what is piped in, or each line that you type",
+        help="text to speak (default: read standard input, or speak each line that you type)",
     )
     parser.add_argument(
-        "-f", "--file", "--input-file", metavar="FILE", help="read the text from FILE, from standard input if -"
+        "-f", "--file", "--input-file", metavar="FILE", help="read the text from FILE, or from standard input if '-'"
     )
     add_request_arguments(parser, "voice")
     parser.add_argument(
@@ -82,42 +83,43 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--output-file",
         metavar="OUT",
         type=arguments.path,
-        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; - is standard output, as WAV",
+        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. '-' is standard output, as WAV",
     )
-    parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
+    parser.add_argument("--play", action="store_true", help="play the sound as well as writing it with -o")
     parser.add_argument(
         "--stream",
         action="store_true",
-        help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest",
+        help="play or write the sound while it is generated. Tortoise starts soonest with --preset fastest",
     )
     parser.add_argument(
-        "--follow", action="store_true", help="speak what is piped in while it arrives, clause by clause"
+        "--follow",
+        action="store_true",
+        help="read standard input as it arrives, and speak each clause once it is complete",
     )
     parser.add_argument(
         "--lines",
         action="store_true",
-        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …, numbered as in the text; "
-        "a line without text has no file",
+        help="write each line to a file: OUT-1.wav, OUT-2.wav, … with the number of the line. Empty lines have no file",
     )
     add_request_arguments(parser, "lexicon", "ssml", "markdown")
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="show how each word will be read and which rule decides it, and speak nothing",
+        help="show how each word would be read and which rule decides it, without speaking",
     )
     parser.add_argument(
         "--word-times",
         metavar="FILE.json",
         dest="times_file",
         type=arguments.path,
-        help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …",
+        help="write the start and end of each word to FILE.json. With --lines, to FILE-1.json, FILE-2.json, …",
     )
-    parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip: OUT.srt")
-    parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT: OUT.vtt")
+    parser.add_argument("--srt", action="store_true", help="also write SubRip subtitles, OUT.srt")
+    parser.add_argument("--vtt", action="store_true", help="also write WebVTT subtitles, OUT.vtt")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print a JSON object about the result (one a line with --lines), and no progress",
+        help="print facts about the result as a JSON object (with --lines, one per line), and no progress",
     )
     add_model_arguments(parser)
     add_settings_arguments(parser)
@@ -144,7 +146,7 @@ def say(args: argparse.Namespace) -> int:
         getattr(args, flag) for flag in ("text", "file", "output", "follow", "explain", "times_file", "lines", "best")
     )
     args.stream = args.stream or typed
-    # it may arrive late: everything else is loaded before it is read
+    # the text may arrive late, so everything else is loaded before the text is read
     piped = args.follow or typed or reads_standard_input(args)
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     cast = read_cast(args.cast) if args.cast else None
@@ -164,7 +166,7 @@ def say(args: argparse.Namespace) -> int:
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
-        if voice is not None and "random" not in str(named):  # a random voice depends on the seed
+        if voice is not None and "random" not in str(named):  # the seed of a request decides a random voice
             request = request.changed(voice=voice)
         request = request if args.follow or typed else replace(request, text=read_text(args))
     streamed = speak_typed if typed else speak_pieces
@@ -182,7 +184,7 @@ def say(args: argparse.Namespace) -> int:
 
 
 def list_presets(args: argparse.Namespace) -> int:
-    """Print upstream's presets and ours with the work that each does, and mark the model's default."""
+    """Print upstream's presets and ours with the work per chunk, and mark the model's default."""
     from ane.models.tortoise.settings import PRESETS, default_preset
 
     model = open_model(args.bundle)
@@ -215,31 +217,33 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     ):
         refuse_both(args, first, second)
     if args.follow and (args.text or args.file not in (None, "-")):
-        raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
+        raise UserError("--follow reads standard input: leave out TEXT and -f")
     for timed in ("times_file", "srt", "vtt"):
         for flag in ("stream", "follow", "explain"):
             refuse_both(args, timed, flag)
     for flag in ("srt", "vtt"):
         unfiled = args.output is None or str(args.output) == "-"
         if getattr(args, flag) and unfiled and not left_out(args, flag, "without a file"):
-            raise UserError(f"--{flag} writes subtitles beside the sound: add -o OUT")
+            raise UserError(f"--{flag} writes subtitles next to the sound file: add -o OUT")
     for flag in ("output", "play", "stream", "follow", "lines"):
         if args.explain and getattr(args, flag) and not left_out(args, flag, "with --explain"):
             raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
     if args.lines and (args.output is None or str(args.output) == "-"):
-        raise UserError("--lines writes a file for each line: add -o OUT")
+        raise UserError("--lines writes one file per line: add -o OUT")
     if args.output is not None and str(args.output) == "-":
         for flag in ("json", "best"):
             if getattr(args, flag):
-                raise UserError(f"--{flag} and -o - cannot be combined: the audio goes to standard output")
+                raise UserError(
+                    f"--{flag} and -o - cannot be combined, because standard output is the sound: name a file"
+                )
     if args.output is None and args.best not in (None, 1):
-        raise UserError("best has no effect: no file is written; add -o OUT", "best")
+        raise UserError("best has no effect without a file: add -o OUT", "best")
     if (args.best or 1) > MAX_CANDIDATES:
         raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}", "best")
 
 
 def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
-    """Raise UserError for two flags that cannot be combined, of which neither is a default. A default is left out."""
+    """Raise UserError if two flags that cannot be combined are both given. Ignore one that is the user's default."""
     names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
     if (
         getattr(args, first)
@@ -250,7 +254,7 @@ def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Raise UserError, before any work, for a file that cannot be written or a missing sound device."""
+    """Raise UserError for a file that cannot be written or a sound device that is missing. Nothing is spoken yet."""
     from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
@@ -262,7 +266,12 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | None = None) -> None:
-    """Raise UserError for an output that is an input or another output, of these numbers by each flag."""
+    """Raise UserError if an output is also an input or another output.
+
+    Args:
+        numbers: Numbers in the names of the outputs: of lines with ``--lines``, and otherwise of candidates.
+        cast: The cast of ``--cast``, whose voices are inputs too.
+    """
     sounds = named_outputs(args, numbers)
     subtitles = [path for sound in sounds for path in subtitles_of(args, sound)]
     by_suffix = {suffix: [path for path in subtitles if path.suffix == f".{suffix}"] for suffix in ("srt", "vtt")}
@@ -277,12 +286,12 @@ def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | No
 
 
 def named_outputs(args: argparse.Namespace, numbers: Sequence[int]) -> list[Path]:
-    """Return the files of sound: by the numbers of lines, or of candidates, of which one has no number."""
+    """Return the sound files. Names have the number of the line, or of the candidate if there are several."""
     return numbered_paths(args.output, numbers) if args.lines else output_paths(args.output, len(numbers))
 
 
 def subtitles_of(args: argparse.Namespace, sound: Path | None) -> list[Path]:
-    """Return the files of subtitles beside a file of sound."""
+    """Return the subtitle files that belong to a sound file."""
     return [sound.with_suffix(f".{form}") for form in ("srt", "vtt") if sound is not None and getattr(args, form)]
 
 
@@ -292,7 +301,7 @@ SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 def speak_whole(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak the text, and write it chunk by chunk, or when it is complete."""
+    """Speak the text, and write each chunk when it is made, or the whole sound if something needs all of it."""
     from ane.audio import write
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and not timed_words_wanted(args)
@@ -301,7 +310,7 @@ def speak_whole(
         return
     speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
-    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # no outputs: played only
+    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # without -o, no outputs
         write(path, audio, speech.sample_rate, args.samples)
     yield speech, outputs + write_beside(speech, subtitles_of(args, args.output), args.times_file)
 
@@ -309,6 +318,7 @@ def speak_whole(
 def speak_pieces(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
+    """Speak the text or standard input, and send each piece on when it is made."""
     stream = (
         synthesizer.feed_of(arriving_text(), request, context)
         if args.follow
@@ -321,7 +331,7 @@ def speak_pieces(
 def speak_typed(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak each line that is typed on the terminal as soon as it is complete, as macOS's say does."""
+    """Speak each line as soon as you have typed it on the terminal, as macOS's say does."""
     for line in sys.stdin:
         if has_words(line):
             yield from speak_pieces(args, synthesizer, replace(request, text=line), SpeechContext(context.progress))
@@ -330,7 +340,7 @@ def speak_typed(
 def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "SoundStream") -> None:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
 
-    When playback fails, the file is completed before the error is raised.
+    If playback fails, complete the file before raising the error.
     """
     from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
@@ -345,7 +355,7 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
             with ExitStack() as playback:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
-                    # of text that arrives, the first clause is played at once: the next one may be long in coming
+                    # with --follow the first clause is played immediately, because the next one may take long to arrive
                     blocked = getattr(synthesizer.backend, "blocks_python", False)
                     sinks.append(
                         playback.enter_context(
@@ -370,7 +380,7 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
 def speak_lines(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak each line on its own, and write each as soon as it is complete."""
+    """Speak each line on its own, and write its file as soon as the line is complete."""
     from ane.audio import write
 
     lines = {number: line for number, line in enumerate(request.text.splitlines(), 1) if line.strip()}

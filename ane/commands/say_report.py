@@ -1,4 +1,4 @@
-"""What `ane say` prints about a result: a closing line or a JSON object."""
+"""Print the closing line or the JSON object of `ane say`, and write subtitles and word times."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ def print_report(
     outputs: list[Path],
     console: Console,
 ) -> None:
-    """Print the closing line, or with --json one object on standard output."""
+    """Print the closing line on ``console``, or with --json one object on standard output."""
     timeline = speech.timeline
     if args.json:
         print(json.dumps(facts(args, synthesizer, speech, outputs)))
@@ -40,13 +40,13 @@ def print_report(
     streamed = args.stream or args.follow
     first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if streamed else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    stated = "".join(
+    settings = "".join(
         f"{name} {speech.facts[name]}; "
         for name in ("seed", "speed")
         if name in speech.facts and (name, speech.facts[name]) != ("speed", 1.0)
     )
     console.print(
-        f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {stated}"
+        f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {settings}"
         f"{synthesizer.backend.name})"
     )
 
@@ -78,7 +78,7 @@ def facts(
 
 
 def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) -> list[Path]:
-    """Write the subtitles of a speech, and the times of its words as JSON. Return the subtitles."""
+    """Write the subtitles of a speech, and its word times as JSON. Return the paths of the subtitles."""
     if subtitles:
         from ane.speech.subtitles import write_subtitles
 
@@ -97,7 +97,7 @@ def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) ->
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:
-    """Return OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
+    """Return OUT for one output, or OUT-1 … OUT-N with the suffix of OUT for several."""
     if output is None:
         return []
     return [output] if count == 1 else numbered_paths(output, range(1, count + 1))
@@ -107,6 +107,6 @@ def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
     """Return OUT-N with its suffix for each number."""
     if output is None:
         return []
-    if not output.name:  # "." has no name to number; ``check_output`` refuses it
+    if not output.name:  # "." has no name to number, and ``check_output`` will reject it
         return [output]
     return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]

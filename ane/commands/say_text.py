@@ -1,4 +1,4 @@
-"""The text of `ane say`: from the command line, a file or standard input."""
+"""Read the text of `ane say` from the command line, a file or standard input."""
 
 import argparse
 import codecs
@@ -18,19 +18,19 @@ from ane.text import nothing_to_say_error, read_passages
 if TYPE_CHECKING:
     from ane.speech.request import SpeechRequest
 
-MAX_SPOKEN = 4 << 20  # bytes of a text, which is prepared as a whole
-DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # by their first bytes
+MAX_SPOKEN = 4 << 20  # bytes of a text, because all of it is prepared before speaking
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # by the first bytes of the file
 NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
 
 
 def reads_standard_input(args: argparse.Namespace) -> bool:
-    """Whether the text comes from standard input: asked for by ``-f -``, or piped in with no other text given.
+    """Return whether the text comes from standard input, because of ``-f -`` or because no other text is given.
 
     Raises:
-        UserError: two texts, or none.
+        UserError: TEXT and ``-f`` are both given, or there is no text.
     """
     if args.text and args.file is not None:
-        raise UserError("two texts given: pass either TEXT or -f FILE")
+        raise UserError("both TEXT and -f FILE are given: leave one out")
     if args.text or args.file is not None:
         return args.file == "-"
     if sys.stdin.isatty():
@@ -39,7 +39,7 @@ def reads_standard_input(args: argparse.Namespace) -> bool:
 
 
 def arriving_text() -> Iterator[str]:
-    """Standard input in the pieces in which it arrives. Raises UserError when it cannot be read or is not UTF-8."""
+    """Yield standard input in pieces, as it arrives. Raises UserError if it cannot be read or is not UTF-8."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     position = 0
     try:
@@ -56,9 +56,9 @@ def arriving_text() -> Iterator[str]:
 
 
 def read_text(args: argparse.Namespace) -> str:
-    """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
+    """Return the text. Raises UserError if it cannot be read, is not UTF-8, or standard input is empty."""
     if args.text:
-        # bytes of the command line that are not UTF-8 reach Python as lone surrogates, which must not pass for text
+        # Python turns bytes of the command line that are not UTF-8 into lone surrogates, which are not text
         return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
@@ -68,28 +68,28 @@ def read_text(args: argparse.Namespace) -> str:
             nullcontext(sys.stdin.buffer) if piped else Path(args.file).expanduser().open("rb") as file,
         ):
             content = file.read(MAX_SPOKEN + 1)
-    except (OSError, RuntimeError) as error:  # RuntimeError: the home of an unknown user
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~USER, and there is no such user
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
     if not content and args.file is None:
         raise UserError(NO_TEXT)
     if len(content) > MAX_SPOKEN:
         raise UserError(
-            f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
-            "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption"
+            f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, which is over 80 hours of speech: "
+            "divide it, or narrate it with `ane read`, which can resume after an interruption"
         )
     for start, kind in DOCUMENTS.items():
         if content.startswith(start):
-            raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")
+            raise UserError(f"{where} is {kind}, but `ane say` reads only text: use `ane read {where} -o OUT.m4b`")
     return decoded(content, where)
 
 
 def has_words(text: str) -> bool:
-    """Whether there is a letter, a digit or a sign in it that may be spoken."""
+    """Return whether a text has a letter, a digit or a sign that can be spoken."""
     return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 and convert line ends to \"\\n\". Raises UserError when it is not UTF-8."""
+    """Decode UTF-8 and turn every line end into a line feed. Raises UserError if it is not UTF-8."""
     try:
         return re.sub("\r\n?", "\n", content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -97,7 +97,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def check_lines(request: "SpeechRequest") -> None:
-    """Raise UserError for lines with nothing to say or faulty markup, before any is spoken. Empty lines are skipped."""
+    """Raise UserError if a line has nothing to say or faulty markup. Empty lines are allowed."""
     faulty: dict[int, str] = {}
     for number, line in enumerate(request.text.splitlines(), 1):
         try:
@@ -108,5 +108,5 @@ def check_lines(request: "SpeechRequest") -> None:
             faulty[number] = str(error).removeprefix("line 1: ")
     if faulty:
         (first, message), *others = faulty.items()
-        more = f"; faulty as well: line {', '.join(str(number) for number, _ in others)}" if others else ""
+        more = f" (also wrong: line {', '.join(str(number) for number, _ in others)})" if others else ""
         raise UserError(f"line {first}: {message}{more}")

@@ -1,4 +1,4 @@
-"""`ane serve`: a server that speaks for many programs: OpenAI's API, a WebSocket, Wyoming."""
+"""Run `ane serve`: a speech server with OpenAI's API, a WebSocket and the Wyoming protocol."""
 
 import argparse
 import os
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "ANE_TOKEN"
 MEBIBYTE = 1 << 20
-# Compiled kernels that oneDNN keeps (ane.cli): texts of all lengths come in turn. With 64 a FastSpeech request took 1.5
-# times as long, because most kernels were compiled again; 1024 took no less time than 256.
+# Number of compiled kernels that oneDNN keeps (see ane.cli), for requests of all lengths. With 64, a FastSpeech request
+# took 1.5 times as long, because most kernels were compiled again. With 1024, it took no less time than with 256.
 KERNELS = 256
 EXAMPLES = """
 examples:
-  ane serve                                    speak with the embedded voice, on this machine only
+  ane serve                                    speak with the embedded voice, for this machine only
   ane serve --models heart,demo --preload heart
   ane serve --models demo --map-voice alloy=heart --wyoming-port 10200
-  ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
+  ANE_TOKEN=secret ane serve --host 0.0.0.0    let other machines in
 """
 INSTALL = "ane serve needs more packages: pip install '.[server]'"
 
@@ -33,31 +33,36 @@ def register(commands: argparse._SubParsersAction) -> None:
 
     parser = commands.add_parser(
         "serve",
-        help="speak for other programs, as OpenAI's API does",
+        help="start a speech server with OpenAI's API",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Start a server with OpenAI's speech API, a WebSocket for text that is being written, and the "
-        "Wyoming protocol. It ends on Ctrl-C or SIGTERM, when the requests that run have ended.",
+        description="Start a server with OpenAI's speech API, a WebSocket for text that is still being written, and "
+        "the Wyoming protocol. On Ctrl-C or SIGTERM, it completes the requests that are running and stops.",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
-    parser.add_argument("--port", type=port, default=8880, metavar="N", help="0: any free one (default: 8880)")
+    parser.add_argument(
+        "--port", type=port, default=8880, metavar="N", help="port to listen on, or 0 for any free port (default: 8880)"
+    )
     parser.add_argument("--wyoming-port", type=port, metavar="N", help="also serve Wyoming, for Home Assistant")
     parser.add_argument(
         "--wyoming-host",
         default="",
         metavar="H",
-        help="address for Wyoming, which has no token (default: that of --host)",
+        help="address to listen on for Wyoming, which has no token (default: the one of --host)",
     )
     parser.add_argument(
         "--models",
         type=names,
         default=(DEFAULT_BUNDLE,),
         metavar="A,B",
-        help=f"bundles to speak with; the first is the one for OpenAI's model names (default: {DEFAULT_BUNDLE})",
+        help="bundles to speak with. The first also answers requests that name a model of OpenAI "
+        f"(default: {DEFAULT_BUNDLE})",
     )
-    parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
+    parser.add_argument(
+        "--transcriber", default="", metavar="NAME", help="Whisper bundle to transcribe with (default: none)"
+    )
     parser.add_argument(
         "--map-voice",
         dest="voices",
@@ -65,19 +70,19 @@ def register(commands: argparse._SubParsersAction) -> None:
         default=[],
         type=voice_mapping,
         metavar="NAME=VOICE",
-        help="what a client's voice name means; may be repeated",
+        help="speak with VOICE when a client asks for NAME. May be given more than once",
     )
     parser.add_argument(
         "--token",
         default=os.environ.get(TOKEN_VARIABLE, ""),
         metavar="T",
-        help=f"what clients must send as bearer token (default: ${TOKEN_VARIABLE}, which other users "
-        "of the machine do not see)",
+        help=f"bearer token that clients must send (default: ${TOKEN_VARIABLE}, which other users "
+        "of the machine cannot see)",
     )
-    parser.add_argument("--preload", type=names, default=(), metavar="A,B", help="models to load at the start")
-    add = rare_group(parser, "what clients may do").add_argument
-    add("--add-voices", action="store_true", help="let clients make voices of clips")
-    add("--ignore-instructions", action="store_true", help="ignore instructions; without it they are refused")
+    parser.add_argument("--preload", type=names, default=(), metavar="A,B", help="bundles to load at the start")
+    add = rare_group(parser, "rights of clients").add_argument
+    add("--add-voices", action="store_true", help="let clients make voices from clips")
+    add("--ignore-instructions", action="store_true", help="ignore instructions (default: they are an error)")
     add(
         "--cors",
         dest="origins",
@@ -91,48 +96,61 @@ def register(commands: argparse._SubParsersAction) -> None:
         type=host_names,
         default=(),
         metavar="NAME,NAME",
-        help="names by which a proxy in front of the server is called, such as tts.example (default: none)",
+        help="host names of a proxy in front of the server, such as tts.example (default: none)",
     )
     add(
         "--base-path",
         default="",
         metavar="PATH",
-        help="path under which a proxy serves the server, such as /tts (default: none)",
+        help="path at which a proxy makes the server available, such as /tts (default: none)",
     )
-    add("--log-texts", action="store_true", help="write the texts to the log")
+    add("--log-texts", action="store_true", help="write the texts of requests to the log")
     add = rare_group(parser, "models").add_argument
-    add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
-    add("--precision", default="auto", metavar="P", help="of the backend, as of `ane say` (default: auto)")
+    add(
+        "--backend",
+        default="auto",
+        metavar="NAME",
+        help=f"engine that runs the networks: {', '.join(NAMES)} (default: auto, the best available)",
+    )
+    add(
+        "--precision", default="auto", metavar="P", help="number format to compute in, as for `ane say` (default: auto)"
+    )
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
     add(
         "--calls",
         type=positive,
         metavar="N",
-        help="network calls at a time on the CPU, which share its threads (default: 2)",
+        help="network calls that run at the same time on the CPU and share its threads (default: 2)",
     )
     add(
         "--lanes",
         type=positive,
         default=16,
         metavar="N",
-        help="candidates sampled at a time, over all requests (default: 16)",
+        help="candidates to sample at the same time, over all requests (default: 16)",
     )
     add(
         "--memory",
         type=gigabytes,
         metavar="GB",
-        help="size of loaded bundles at most; the least recently used is released (default: no limit)",
+        help="maximum size of the loaded bundles. The least recently used bundle is unloaded first (default: no limit)",
     )
-    add("--idle-release", type=seconds, metavar="S", help="release a model that was not used for S seconds")
+    add(
+        "--idle-release",
+        type=seconds,
+        metavar="S",
+        help="unload a model that nobody has used for S seconds (default: never)",
+    )
     add_limits(parser)
     parser.add_argument("--help-all", action=FullHelpAction, help="show all options, by group, and exit")
     parser.set_defaults(handler=serve, kernels=KERNELS)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each limit of the server's settings."""
     from ane.server.settings import Limits
 
-    add = rare_group(parser, "limits", "Each is a maximum.").add_argument
+    add = rare_group(parser, "limits", "Maximums that the server enforces.").add_argument
     for name, limit in Limits.__pydantic_fields__.items():  # type: ignore[attr-defined]
         if limit.description:
             unit = limit.json_schema_extra["metavar"]
@@ -175,20 +193,24 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
-    """Raises UserError for a value out of range, or a server that anybody could use."""
+    """Return the server's settings from the flags.
+
+    Raises:
+        UserError: A value is out of range, or other machines could use the server without a token.
+    """
     from ane.server.guard import is_loopback
     from ane.server.settings import Limits, ServerSettings
 
     if not is_loopback(args.host) and not args.token:
-        raise UserError(f"other machines reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
+        raise UserError(f"other machines can reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
     limits = {
         name: value * MEBIBYTE if limit.json_schema_extra == {"metavar": "MB"} else value
         for name, limit in Limits.__pydantic_fields__.items()  # type: ignore[attr-defined]
         if (value := getattr(args, name, None)) is not None
     }
-    given = {field.name: getattr(args, field.name) for field in fields(ServerSettings) if hasattr(args, field.name)}
+    flags = {field.name: getattr(args, field.name) for field in fields(ServerSettings) if hasattr(args, field.name)}
     return ServerSettings(
-        **given
+        **flags
         | {
             "voices": dict(args.voices),
             "memory": None if args.memory is None else round(args.memory * 1e9),
@@ -200,6 +222,6 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
 def announce(address: str, settings: "ServerSettings") -> None:
     models = ", ".join(settings.models)
     sys.stdout.write(
-        f"listening on {address} (models: {models}); a page to try it: {address}/, the API: {address}/docs\n"
+        f"listening on {address} (models: {models}). Try it at {address}/. The API is described at {address}/docs\n"
     )
     sys.stdout.flush()

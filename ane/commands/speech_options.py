@@ -1,5 +1,6 @@
-"""The flags for synthesis, which are made from the settings of all kinds of models, and those that choose a backend;
-reading settings from them, and loading a synthesizer.
+"""Define the flags for speech and backends, and load a model that speaks as the flags ask.
+
+The flags for speech are made from the settings of all kinds of models.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from ane.text.unicode_to_ascii import UNREADABLE
 
 
 def settings_of_models() -> list[type[SpeechSettings]]:
-    """Return the classes of settings in ``settings.py`` of each model's folder, Tortoise's last."""
+    """Return the settings classes of all models, from ``settings.py`` in each model's folder. Tortoise's are last."""
     modules = [
         import_module(f"ane.models.{file.parent.name}.settings")
         for file in sorted(MODELS.glob("*/settings.py"), key=lambda file: (file.parent.name == DEFAULT_FAMILY, file))
@@ -40,14 +41,14 @@ def settings_of_models() -> list[type[SpeechSettings]]:
 
 
 KINDS = tuple(settings.options() for settings in settings_of_models())
-# of all kinds of models; of options with one name, Tortoise's has the help
+# The options of all kinds of models. If several models have an option, the help is Tortoise's.
 OPTIONS: dict[str, Option] = {name: option for kind in KINDS for name, option in kind.items()}
 GROUPS = {
-    "candidates and codes": "A model may have defaults of its own, as the embedded one does.",
-    "diffusion": "Defaults are the preset's.",
+    "candidates and codes": "A model may have other defaults, as the embedded one does.",
+    "diffusion": "The preset sets the defaults.",
     "text": None,
 }
-# options that not every kind of model has, beside those of settings
+# options outside the settings that only some kinds of models have
 REQUEST = (*(name for name, option in REQUEST_OPTIONS.items() if option.needs), "speed", "no_split", "stream")
 
 
@@ -58,7 +59,7 @@ def add_request_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
+    """Add the flags for speech. Every default is None, so that a flag without effect can be an error."""
     add_request_arguments(parser, "preset", "seed", "speed", "cast", "quote_voice")
     for title, description in GROUPS.items():
         group = rare_group(parser, title, description)
@@ -68,9 +69,10 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--unreadable",
         choices=tuple(UNREADABLE),
-        help="words in other scripts: the nearest English letters (default), spelt, skipped, or refused",
+        help="how to read words in other scripts: with the nearest English letters (default), letter by letter, not at "
+        "all, or as an error",
     )
-    group.add_argument("--no-split", action="store_true", help="speak the text as one chunk")
+    group.add_argument("--no-split", action="store_true", help="speak the whole text as one chunk")
 
 
 def add_option(group: argparse._ActionsContainer, option: Option, *short: str) -> None:
@@ -81,18 +83,18 @@ def add_option(group: argparse._ActionsContainer, option: Option, *short: str) -
         )
         return
     kind = {int: {"top_k": int, "seed": natural}.get(option.name, positive), tuple: pair}.get(option.type, option.type)
-    stated = option.default and option.group != "diffusion" and "(default" not in option.help
+    has_default = option.default and option.group != "diffusion" and "(default" not in option.help
     same = len({kind[option.name].default for kind in KINDS if option.name in kind}) == 1
-    default = f" (default: {option.default if same else 'that of the model'})" if stated else ""
+    default = f" (default: {option.default if same else 'depends on the model'})" if has_default else ""
     named = {"choices": option.choices} if option.choices else {"type": kind, "metavar": option.metavar}
     group.add_argument(*short, flag, help=option.help + default, **named)
 
 
 def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
-    """The ``settings`` of the model's ``speak``, from the flags that were given.
+    """Return the settings for the model's ``speak``, from the flags.
 
     Raises:
-        UserError: a value out of range, or a flag without effect on this kind of model.
+        UserError: A value is out of range, or a flag has no effect on this kind of model.
     """
     if model.is_only_voice(args.voice):
         args.voice = None
@@ -104,13 +106,13 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
                 raise with_demo(error, name, model, args) from None
     options = given_options(args)
     if model.family.settings is None:
-        model.family.synthesizer(model, None)  # raises: it does not speak
+        model.family.synthesizer(model, None)  # raises, because the model does not speak
     settings = model.family.settings.of(options.get("preset"), model.settings)
     return settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
 
 
 def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespace) -> UserError:
-    """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
+    """Return the error for an option without effect. If the user chose no model, it recommends the bundle ``DEMO``."""
     if args.bundle or name not in (*REQUEST, *Settings.options()):
         return error
     only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
@@ -118,13 +120,17 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
 
 
 def requested(args: argparse.Namespace, text: str, settings: Any, **fields: Any) -> SpeechRequest:
-    """Return the request that the flags of a command ask for. ``fields``: those that the command has made of flags."""
-    given = {
+    """Return the request that the flags of a command describe.
+
+    Args:
+        fields: Fields of the request that the command has already made from flags.
+    """
+    options = {
         name: value
-        for name in REQUEST_OPTIONS.keys() - {"preset"}  # which is in the settings
+        for name in REQUEST_OPTIONS.keys() - {"preset"}  # the settings have the preset
         if (value := getattr(args, name, None)) is not None
     }
-    return SpeechRequest(text, settings=settings, **(given | fields))
+    return SpeechRequest(text, settings=settings, **(options | fields))
 
 
 def timed_words_wanted(args: argparse.Namespace) -> bool:
@@ -133,55 +139,56 @@ def timed_words_wanted(args: argparse.Namespace) -> bool:
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags that were given and that not every kind of model has, with their values."""
-    found = {name: getattr(args, name, None) for name in (*REQUEST, *OPTIONS)}  # `ane read` has no --stream
-    return {name: value for name, value in found.items() if value is not None and value is not False}
+    """Return the values of the flags that the user gave, for options that only some kinds of models have."""
+    options = {name: getattr(args, name, None) for name in (*REQUEST, *OPTIONS)}  # `ane read` has no --stream
+    return {name: value for name, value in options.items() if value is not None and value is not False}
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose a backend."""
     from ane.backends import NAMES
 
     parser.add_argument(
         "--backend",
         default="auto",
         metavar="NAME",
-        help=f"what runs the networks: {', '.join(NAMES)} (default: auto, the best available)",
+        help=f"engine that runs the networks: {', '.join(NAMES)} (default: auto, the best available)",
     )
     add = rare_group(
         parser,
         "backend",
-        "coreml runs a bundle's Core ML packages on a Mac; mil interprets them on\n"
-        "any machine, slowly, to check them; onnx runs its ONNX packages.",
+        "coreml runs a bundle's Core ML packages on a Mac. mil interprets them on\n"
+        "any machine, slowly, to check them. onnx runs its ONNX packages.",
     ).add_argument
     add(
         "--precision",
         default="auto",
         metavar="P",
         choices=("auto", *PRECISIONS),
-        help="for torch: fp32, bf16 or fp16 (default: the type of the stored weights, where the device computes it "
-        "fast), or int8 (decoder and diffusion on the CPU: fastest, less exact); for packages: those of Core ML "
-        f"in {', '.join(CORE_ML)}, or of ONNX in {', '.join(ONNX)} (default: the bundle's)",
+        help="number format to compute in. torch: fp32, bf16, fp16, or int8 on the CPU, which is the fastest and least "
+        "exact (default: the format of the stored weights if the device is fast at it). "
+        f"Core ML: {', '.join(CORE_ML)}. ONNX: {', '.join(ONNX)} (default for both: the first in the bundle)",
     )
     add(
         "--cache",
         default="auto",
         choices=("auto", "io", "state"),
-        help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)",
+        help="where Core ML packages keep the kv-cache: 'io' on the host, 'state' inside Core ML",
     )
     add(
         "--compute-units",
         choices=COMPUTE_UNITS,
-        help="where Core ML may run all networks (default: what the bundle states for each)",
+        help="processors on which Core ML may run all networks (default: the bundle's choice for each network)",
     )
-    add("--engine-batch", type=positive, metavar="N", help="TensorRT: items of a call that engines are built for")
+    add("--engine-batch", type=positive, metavar="N", help="TensorRT: batch size to build engines for")
     add(
         "--engine-symbols",
         type=counts,
         default=(),
         metavar="N,…",
-        help="TensorRT: build an engine for each range of symbols that ends at such a number; longer texts are split",
+        help="TensorRT: build one engine for texts of up to N symbols, for each N. Longer texts are split",
     )
-    add("--engine-frames", type=counts, default=(), metavar="N,…", help="TensorRT: the same for mel frames")
+    add("--engine-frames", type=counts, default=(), metavar="N,…", help="TensorRT: as --engine-symbols, for mel frames")
     add("--engine-fp16", action="store_true", help="TensorRT: compute in fp16 where that is faster")
     add("--engine-workspace", type=float, metavar="GB", help="TensorRT: memory that building an engine may use")
     add("--rebuild-engines", action="store_true", help="TensorRT: build engines again, although they are cached")
@@ -191,23 +198,28 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 def load_synthesizer(
     args: argparse.Namespace, model: Bundle, settings: Any, console: Console, keep: bool | None = None
 ) -> Any:
-    """Return a synthesizer on the backend that the flags name, after a line on first loads that speaking with these
-    settings needs. ``keep``: see ``load_backend``. The backend "auto" is torch after an update of macOS, until the
-    packages are compiled again.
+    """Load a model on the backend that the flags name, and return the object that speaks.
+
+    Log how long Core ML takes to load functions for the first time. After an update of macOS, the backend "auto" is
+    torch until the packages are compiled again.
+
+    Args:
+        keep: The argument of ``load_backend``.
 
     Raises:
-        UserError: the backend or its packages are not available here.
+        UserError: The backend or its packages are not available here.
     """
     from ane.backends import load_backend, resolve
     from ane.backends.choosing import TENSORRT
 
     if not model.trained and not getattr(args, "json", False):
         LOGGER.warning(
-            "%s has random weights: it generates noise, not speech. Give --bundle for a trained model.", model.name
+            "%s has random weights, so it generates noise instead of speech: use --bundle with a trained model",
+            model.name,
         )
     model = with_packages(model, args.backend, console)
     chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)
-    former = getattr(args, "began_with", "") if chooses else ""  # a book keeps its engine
+    former = getattr(args, "began_with", "") if chooses else ""  # a book continues on its first engine
     name = "torch" if former.startswith("torch") and resolve("auto", model)[0] != "torch" else args.backend
     backend = load_backend(
         name,

@@ -1,4 +1,4 @@
-"""`ane transcribe`: recorded speech to text or subtitles, with a Whisper model."""
+"""Run `ane transcribe`: turn recorded speech into text or subtitles with a Whisper model."""
 
 import argparse
 import json
@@ -25,8 +25,8 @@ EXAMPLES = """
 examples:
   ane transcribe talk.mp3                              print the text
   ane transcribe talk.mp3 -o talk.srt                  write subtitles
-  ane transcribe *.wav --format vtt -o subtitles       write subtitles/NAME.vtt for each
-  ane transcribe talk.mp3 --word-times -o talk.json    with the times of every word
+  ane transcribe *.wav --format vtt -o subtitles       write subtitles/NAME.vtt for each file
+  ane transcribe talk.mp3 --word-times -o talk.json    write the start and end of every word
 """
 
 
@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
     parser = commands.add_parser(
         "transcribe",
-        help="write down what is said in a recording",
+        help="turn a recording into text or subtitles",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.",
@@ -45,64 +45,66 @@ def register(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         type=arguments.path,
         metavar="FILE",
-        help="sound file, of any length up to a day: wav, flac, mp3, ogg; with PyAV also aac, m4a, mp4, avi or webm",
+        help="sound file of at most a day: wav, flac, mp3, ogg, and with PyAV also aac, m4a, mp4, avi or webm",
     )
     parser.add_argument(
         "--model",
         metavar="NAME|PATH",
-        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
-        "CTranslate2 (default: the bundle whisper)",
+        help="Whisper model: a bundle made by `ane import`, a .pt file of OpenAI, or a folder in the format of Hugging "
+        "Face or CTranslate2 (default: the bundle whisper)",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
-        "suffix of -o, else txt)",
+        help="format to write: txt (one line per segment), json (one object), or srt or vtt (subtitles) (default: the "
+        "suffix of -o, or txt if it is none of these)",
     )
     parser.add_argument(
-        "--language", metavar="NAME", help="such as en, German or pt-BR (default: that of the first 30 seconds)"
+        "--language",
+        metavar="NAME",
+        help="language of the recording, such as en, German or pt-BR (default: detect it in the first 30 seconds)",
     )
-    parser.add_argument("--translate", action="store_true", help="translate to English")
+    parser.add_argument("--translate", action="store_true", help="translate the speech to English")
     parser.add_argument(
         "--prompt",
         metavar="TEXT",
         default="",
-        help="text before the recording begins, such as names to be spelt that way",
+        help="text that the model takes as said before the recording, for example names with their spelling",
     )
     parser.add_argument(
         "--word-times",
         action="store_true",
-        help="time every word: json lists them, srt and vtt underline the word being spoken",
+        help="find the start and end of every word. json lists them, srt and vtt underline the word being spoken",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
         type=arguments.path,
-        help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)",
+        help="file to write. For several recordings, a folder for NAME.FORMAT (default: print the text)",
     )
-    parser.add_argument("--force", action="store_true", help="for several files: replace those that OUT has already")
+    parser.add_argument("--force", action="store_true", help="replace files that are already in the folder OUT")
     add = arguments.rare_group(parser, "search").add_argument
     add(
         "--beam-size",
         type=arguments.positive,
         metavar="N",
-        help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)",
+        help="number of beams to search at temperature 0, on torch (default: no beams, take the likeliest token)",
     )
     add = arguments.rare_group(parser, "backend").add_argument
     add(
         "--backend",
         default="auto",
         metavar="NAME",
-        help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
-        "a bundle that `ane convert` made, onnx its ONNX packages",
+        help=f"engine that runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML "
+        "packages of a bundle that `ane convert` made, and onnx runs its ONNX packages",
     )
     add(
         "--precision",
         default="auto",
         choices=("auto", *PRECISIONS),
-        help="what torch computes in (default: the type of the stored weights, where the device computes it fast), or "
-        "that of the packages to run (default: the bundle's)",
+        help="number format to compute in. torch: default is the format of the stored weights if the device is fast "
+        "at it. Packages: default is the first in the bundle",
     )
     add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: the backend's choice)")
     add(
@@ -110,7 +112,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         type=arguments.natural,
         default=0,
         metavar="N",
-        help="of the random numbers for unclear passages (default: 0)",
+        help="random seed for decoding unclear passages (default: 0)",
     )
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     parser.set_defaults(handler=transcribe)
@@ -125,7 +127,7 @@ def transcribe(args: argparse.Namespace) -> int:
     if args.word_times and chosen_format(args) == "txt":
         raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
-        if not os.path.exists(file):  # now, and not after the files before it
+        if not os.path.exists(file):  # checked before any file is transcribed
             raise UserError(f"{file}: {no_such_file(file)}")
     model = open_whisper(args.model)
     options = TranscriptionOptions(
@@ -163,10 +165,11 @@ def chosen_format(args: argparse.Namespace) -> str:
 
 
 def output_files(args: argparse.Namespace) -> list[Path | None]:
-    """The file to write for each recording; None: standard output.
+    """Return the file to write for each recording, or ``None`` for standard output.
 
     Raises:
-        UserError: one cannot be written, two recordings have the same name, or subtitles of several are to be printed.
+        UserError: A file cannot be written, two recordings have the same name, or subtitles of several recordings would
+            be printed.
     """
     if args.output is None or str(args.output) == "-":
         if len(args.files) > 1 and chosen_format(args) in ("srt", "vtt"):
@@ -179,7 +182,9 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
     )
     output, count = Counter(outputs).most_common(1)[0]
     if count > 1:
-        raise UserError(f"{count} of the files would be written to {output}: rename them, or transcribe them in turn")
+        raise UserError(
+            f"{count} of the files would be written to {output}: rename them, or transcribe them one by one"
+        )
     check_folder_of(args.output)
     for output in outputs:
         check_output_file(output, makes_folders=True)
@@ -190,7 +195,7 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
 
 
 def check_new(output: Path) -> None:
-    """Raise UserError for a file that is there: nobody named it, and it may be the user's own text."""
+    """Raise UserError if a file exists. The user did not name it, so it may be a text that they wrote."""
     if os.path.lexists(output):
         raise UserError(f"{output} exists: add --force to replace it, or choose another folder")
 
@@ -198,8 +203,11 @@ def check_new(output: Path) -> None:
 def write_transcript(
     transcript: "Transcript", form: str, output: Path | None, title: str, check: Callable[[Path], object] | None
 ) -> None:
-    """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON. ``check``: as of
-    ``replacing``.
+    """Write a transcript to a file, or print it.
+
+    Args:
+        title: Name of the recording, which precedes plain text, and which is the field "file" in JSON. "" for none.
+        check: The argument of ``replacing``.
     """
     from ane.models.whisper.transcript import FORMATS as WRITERS
 

@@ -1,5 +1,7 @@
-"""``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value; or run
-one package of any kind. What it prints is a sentence for each network first, then tables that fit 100 columns.
+"""Run ``ane verify``: compare a bundle's packages with its networks on torch, or run one package of any origin.
+
+The comparison goes function by function, and value by value inside functions. The output starts with one sentence per
+network, followed by tables that fit 100 columns.
 """
 
 import argparse
@@ -35,13 +37,14 @@ PACKAGE_FLAGS = ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
-as in `ane convert`. --layers compares every value that a module of the network returns, too, and names the first that
-drifts. It also converts each function of a Core ML package again and names the first operation that differs. On coreml,
-where looking inside compiles models, only functions that fail are searched for it, against the interpreter. The exit
-status is 1 when a function is below its threshold.
+as in `ane convert`. The exit status is 1 if a function is below its threshold.
 
-With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
---inputs, on any machine.
+--layers also compares every value that a module of the network returns, and names the first value that drifts. It
+converts each function of a Core ML package again, and names the first operation that differs. With --against coreml it
+searches only functions that fail, and compares them with the interpreter, because looking inside compiles models.
+
+With --package it runs a function of any Core ML package on the arrays of --inputs, on any machine. The package may come
+from another program.
 """
 
 
@@ -49,80 +52,82 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "verify", help="compare packages with the PyTorch reference", description=DESCRIPTION
     )
-    parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
+    parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle to verify (default: the embedded demo)")
     parser.add_argument(
         "--package",
         metavar="FILE.mlpackage",
         type=arguments.path,
-        help="run this package, of any model, on --inputs instead of verifying a bundle",
+        help="package of any model, to run on --inputs instead of verifying a bundle",
     )
     parser.add_argument(
         "--inputs",
         metavar="FILE.npz",
         type=arguments.path,
         nargs="+",
-        help="with --package: the inputs by name; several files are calls in turn on one state",
+        help="with --package: file with the inputs by name. Several files are successive calls on one state",
     )
     parser.add_argument(
         "--expect",
         metavar="FILE.npz",
         type=arguments.path,
-        help="with --package: compare the last call with these arrays; with --layers also by names of values inside",
+        help="with --package: file with the expected outputs of the last call. With --layers it may also have values "
+        "inside the function, by name",
     )
     parser.add_argument(
-        "--threshold", metavar="DB", type=float, help="with --expect: dB that each array must reach (default: 40)"
+        "--threshold", metavar="DB", type=float, help="with --expect: dB that every array must reach (default: 40)"
     )
     parser.add_argument(
         "--output",
         metavar="FILE.npz",
         type=arguments.path,
-        help="with --package: write the outputs and states after the last call to FILE",
+        help="with --package: file to write with the outputs and states after the last call",
     )
     parser.add_argument(
         "--networks",
         type=arguments.comma_separated,
         metavar="NETWORK,…",
-        help="only the packages of these networks, such as diffusion",
+        help="verify only the packages of these networks, such as diffusion",
     )
-    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
+    parser.add_argument("--function", metavar="NAME", help="verify only this function, such as step_16_4928")
     parser.add_argument(
         "--against",
         choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS),
         default="mil",
-        help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-        "of fp16 (mil:fp16), also with numbers below 6e-5 as 0, as on an M1 (mil:flush), Core ML "
-        "(coreml, on a Mac), Apple's Core AI (coreai), or "
-        "ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
-        "and so on)",
+        help="engine that runs the packages. mil: the interpreter in float32 (default). mil:fp16: with the rounding of "
+        "fp16. mil:flush: with numbers below 6e-5 as 0 too, as on an M1. coreml: Core ML on a Mac. coreai: Apple's "
+        "Core AI. onnx, onnx:cuda and so on: ONNX Runtime, for ONNX packages",
     )
     parser.add_argument(
         "--compute-units",
         choices=COMPUTE_UNITS,
         metavar="UNITS",
-        help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle states)",
+        help=f"with coreml: processors to run on: {', '.join(COMPUTE_UNITS)} (default: the bundle's choice)",
     )
-    parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
+    parser.add_argument("--layers", action="store_true", help="compare the values inside functions too")
     parser.add_argument(
         "--tolerance",
         type=float,
         metavar="X",
-        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)",
+        help="with --layers: largest absolute error of an element that is not counted (default: 1e-4)",
     )
     parser.add_argument(
         "--show",
         action="store_true",
-        help="with --layers: print the elements from the largest error of each value on, of both sides "
-        "and of their difference",
+        help="with --layers: print elements of each value, starting at its largest error, from both sides, and their "
+        "difference",
     )
     parser.add_argument(
-        "--dump", metavar="FILE.npz", type=arguments.path, help="with --layers: write both sides of each value to FILE"
+        "--dump",
+        metavar="FILE.npz",
+        type=arguments.path,
+        help="with --layers: file to write with both sides of every value",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="JSON file to write with the results. '-' is standard output")
     parser.set_defaults(handler=verify_command)
 
 
 def verify_command(args: argparse.Namespace) -> int:
-    """Verify, print, write. Raises UserError when a function fails, after everything is printed."""
+    """Verify a bundle or run a package, and report. Raises UserError if a function fails, after the report."""
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
         where = f"{'with' if args.package else 'without'} --package"
         if getattr(args, flag) and not left_out(args, flag, where):
@@ -174,18 +179,18 @@ def verify_bundle(args: argparse.Namespace) -> int:
 
 
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
-    """A bundle by name or path. The Core ML packages of the embedded one are in its cached copy."""
+    """Open a bundle by name or path. For Core ML packages of the embedded bundle, open its cached copy."""
     from ane.bundles.opening import DEMO, find_bundle, is_embedded, open_model
     from converters.proof.verify import UnverifiedBundle
 
-    found = find_bundle(args.bundle or DEMO)
-    if is_embedded(found) and args.against in CORE_ML_RUNNERS:
-        found = with_packages(open_model(args.bundle or DEMO), "mil", console).path
-    return UnverifiedBundle(found)
+    folder = find_bundle(args.bundle or DEMO)
+    if is_embedded(folder) and args.against in CORE_ML_RUNNERS:
+        folder = with_packages(open_model(args.bundle or DEMO), "mil", console).path
+    return UnverifiedBundle(folder)
 
 
 def raise_failures(results: "Sequence[FunctionCheck]") -> None:
-    """Raise UserError with the first function that failed and the number of them."""
+    """Raise UserError if a function failed. The message has the number of failures and the first one."""
     failed = [result for result in results if not result.passed]
     if not failed:
         return
@@ -196,9 +201,9 @@ def raise_failures(results: "Sequence[FunctionCheck]") -> None:
         value, cause = first.difference or first.drift, ""
         if value:
             cause = (
-                f", from the operation {value.op} {value.name} on"
+                f", starting at the operation {value.op} {value.name}"
                 if first.difference
-                else f", drifting from {label(value)} on"
+                else f", drifting since {label(value)}"
             )
         problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
@@ -209,14 +214,14 @@ def raise_failures(results: "Sequence[FunctionCheck]") -> None:
 
 
 def verify_package(args: argparse.Namespace) -> int:
-    """Run a function on the arrays of files. Raises UserError when an output is below the threshold, at the end."""
+    """Run a function on arrays from files. Raises UserError if an output is below the threshold, after the report."""
     import numpy as np
 
     from converters.proof.package_run import THRESHOLD, read_arrays, run_package
     from converters.proof.verify import runner_named
 
     if args.against in ONNX_RUNNERS:
-        raise UserError(f"--against {args.against} runs ONNX packages, and --package is a Core ML package")
+        raise UserError(f"--against {args.against} runs ONNX packages, but --package is a Core ML package: use mil")
     if not args.inputs:
         raise UserError(f"--package needs --inputs FILE.npz: {signature(args)}")
     if args.threshold is not None and not args.expect:
@@ -237,7 +242,7 @@ def verify_package(args: argparse.Namespace) -> int:
 
 
 def signature(args: argparse.Namespace) -> str:
-    """What the function takes and returns, for the message that inputs are missing."""
+    """Describe the inputs, states and outputs of a function, for the message about missing inputs."""
     from ane.backends.mil.package import Package
 
     function = Package(args.package).function(args.function)
@@ -248,25 +253,25 @@ def signature(args: argparse.Namespace) -> str:
 
 
 def check_threshold(run: "PackageRun", threshold: float) -> None:
-    """Raise UserError that names the first value below the threshold, in program order."""
-    compared = {value.name: value.compared for value in (*run.layers, *run.values)}  # an output is also inside
+    """Raise UserError if a value is below the threshold. The message names the first one in program order."""
+    compared = {value.name: value.compared for value in (*run.layers, *run.values)}  # layers include the outputs
     values = [value for value in compared.values() if value]
     below = [value for value in values if value.snr < threshold]
     if below:
         first = below[0]
         name = f"{first.op} {first.name}" if first.op else first.name
         raise UserError(
-            f"{len(below)} of {len(values)} values are below {threshold:g} dB; the first is {name}: "
+            f"{len(below)} of {len(values)} values are below {threshold:g} dB. The first is {name}: "
             f"{first.snr:.1f} dB, largest error {first.error:.1e}"
         )
 
 
 WIDTH = 100
 COLUMNS = """\
-dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert` \
-demands of this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a little \
-less than it recorded, if that is more; on Core ML 12 dB less, and at least 36. largest error: the largest absolute \
-difference."""
+dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: the dB that `ane \
+convert` requires for this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a \
+little less than the dB that it recorded, if that is more. On Core ML the threshold is 12 dB lower, but at least 36. \
+largest error: the largest absolute difference."""
 
 
 def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
@@ -312,15 +317,15 @@ def print_results(
             )
             console.print(value_table(one, layers, show))
         if one.difference:
-            console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
+            console.print(f"The first operation that differs: {operation(one.difference)}.")
     if len(results) > 1 and not show:
-        console.print("For every value of a function, name it with --function, or see --json.")
+        console.print("To see every value of a function, add --function NAME or --json.")
     if not all(one.values for one in results):
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
 
 
 def summary(results: "Sequence[FunctionCheck]") -> str:
-    """How the functions of a network compare, in one sentence."""
+    """Return a sentence about the functions of a network: how many pass, and which is nearest to its threshold."""
     failed = [one.function for one in results if not one.passed]
     count = (
         f"{len(failed)} of {len(results)} functions fail ({', '.join(failed[:3])}{', …' * (len(failed) > 3)})"
@@ -334,7 +339,7 @@ def summary(results: "Sequence[FunctionCheck]") -> str:
         return f"{count}."
     margin, worst = min(measured, key=lambda item: item[0])
     return (
-        f"{count}; nearest to its threshold is {worst.function}, {abs(margin):.1f} dB "
+        f"{count}. {worst.function} is nearest to its threshold, {abs(margin):.1f} dB "
         f"{'above' if margin >= 0 else 'below'} it."
     )
 
@@ -365,8 +370,10 @@ def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Tabl
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
-    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), and the first that a new
-    conversion computes otherwise.
+    """Return a table with one row per function.
+
+    A row has the worst value, the first value that drifts (``FunctionCheck.drift``), and the first operation that
+    differs in a new conversion.
     """
     table = plain_table(
         "Inside",
@@ -377,7 +384,7 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
         "dB",
         "first that drifts",
         "dB",
-        "first that computes otherwise",
+        "first that differs",
         numbers=(2, 4, 6),
     )
     for one in results:
@@ -396,7 +403,7 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
 
 
 def element_summary(one: "FunctionCheck", layers: "LayerComparison") -> str:
-    """The first value that drifts, and what the elements of all values amount to, in one sentence."""
+    """Return a sentence about the first value that drifts and the elements of all values."""
     first = f"{label(one.drift)} drifts first; " if one.drift else "no value drifts; "
     same, outside = (sum(getattr(value, name) for value in one.values) for name in ("identical", "outside"))
     return (
@@ -407,7 +414,11 @@ def element_summary(one: "FunctionCheck", layers: "LayerComparison") -> str:
 
 
 def value_table(one: "FunctionCheck", layers: "LayerComparison", show: bool) -> Table:
-    """One row per value that a module of the network returns, in program order; ``show``: with an excerpt below it."""
+    """Return a table with one row per value that a module of the network returns, in program order.
+
+    Args:
+        show: Whether to add an excerpt of the elements below each row.
+    """
     table = plain_table(
         f"{one.function}: values compared with the modules that return them",
         "value",

@@ -1,4 +1,4 @@
-"""``ane voices``: list, add, mix and remove voices."""
+"""Run ``ane voices``: list, add, mix and remove voices."""
 
 import argparse
 import dataclasses
@@ -30,24 +30,24 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     _set_handler(listing, list_command)
 
     adding = commands.add_parser("add", help="make a voice from clips and store it")
-    adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound files, folders of them, or a .pth voice")
+    adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound file, folder of sound files, or a .pth voice")
     _add_output_arguments(adding)
     adding.add_argument(
         "--clip-mode",
         choices=("first", "slices", "whole"),
         default="first",
-        help="parts of the clips that are encoded: the first seconds, all slices alike, or all of each "
-        "clip, clips alike (default: first)",
+        help="parts of the clips to encode. first: a few seconds of each clip, as upstream does. slices: everything, "
+        "and every slice has the same weight. whole: everything, and every clip has the same weight (default: first)",
     )
     _set_handler(adding, add_command)
 
-    mixing = commands.add_parser("mix", help="store a mix of voices as a voice, or write one voice to a file")
-    mixing.add_argument("spec", metavar="SPEC", help="a voice, or such as 'a&b', 'a:0.3&b:0.7' or random")
+    mixing = commands.add_parser("mix", help="store a mix of voices as a new voice, or write one voice to a file")
+    mixing.add_argument("spec", metavar="SPEC", help="voice, 'random', or a mix such as 'a&b' or 'a:0.3&b:0.7'")
     _add_output_arguments(mixing)
     _set_handler(mixing, mix_command)
 
-    removing = commands.add_parser("remove", help="delete voices that were stored with add or mix")
-    removing.add_argument("names", metavar="NAME", nargs="+", help="a voice that you stored; a model keeps its own")
+    removing = commands.add_parser("remove", help="delete voices that you stored with add or mix")
+    removing.add_argument("names", metavar="NAME", nargs="+", help="voice to delete. Voices of a model stay")
     removing.set_defaults(handler=remove_command)
 
 
@@ -62,18 +62,17 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="NAME|FILE",
-        help="a NAME to store the voice under, or a file: .safetensors, or .pth, the pair of latents "
-        "that upstream Tortoise reads",
+        help="name to store the voice under, or a file to write: .safetensors, or .pth, which upstream Tortoise reads",
     )
-    parser.add_argument("--backend", default="auto", metavar="NAME", help="what encodes clips (default: auto)")
+    parser.add_argument("--backend", default="auto", metavar="NAME", help="engine that encodes clips (default: auto)")
     parser.add_argument(
         "--seed",
         type=natural,
         default=0,
         metavar="N",
-        help="random seed for the part of clips longer than 6 s, and for the voice random (default: 0)",
+        help="random seed that chooses the part of a clip longer than 6 s, and the voice 'random' (default: 0)",
     )
-    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace what is there")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a voice that exists already")
 
 
 def list_command(args: argparse.Namespace) -> int:
@@ -87,7 +86,7 @@ def list_command(args: argparse.Namespace) -> int:
             json.dumps([{"name": name, "files": []} for name in names]) if as_json else ", ".join(names)
         )
         if not model.voice_names:
-            LOGGER.info("%s has this one; others are for Tortoise models, such as --bundle %s", model.name, DEMO)
+            LOGGER.info("%s has only this voice. For other voices, use a Tortoise model: --bundle %s", model.name, DEMO)
         return 0
     voices = list_voices(_folders(model)).values()
     if getattr(args, "json", False):
@@ -126,7 +125,7 @@ def add_command(args: argparse.Namespace) -> int:
         )
         voice = dataclasses.replace(voice, decoder=model.decoder_md5)
     elif args.clip_mode != "first":
-        raise UserError("clip_mode has no effect: the voice is stored as latents; leave it out", "clip_mode")
+        raise UserError("clip_mode has no effect on a voice that is stored as latents: leave it out", "clip_mode")
     voice.check_widths(model.widths)
     for note in cloning_notes(model, voice):
         LOGGER.warning("%s", note)
@@ -134,7 +133,7 @@ def add_command(args: argparse.Namespace) -> int:
 
 
 def mix_command(args: argparse.Namespace) -> int:
-    """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
+    """Mix voices, or take a single voice, and store the result under a name or write it to a file."""
     model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
     check_files(args, {"output": destination}, voices=("spec",))
@@ -143,18 +142,18 @@ def mix_command(args: argparse.Namespace) -> int:
 
 
 def remove_command(args: argparse.Namespace) -> int:
-    """Delete the files of voices that the user stored; no voice is deleted if one of them cannot be."""
+    """Delete the files of voices that the user stored. If one voice cannot be deleted, none is."""
     from ane.voices import list_voices
 
     folder = paths.voices_dir()
     stored = list_voices([folder])
     for name in args.names:
         if name not in stored:
-            known = f"those stored are {', '.join(stored)}" if stored else "none is stored"
+            known = f"choose from {', '.join(stored)}" if stored else "there are no stored voices"
             raise UserError(f"no voice {name!r} is stored in {folder}: {known}")
         if stored[name].files[0].parent != folder:
             raise UserError(
-                f"{name} is a folder of clips, which may have no copy elsewhere: delete "
+                f"{name} is a folder of clips, which may be the only copy: delete "
                 f"{stored[name].files[0].parent} yourself"
             )
     for name in dict.fromkeys(args.names):
@@ -165,12 +164,11 @@ def remove_command(args: argparse.Namespace) -> int:
 
 
 def open_tortoise(args: argparse.Namespace) -> Bundle:
-    """The model that a voice is made for. Raises UserError when it takes no such voices."""
+    """Open the Tortoise model that a voice is for. Raises UserError if the bundle is another kind of model."""
     model = open_model(args.bundle)
     if not model.has_latents:
         raise UserError(
-            f"{model.name} speaks with a voice of its own and takes no other: add --bundle with a Tortoise "
-            f"model, such as {DEMO}"
+            f"{model.name} can only speak with its built-in voices: add --bundle with a Tortoise model, such as {DEMO}"
         )
     return model
 
@@ -180,7 +178,7 @@ def _folders(model: Bundle) -> list[Path]:
 
 
 def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int = 0) -> "Voice":
-    """The voice or mix ``spec``, as ``resolve_voice`` reads it, from the model's and the user's voices."""
+    """Return the voice or mix ``spec`` from the model's and the user's voices. See ``resolve_voice`` for its syntax."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -199,14 +197,14 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
 
 
 def _gather(name: str, clips: list[str]) -> "Voice | Clips":
-    """One voice from the arguments: the clips of all of them, or a single voice of latents."""
+    """Return one voice from all arguments, with the clips of all of them. Latents must be a single argument."""
     from ane.voices import Clips, find_voice, open_voice
 
     voices = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]
     if len(voices) == 1:
         return voices[0]
     if not all(isinstance(voice, Clips) for voice in voices):
-        raise UserError(f"voice {name}: latents cannot be pooled with clips; mix them with `ane voices mix`")
+        raise UserError(f"voice {name}: latents and clips cannot be one voice: mix them with `ane voices mix`")
     return Clips(name, tuple(file for voice in voices for file in voice.files))
 
 
@@ -227,11 +225,13 @@ def _content(voice: "FoundVoice") -> str:
 
 
 def voice_destination(output: str, model: Bundle, force: bool) -> Path:
-    """The file for ``--output``: a path, or a name that ends in .safetensors or .pth, is a file; any other name is
-    stored where ``-v NAME`` finds it.
+    """Return the file that ``--output`` names.
+
+    A value that ends in .safetensors or .pth is the file itself. Any other name means a file in the user's folder of
+    voices, where ``-v NAME`` finds it.
 
     Raises:
-        UserError: a name that no voice can have, a file that exists (without ``force``) or that cannot be written.
+        UserError: The name is not a name for a voice, or the file cannot be written, or it exists and ``force`` is off.
     """
     from ane.voices import check_voice_name, list_voices
     from ane.voices.voice import LATENT_SUFFIXES
@@ -241,13 +241,13 @@ def voice_destination(output: str, model: Bundle, force: bool) -> Path:
         if is_path(output):
             suffixes = " or ".join(LATENT_SUFFIXES)
             raise UserError(
-                f"{output!r} cannot name a voice file: choose one that ends in {suffixes}, or a name without a path"
+                f"{output!r} is not a voice file: choose a name without a path, or a file that ends in {suffixes}"
             )
         check_voice_name(output)
         if model.voices and output in list_voices([model.voices]):
-            raise UserError(f"{model.name} has a voice {output} already, which would hide yours; choose another name")
+            raise UserError(f"{model.name} already has a voice {output}, which would hide yours: choose another name")
         file = paths.voices_dir() / f"{output}.safetensors"
     check_output_file(file, makes_folders=file.parent == paths.voices_dir())
     if os.path.exists(file) and not force:
-        raise UserError(f"{file} exists; give --force to replace it, or choose another name")
+        raise UserError(f"{file} exists: add --force to replace it, or choose another name")
     return file

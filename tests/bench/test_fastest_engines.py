@@ -86,7 +86,7 @@ def test_bench_measures_mlx_and_torch_and_auto_follows(bundle, monkeypatch, caps
     )
     printed = " ".join(capsys.readouterr().out.split())
     for phase in ("Decoding", "Vocoding"):
-        assert re.search(rf"{phase}: (mlx|torch:cpu.*?) is fastest, [\d.]+ s for a second of speech", printed)
+        assert re.search(rf"{phase}: (mlx|torch:cpu.*?) is fastest, [\d.]+ s per second of speech", printed)
     assert f"for this bundle on this machine ({measured_file(bundle)})" in printed
     found = measured_engines(bundle)
     assert {found.decoder.backend, found.others.backend} <= {"mlx", "torch:cpu"}

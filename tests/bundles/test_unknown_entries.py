@@ -97,7 +97,7 @@ def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_reques
     assert not folder.exists()
     status, folder = imported(source, tmp_path, "--base", original, "--ignore-unknown")
     assert status == 0
-    left_out = "Left out, although this version does not know what it is for: autoregressive.pth: "
+    left_out = "Left out, although this version does not know its purpose: autoregressive.pth: "
     assert left_out in capsys.readouterr().out
     found, expected = (open_model(bundle=bundle).tensors("autoregressive") for bundle in (folder, original))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
@@ -204,7 +204,7 @@ def test_the_files_of_weights_that_are_not_read_are_named(directory, tmp_path, c
     (directory / "training_args.bin").write_bytes(b"no checkpoint")
     assert imported(directory, tmp_path)[0] == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not read")]
-    names = line.removeprefix("Not read, because the networks come from the other files: ").split(", ")
+    names = line.removeprefix("Not read, because other files have the networks: ").split(", ")
     assert {"classifier.pth", "models/other.ckpt", "training_args.bin"} <= set(names)
     assert not {GPT, "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth", "mel_norms.pth"} & set(names)
 

@@ -80,12 +80,12 @@ def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.splitlines() if line.count("│") == 4}
     assert {what: int(row[0]) for what, row in rows.items() if row[0].strip().isdigit()} == {
         "compiled models": 3,
-        "hashes of files that were checked": 3,
-        "latents of voices' clips": 2,
+        "hashes of verified files": 3,
+        "latents of clips": 2,
         "Core ML packages of the embedded voice": 0,
         "TensorRT engines and timings": 0,
-        "functions of packages that Core ML refuses whole": 0,
-        "fastest engines of bundles, by `ane bench`": 0,
+        "single functions of packages that Core ML rejects whole": 0,
+        "fastest engines that `ane bench` measured": 0,
         "unfinished files of killed processes": 0,
         "all": 8,
     }

@@ -70,7 +70,7 @@ def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace
 def test_a_bundle_needs_no_import(succeed, complain):
     succeed("import", "checkpoints", "-o", "./out")
     assert complain("import", "out", "-o", "again").endswith(
-        "out is a bundle already and needs no import: name it as --bundle out"
+        "out is already a bundle and needs no import: use --bundle out"
     )
 
 
@@ -84,10 +84,10 @@ def test_a_bundle_is_replaced_only_with_force(succeed, complain):
 
 
 def test_random_weights_are_reported(succeed, directory):
-    assert "random numbers" not in succeed("import", "checkpoints", "-o", "./out")
+    assert "the weights are random" not in succeed("import", "checkpoints", "-o", "./out")
     stated = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(stated | {"trained": False}))
-    assert "random numbers" in succeed("import", "checkpoints", "-o", "./random")
+    assert "the weights are random" in succeed("import", "checkpoints", "-o", "./random")
     assert not Bundle("random").trained
 
 

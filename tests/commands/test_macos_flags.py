@@ -43,7 +43,7 @@ REFUSED = [
     (("--data-format", "F32", "-o", "a.flac"), "--data-format F32 has no effect on .flac: end .* in .wav, .aiff"),
     (("--data-format", "F32", "-o", "-"), "--data-format F32 has no effect on standard output"),
     (("--data-format", "F32"), "--data-format has no effect without a file: add -o OUT"),
-    (("-a", "0", "-o", "a.wav"), "--audio-device has no effect: nothing is played; add --play"),
+    (("-a", "0", "-o", "a.wav"), "--audio-device has no effect without playing: add --play"),
     (("-v", "Samantha", "-o", "a.wav"), "--voice has no effect on heart, whose only voice is heart: add --bundle"),
     (("-v", "Samantha", "--bundle", "demo", "-o", "a.wav"), "no voice 'Samantha' .*: the voices are heart, michael"),
 ]
@@ -95,7 +95,7 @@ def test_a_flag_that_only_macos_has_is_named_with_what_to_use(
     with pytest.raises(SystemExit, match="2"):
         main(["say", TEXT, *flags])
     flag = flags[0].partition("=")[0]
-    assert f"{flag} of macOS's say is not known here: " in capsys.readouterr().err
+    assert f"{flag} of macOS's say is not supported: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "advice"), COMMANDS)

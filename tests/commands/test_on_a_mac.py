@@ -56,8 +56,8 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     messages = capsys.readouterr().err
     assert re.search(
-        "Core ML compiles and loads at most about 1 function for the first time: about 10 s, at 10.0 s a "
-        f"function, an estimate. `ane cache prewarm --bundle {small}` does it.*"
+        "Core ML has up to 1 function to compile and load for the first time: about 10 s, at 10.0 s a function, "
+        f"an estimate. To do this ahead of time, run `ane cache prewarm --bundle {small}`.*"
         "Compiling hifigan-fp16 for Apple M2, once",
         messages,
         re.DOTALL,
@@ -243,8 +243,8 @@ def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_aga
     printed = capsys.readouterr()
     assert json.loads(printed.out)["backend"].startswith("torch:cpu")
     assert re.search(
-        "macOS was updated since Core ML compiled this bundle. Speaking with torch until `ane cache "
-        f"prewarm --bundle {small}` has compiled it again: about ",
+        "macOS was updated since Core ML compiled this bundle, so this runs on torch. To compile it again, "
+        f"run `ane cache prewarm --bundle {small}`: about ",
         printed.err,
     )
     assert len(mac.log) == before, "nothing is compiled or loaded"

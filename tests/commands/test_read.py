@@ -142,9 +142,9 @@ def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workpl
 def test_a_forgotten_option_is_reported(workplace, capsys):
     command = ["read", "book.md", "-o", "book.wav", *FAST]
     assert main([*command, "--temperature", "0.5", "--seed", "1"]) == 0
-    assert "changed since this job was spoken" not in capsys.readouterr().err
+    assert "changed since the last run of this job" not in capsys.readouterr().err
     assert main([*command, "-v", "michael"]) == 0
-    assert "warning: changed since this job was spoken: voice, settings." in capsys.readouterr().err
+    assert "warning: changed since the last run of this job: voice, settings." in capsys.readouterr().err
 
 
 def test_another_text_does_not_replace_a_narration_without_force(workplace, capsys):
@@ -154,15 +154,15 @@ def test_another_text_does_not_replace_a_narration_without_force(workplace, caps
     other = ["read", "other.md", *command[2:]]
     assert main(other) == 1
     assert (
-        "0 of 4 chunks that were spoken are in this text: the job in two.wav.job is 'book'. Choose another output, "
+        "only 0 of 4 spoken chunks are in this text, so the job in two.wav.job is for 'book': choose another output, "
         "or add --force"
     ) in " ".join(capsys.readouterr().err.split())
     (workplace / "book.md").write_text("# One\n", encoding="utf-8")
     assert main(command) == 1
-    assert "1 of 4 chunks that were spoken are in this text" in " ".join(capsys.readouterr().err.split())
+    assert "only 1 of 4 spoken chunks are in this text" in " ".join(capsys.readouterr().err.split())
     (workplace / "book.md").write_text(TEXT.replace("# Two", ""), encoding="utf-8")
     assert main(command) == 0
-    assert "warning: 1 of 4 chunks that were spoken are not in this text: their sound is deleted" in " ".join(
+    assert "warning: 1 of 4 spoken chunks are no longer in this text. Their sound will be deleted" in " ".join(
         capsys.readouterr().err.split()
     )
     assert main([*other, "--force"]) == 0
@@ -211,8 +211,8 @@ def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsy
     (workplace / "book.md").write_text("Wait [pause] for it. [[rate 200]] Now [pause:300ms] go.\n", encoding="utf-8")
     assert main(["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]) == 0
     printed = " ".join(capsys.readouterr().err.split())
-    assert "[pause] is no pause that can be made" in printed
-    assert "[[rate 200]] is no pause that can be made" in printed
+    assert "[pause] is not a possible pause" in printed
+    assert "[[rate 200]] is not a possible pause" in printed
     assert "[pause:300ms] is" not in printed
 
 
@@ -220,7 +220,7 @@ def test_an_interruption_states_what_is_kept(workplace, capsys, monkeypatch):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     monkeypatch.setattr("ane.books.narration.narrate", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["read", "book.md", "-o", "book.wav", *FAST]) == 130
-    assert "interrupted; 0 of 4 chunks are kept, and the same command goes on; no file" in capsys.readouterr().err
+    assert "interrupted; 0 of 4 chunks are kept for the next run of this command; no file" in capsys.readouterr().err
 
 
 def test_a_lexicon_speaks_only_the_chunks_again_that_it_respells(workplace, capsys):
@@ -233,7 +233,7 @@ def test_a_lexicon_speaks_only_the_chunks_again_that_it_respells(workplace, caps
     chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
     assert [word["word"] for word in chunk["words"]] == ["Hello", "there."]
     assert main(command) == 0
-    assert "the last run had --lexicon words.tsv: the chunks" in " ".join(capsys.readouterr().err.split())
+    assert "the last run had --lexicon words.tsv and this run has none" in " ".join(capsys.readouterr().err.split())
 
 
 def test_another_precision_keeps_what_was_spoken_and_says_so(workplace, capsys):
@@ -251,7 +251,7 @@ def test_text_in_another_language_is_reported(workplace, capsys):
     )
     assert main(["read", "book.html", "-o", "book.wav", *FAST]) == 0
     assert (
-        "warning: the document marks 1 of 4 chunks as another language (de-AT); they are read as English. "
+        "warning: the document marks 1 of 4 chunks as another language (de-AT). They are read as English. "
         "The first is 'Guten Tag.'"
     ) in capsys.readouterr().err
 
@@ -276,7 +276,7 @@ def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys)
         == 0
     )
     printed = " ".join(capsys.readouterr().err.split())
-    assert "4 of 4 chunks are doubtful: listen to them, or --redo 1,2,3,4" in printed
+    assert "4 of 4 chunks are doubtful: listen to them, or speak them again with --redo 1,2,3,4" in printed
     assert "0:00:00 chunk 1, 'One': it has no stop code" in printed
     assert main(["read", "--status", "book.wav"]) == 0
     assert "it has no stop code" in " ".join(capsys.readouterr().out.split())

@@ -43,7 +43,7 @@ def test_a_question_mark_lists_voices_and_presets(capsys):
     assert "96 candidates × 80 guided steps" in printed
     assert "fastest (default)" in printed
     assert main(["say", "-v", "?"]) == 0
-    assert "such as --bundle demo" in capsys.readouterr().err, "where there are more voices"
+    assert "use a Tortoise model: --bundle demo" in capsys.readouterr().err, "where there are more voices"
 
 
 def test_the_voice_of_a_model_of_one_voice_may_be_named(workplace, capsys):
@@ -287,7 +287,7 @@ def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):
         assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "bad.wav"]) == 1
         error = capsys.readouterr().err
         assert f"line 3: {message}" in error
-        assert error.endswith("; faulty as well: line 4\n")
+        assert error.endswith(" (also wrong: line 4)\n")
     assert list(workplace.glob("bad*.wav")) == []
 
 

@@ -133,7 +133,7 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
         (b"", (), "there is nothing to say"),
         (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
         (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
-        (b"hello", ("hello",), "--follow speaks what is piped in"),
+        (b"hello", ("hello",), "--follow reads standard input"),
         (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
     ],
 )
