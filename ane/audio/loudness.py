@@ -125,7 +125,7 @@ class PeakLimiter:
 
 
 def k_weighting(rate: int) -> np.ndarray:
-    """Return the impulse response of the two filters of BS.1770-4, (N,) float64."""
+    """Return the impulse response of the two BS.1770-4 filters, (N,) float64."""
     k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
     band = high**0.4996667741545416

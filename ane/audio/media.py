@@ -114,7 +114,7 @@ def encoding(
     chapters: Sequence[ChapterMark],
     cover: CoverImage | None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio to a file of one of ``FORMATS``. See ``ane.audio.writing``."""
+    """Yield a function that appends audio to a file in one of the ``FORMATS``. See ``ane.audio.writing``."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:

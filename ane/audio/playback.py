@@ -123,7 +123,7 @@ class Player:
     """A queue of sound that a device empties after playing has started.
 
     Args:
-        expected: Estimate of the total seconds of sound. ``None`` means that it is not known.
+        expected: Estimated total seconds of sound. ``None`` means that it is not known.
         at_once: Whether playing starts with the first piece.
     """
 
@@ -182,7 +182,7 @@ class Player:
         return self.at_once or self.queued_seconds >= min(known.required(remaining), MAX_QUEUED)
 
     def _start(self) -> None:
-        """Start the device. The caller must not have the lock, because the device may ask for samples at once."""
+        """Start the device. The caller must not have the lock, because the device may ask for samples early."""
         self._started = self._taken_at = time.monotonic()
         callback = self._samples()
         next(callback)
@@ -287,7 +287,7 @@ def playing(
     until everything has been played. An error in the block stops the sound immediately.
 
     Args:
-        expected: Estimate of the total seconds of sound. ``None`` means that it is not known.
+        expected: Estimated total seconds of sound. ``None`` means that it is not known.
         at_once: Whether playing starts with the first piece.
         name: Name or number of the device. ``None`` means the system's default.
         device: Open device from ``check_sound_device``, which is used if it has this rate. ``None`` opens one.

@@ -141,7 +141,7 @@ def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
         )
     peak = float(np.abs(audio).max())
     if peak > MAX_PEAK:
-        raise UserError(f"{origin}: its samples reach {peak:.4g}: scale them to -1 to 1")
+        raise UserError(f"{origin}: its samples reach {peak:.4g}: scale them to values between -1 and 1")
 
 
 def _check_finite(audio: np.ndarray, origin: str) -> None:

@@ -16,7 +16,7 @@ TOLERANCE = 0.008  # seconds by which a frame may be shifted to each side, over 
 
 
 class TimeStretcher:
-    """A stretcher that changes the speed of a stream of sound by a factor from 0.5 to 2.
+    """A stretcher that changes the speed of a sound stream by a factor from 0.5 to 2.
 
     The concatenated output has round(samples / speed) samples, and does not depend on how the input is divided into
     pieces. At speed 1, the output is the input.

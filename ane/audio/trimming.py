@@ -9,7 +9,7 @@ FADE = 120  # samples of the fade where silence was cut off (5 ms)
 
 
 class Trimmer:
-    """A trimmer that removes the silence at both ends of a stream of sound.
+    """A trimmer that removes the silence at both ends of a sound stream.
 
     The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
     follows it. If all input is silent, its last ``lead`` seconds remain.

@@ -31,7 +31,7 @@ def check_standard_output() -> None:
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio to a file of one of ``FORMATS`` without tags, or to standard output.
+    """Yield a function that appends audio to a file in one of the ``FORMATS`` without tags, or to standard output.
 
     See ``ane.audio.writing``.
 

@@ -152,7 +152,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
 
 
 def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterator[tuple[str, float]]:
-    """Yield the parts of a chunk's text that are marked in turn, with their start in seconds."""
+    """Yield the parts of a chunk's text that are marked one after the other, with their start in seconds."""
     text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), timed.words
     written = WORDS.findall(text)
     if not words or written != [word.word for word in words]:

@@ -103,7 +103,7 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
     If the text has no letter that the voice can speak, the sound is empty and has a note.
 
     Args:
-        count: Number of chunks of the book, for messages.
+        count: Number of chunks in the book, for messages.
         seed: Seed to speak with. ``None`` means the chunk's seed.
     """
     chunk = claimed.chunk

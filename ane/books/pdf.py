@@ -170,7 +170,7 @@ def page_offset(line: PdfLine, page: int) -> int | None:
         return None
     place = 1 if number[1] else 2
     rest = (line.text[: number.start(place)] + line.text[number.end(place) :]).strip()
-    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # it numbers a chapter
+    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # a number of a chapter
         return None
     return int(number[place]) - page
 

@@ -23,7 +23,7 @@ from ane.text.splitter import CLOSING, MARKS
 MAX_SILENCE = 60.0  # seconds
 WITHIN_SENTENCE = 0.15  # seconds of silence between the parts of a divided sentence
 MAX_PARAGRAPH = 50_000  # characters that are divided in one call, to limit memory (paragraphs of books are shorter)
-CHARACTERS_PER_SECOND = 15  # of English read aloud with pauses, at about 160 words per minute
+CHARACTERS_PER_SECOND = 15  # English read aloud with pauses, at about 160 words per minute
 
 
 @dataclass(frozen=True)

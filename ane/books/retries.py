@@ -124,7 +124,7 @@ def judged(
     """Judge a chunk's sound and, if it is suspect, sounds with other seeds. Return the best one with its problems.
 
     Args:
-        count: Number of chunks of the book, for messages.
+        count: Number of chunks in the book, for messages.
     """
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
 

@@ -103,7 +103,7 @@ class JobStore(JobDatabase):
         No sound is deleted before ``prune``, so that a run with a forgotten option does not lose hours of speech.
 
         Args:
-            options: Digest of the options of the job's files.
+            options: Digest of the job's output options.
 
         Raises:
             UserError: Another process is working with a different plan or different options.

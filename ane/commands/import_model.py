@@ -161,7 +161,9 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     if on_hub and args.source != HUB and not is_repository(args.source):
         raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
     if args.revision and not on_hub:
-        raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
+        raise UserError(
+            f"--revision is for the hub, but {path} is a {'directory' if os.path.isdir(path) else 'file'}: leave it out"
+        )
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
     import_options(family, **_choices(args))
     return family

@@ -91,7 +91,7 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         if args.speed is not None:
             raise UserError("--rate and --speed cannot be combined: leave one out")
         if not args.rate > 0:
-            raise UserError(f"rate must be above 0 words a minute, got {args.rate:g}", "rate")
+            raise UserError(f"rate must be above 0 words per minute, got {args.rate:g}", "rate")
         args.speed = round(args.rate / WORDS_PER_MINUTE, 3)
     if args.channels not in (None, 1):
         raise UserError(f"channels must be 1, because speech has one channel, got {args.channels}", "channels")

@@ -154,7 +154,7 @@ def read_chips(text: str) -> "list[Chip]":
     known = {_simplified(name): chip for name, chip in CHIPS.items()}
     for name in text.split(","):
         if _simplified(name) not in known:
-            raise UserError(f"unknown chip {name.strip()!r}; known chips: {', '.join(CHIPS)}")
+            raise UserError(f"unknown chip {name.strip()!r}: choose from {', '.join(CHIPS)}")
     return list({_simplified(name): known[_simplified(name)] for name in text.split(",")}.values())
 
 

@@ -185,10 +185,10 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     add_settings_arguments(parser)
     parser._option_string_actions["--best"].help = argparse.SUPPRESS  # a book has no use for it
     add_backend_arguments(parser)
-    add = arguments.rare_group(parser, "silence", "Seconds from the end of one sound to the start of the next.")
+    silence = arguments.rare_group(parser, "silence", "Seconds from the end of one sound to the start of the next.")
     for name, where in SILENCES.items():
         default = getattr(Silences, name)
-        add.add_argument(
+        silence.add_argument(
             f"--{name}-silence", type=float, default=default, metavar="S", help=f"silence {where} (default: {default})"
         )
     add = arguments.rare_group(parser, "files").add_argument

@@ -103,7 +103,7 @@ def test_a_device_that_stops_taking_samples_ends_the_producer_with_one_line(devi
                 made.append(True)
                 time.sleep(0.01)
 
-    with pytest.raises(PlayerError, match=r"^the sound device stopped before the end of the sound; .* file instead"):
+    with pytest.raises(PlayerError, match=r"^the sound device stopped before the end of the sound: .* file instead"):
         produce()
     assert len(made) < 990
     assert not device.open

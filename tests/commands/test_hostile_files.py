@@ -42,7 +42,7 @@ PIPES = [
     ("say hello --bundle demo --cast /dev/zero -o x.wav", "cannot read the cast /dev/zero: it is not a regular file"),
     ("say hello --bundle demo -v ./pipe -o x.wav", "pipe: is not a regular file"),
     ("say hello --bundle demo -v folder/pipe.wav -o x.wav", "pipe.wav: is not a regular file"),
-    ("say hello --bundle demo -v folder -o x.wav", "holds no clips"),
+    ("say hello --bundle demo -v folder -o x.wav", "has neither clips"),
     ("say hello --bundle ./piped -o x.wav", "tokenizer.json"),
     ("read book.md --lexicon pipe -o x.wav", "cannot read the lexicon pipe: it is not a regular file"),
     ("read book.md --cover pipe -o x.mp3", "cannot read pipe: it is not a regular file"),

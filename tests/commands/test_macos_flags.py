@@ -34,10 +34,10 @@ WRITTEN = [
 # flags → the error; all but the last three are errors before any work
 REFUSED = [
     (("-r", "300", "--speed", "2", "-o", "a.wav"), "--rate and --speed cannot be combined"),
-    (("-r", "0", "-o", "a.wav"), "--rate must be above 0 words a minute, got 0"),
+    (("-r", "0", "-o", "a.wav"), "--rate must be above 0 words per minute, got 0"),
     (("--channels", "2", "-o", "a.wav"), "--channels must be 1, because speech has one channel, got 2"),
     (("--file-format", "caff", "-o", "a"), "--file-format must be one of WAVE, AIFF, .*, got caff"),
-    (("--file-format", "AIFF", "-o", "a.wav"), "--file-format AIFF writes .aiff, and a.wav ends in .wav"),
+    (("--file-format", "AIFF", "-o", "a.wav"), "--file-format AIFF writes .aiff, but a.wav ends in .wav"),
     (("--data-format", "LEI17", "-o", "a.wav"), "--data-format must be one of I8, .*, got LEI17"),
     (("--data-format", "I16@5", "-o", "a.wav"), "the sample rate must be from 8000 to 192000 Hz"),
     (("--data-format", "F32", "-o", "a.flac"), "--data-format F32 has no effect on .flac: end .* in .wav, .aiff"),
@@ -145,7 +145,7 @@ def test_a_device_is_chosen_by_number_or_name(
     assert main(["say", "Hi.", "-a", wanted]) == (found is None)
     assert names == ([found] if found else [])
     assert bool(len(device.played)) == bool(found)
-    assert found or "there are 0 Phone, 1 Desk" in capsys.readouterr().err
+    assert found or "choose from 0 Phone, 1 Desk" in capsys.readouterr().err
 
 
 def test_an_input_file_and_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_unit
     capsys.readouterr()
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", "hi.wav"]) == 0
     printed = capsys.readouterr().err
-    assert "1 function for the first time" in printed
+    assert "up to 1 function to compile" in printed
     assert "Loading hifigan_14" in printed
 
 
@@ -352,7 +352,7 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
     for _ in range(2):
         count, _ = compiled(*verify, "--layers", "--function", "univnet_14_17", status=1)
         assert count == math.ceil(math.log(max(values), BATCH)) == 2
-    assert "from the operation" in capsys.readouterr().err
+    assert "starting at the operation" in capsys.readouterr().err
 
 
 def wrong_from(start: str, predict=native._MLModelProxy.predict):

@@ -41,7 +41,7 @@ def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python)
     command = [python, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (result.returncode, result.stderr) == (0, "")
-    for said in ("not measured", "M4 Pro", "Least ms of a call", "anemll-bench"):
+    for said in ("not measured", "M4 Pro", "Minimum ms per call", "anemll-bench"):
         assert said in result.stdout
     report = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert "not measurements" in report["what"]
@@ -105,7 +105,7 @@ def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bun
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Max"),
+        (("--chip", "M1,M99"), "unknown chip 'M99': choose from M1, M1 Max"),
         (("--function", "step_9_9"), "no package has a function 'step_9_9'"),
         (("--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
     ],
