@@ -214,8 +214,7 @@ def load_synthesizer(
 
     if not model.trained and not getattr(args, "json", False):
         LOGGER.warning(
-            "%s has random weights, so it generates noise, not speech: use --bundle with a trained model",
-            model.name,
+            "%s has random weights, so it generates noise, not speech: use --bundle with a trained model", model.name
         )
     model = with_packages(model, args.backend, console)
     chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)

@@ -104,7 +104,7 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     assert status == 1
     assert err.count("\n") == 1
     assert "4 of 5 functions failed: autoregressive-fp16, prefill_32: " in err
-    assert "from the operation conv gpt__h__1__mlp__c_fc on" in err
+    assert "starting at the operation conv gpt__h__1__mlp__c_fc" in err
     assert "fails" in out
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
 
@@ -166,7 +166,7 @@ def test_outputs_are_written_and_compared_with_what_is_expected(verify, package,
     wrong = arrays(tmp_path / "wrong.npz", sum=interpreted(package) + 0.1)
     status, _, err = verify("--inputs", inputs, "--expect", wrong)
     assert status == 1
-    assert "1 of 1 values are below 40 dB; the first is sum" in err
+    assert "1 of 1 values are below 40 dB. The first is sum" in err
     assert verify("--inputs", inputs, "--expect", wrong, "--threshold", "10")[0] == 0
 
 

@@ -255,7 +255,7 @@ def test_a_changed_weight_of_an_onnx_graph_is_the_first_that_drifts(packaged, tm
     assert main(["verify", "--bundle", str(path), "--against", "onnx:cpu", "--function", graph, "--layers"]) == 1
     out, err = capsys.readouterr()
     assert f"fastspeech-fp32, {graph}: {name} drifts first;" in " ".join(out.split())
-    assert f"drifting from {name} on" in " ".join(err.split())
+    assert f"drifting since {name}" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))
