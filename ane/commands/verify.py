@@ -269,8 +269,8 @@ def check_threshold(run: "PackageRun", threshold: float) -> None:
 WIDTH = 100
 COLUMNS = """\
 dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: the dB that `ane \
-convert` requires for this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a \
-little less than the dB that it recorded, if that is more. On Core ML the threshold is 12 dB lower, but at least 36. \
+convert` requires for this kind of function in this precision (the table FUNCTIONS of converters/*/*_functions.py), or \
+a little less than the dB that it recorded, if that is more. On Core ML the threshold is 12 dB lower, but at least 36. \
 largest error: the largest absolute difference."""
 
 
