@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ane.bundles import Bundle
 from ane.bundles.contents import Contents
 from ane.bundles.family import Config
-from ane.bundles.weights import skeleton
+from ane.bundles.weights import layout, skeleton
 from ane.bundles.writing import write_bundle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
@@ -106,8 +106,8 @@ def random_tensors(network: str) -> dict[str, Tensor]:
             tensors[key] *= LOUDNESS
     if network == "autoregressive":
         tensors["mel_head.bias"][CONFIGS[network].stop_mel_token] = STOP_BIAS
-    buffers = NETWORKS[network].module(CONFIGS[network]).named_buffers()
-    return tensors | {key: buffer.clone() for key, buffer in buffers}
+    state = NETWORKS[network].module(CONFIGS[network]).state_dict()
+    return tensors | {key: state[key] for key in layout(NETWORKS[network], CONFIGS[network]).buffers}
 
 
 def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tensor:

@@ -31,7 +31,6 @@ from tests.backends.packaged.packages import (
     NARROW,
     ROUNDED,
     InterpretingRuntime,
-    assert_fits_the_engine,
     functions,
     reference_network,
     saved,
@@ -40,7 +39,6 @@ from tests.random_model import draw
 
 ODD = DiffusionConfig(model_channels=48, num_layers=1, in_latent_channels=20, num_heads=3)
 TIMESTEP = 700
-OUTLIERS = {5: 3000.0, 40: -2500.0}
 
 
 def random_network(config: DiffusionConfig) -> DiffusionTts:
@@ -61,20 +59,9 @@ def build(tmp_path_factory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def condition(odd, build) -> Path:
-    return build(diffusion.condition(odd, 192))
-
-
-@pytest.fixture(scope="module")
 def pair(odd, build) -> Path:
     """A guided pair, in fp32."""
     return build(diffusion.denoise(odd, 2, 384))
-
-
-@pytest.fixture(scope="module")
-def half(build) -> Path:
-    """A guided pair of the random model, in fp16."""
-    return build(diffusion.denoise(reference_network("diffusion"), 2, 128), Style("fp16"))
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +78,6 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 def run(path: Path, arithmetic: Arithmetic = FP16, **inputs: np.ndarray) -> np.ndarray:
     (output,) = Interpreter(Package(path), None, arithmetic).predict(inputs).values()
     return output
-
-
-def conditioned(network: DiffusionTts, latents: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Unpadded inputs of a condition graph, and the reference's output."""
-    config = network.config
-    given, voice = numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
-    expected = network.condition(torch.from_numpy(given), torch.from_numpy(voice), latents).numpy()
-    return {"latents": given.swapaxes(1, 2)[:, :, None], "voice": voice[:, :, None, None]}, expected
 
 
 def denoised(
@@ -118,14 +97,7 @@ def denoised(
     }, expected
 
 
-@pytest.mark.parametrize("length", [1, 3, 130, 192])
-def test_padding_does_not_change_the_part_before_the_loop(odd, condition, length):
-    inputs, expected = conditioned(odd, length)
-    inputs["latents"] = pad_last_axis(inputs["latents"], 192)
-    assert snr_db(expected, run(condition, **inputs, **sequence_masks(length, 192))[:, :, 0, :length]) > 100
-
-
-@pytest.mark.parametrize("length", [2, 130, 300, 384])
+@pytest.mark.parametrize("length", [2, 300])
 def test_padding_does_not_change_the_network_whatever_it_contains(odd, pair, length):
     """In blocks of 96 queries each."""
     inputs, expected = denoised(odd, length, 384)
@@ -153,13 +125,6 @@ def test_scores_of_six_seconds_stay_on_the_chip_and_those_of_twelve_do_not_take_
     assert len(short) == len(long) == 4 * 12  # layers, and products of each
 
 
-# the random model is three times as sensitive as a trained one: torch in half precision reaches 50 dB
-@pytest.mark.parametrize(("arithmetic", "floor"), [(FP16, 60), (ROUNDED, 52), (NARROW, 52)])
-def test_half_precision_is_near(half, arithmetic, floor):
-    inputs, expected = denoised(reference_network("diffusion"), 100, 128)
-    assert snr_db(expected, run(half, arithmetic, **inputs)[:, :, 0, :100]) > floor
-
-
 def test_the_trained_network_is_near_in_half_precision(build):
     """With its own unconditioned row, on which group norms have hardly any variance."""
     network = reference_network("diffusion", open_model("demo"))
@@ -171,35 +136,6 @@ def test_the_trained_network_is_near_in_half_precision(build):
     inputs["code"] = pad_last_axis(code[:, :, None], 64)
     for arithmetic, floor in ((FP16, 85), (ROUNDED, 63), (NARROW, 63)):
         assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
-
-
-@pytest.fixture(scope="module")
-def outlying() -> DiffusionTts:
-    """Channels of several thousand in both residual streams."""
-    network = random_network(ODD)
-    for layer in (network.latent_conditioner[0], network.integrating_conv):
-        for channel, value in OUTLIERS.items():
-            layer.bias[channel] = value
-    layer = network.conditioning_timestep_integrator[0].resblk.out_layers["3"]
-    layer.bias[7] = 2000
-    return network
-
-
-def test_outlier_channels_do_not_overflow(outlying, build):
-    inputs, expected = conditioned(outlying, 50)
-    inputs = {**inputs, "latents": pad_last_axis(inputs["latents"], 64), **sequence_masks(50, 64)}
-    path = build(diffusion.condition(outlying, 64), Style("fp16"))
-    for arithmetic in (ROUNDED, NARROW):
-        assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
-    inputs, expected = denoised(outlying, 50, 64)
-    path = build(diffusion.denoise(outlying, 2, 64), Style("fp16"))
-    for arithmetic in (ROUNDED, NARROW):
-        assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
-
-
-def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
-    for path in (condition, pair, half, *(function.package for function in small)):
-        assert_fits_the_engine(path, ("fp16", "fp32"))
 
 
 def bind(

@@ -22,7 +22,7 @@ from converters.function_table import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
 from converters.whisper.graphs import QUERIES, attend_to_all, decoder_graphs, decoder_scale, encoder, encoder_scale
 from converters.whisper.whisper_functions import prefill_columns
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
+from tests.backends.packaged.packages import FP16, FP32, NARROW, functions, saved
 
 
 def randomised(network: nn.Module, size: float = 0.3) -> nn.Module:
@@ -77,20 +77,6 @@ def test_a_head_in_parts_gives_the_logits_of_every_column(tmp_path, vocabulary):
     logits = joined_logits(outputs, slice(3))
     assert logits.shape == (3, vocabulary)
     assert snr_db(reference(network, x, states)[1], logits) >= 100
-
-
-@pytest.mark.parametrize(
-    ("style", "arithmetic", "threshold"),
-    [(FP32, FP16, 100), (Style(), FP16, 55), (Style(), ROUNDED, 48), (Style(), NARROW, 45)],
-    ids=["fp32", "fp16", "rounded", "narrow"],
-)
-def test_a_prefill_matches_the_network(tmp_path, style, arithmetic, threshold):
-    network = decoder()
-    inputs, x, states = decoder_inputs(network, 5)
-    outputs = run(decoder_graphs(network).prefill(5), style, tmp_path, arithmetic, **inputs)
-    hidden, logits = reference(network, x, states)
-    assert snr_db(hidden.T, outputs["hidden"][0, :, 0]) >= threshold
-    assert snr_db(logits, joined_logits(outputs, slice(5))) >= threshold
 
 
 def test_many_subnormal_weights_of_attention_may_be_flushed(tmp_path):
