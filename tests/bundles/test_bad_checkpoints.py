@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import import_tortoise, packaged_file, sizes_of
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
+from tests.tables import rows
+
+Damage = Callable[[Path], object]
 
 
 def refusal(directory: Path, config: dict | None = None) -> str:
@@ -85,6 +89,105 @@ def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(direct
 # Bad files
 
 
+def saved(file: str, content: object, **saving: bool) -> Damage:
+    return lambda directory: torch.save(content, directory / file, **saving)
+
+
+def edited(file: str, change: Callable[[dict], object]) -> Damage:
+    """The dictionary in a checkpoint, changed."""
+
+    def damage(directory: Path) -> None:
+        entries = torch.load(directory / file, weights_only=True)
+        change(entries)
+        torch.save(entries, directory / file)
+
+    return damage
+
+
+def written(file: str, content: bytes) -> Damage:
+    return lambda directory: (directory / file).write_bytes(content)
+
+
+def copied(source: str, file: str) -> Damage:
+    return lambda directory: shutil.copy(directory / source, directory / file)
+
+
+def truncated(share: float, zipped: bool) -> Damage:
+    def damage(directory: Path) -> None:
+        path = directory / "clvp2.pth"
+        torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=zipped)
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+    return damage
+
+
+TEXT_EMBEDDING = "text_emb.weight"
+DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
+    *(
+        (truncated(share, zipped), ("clvp2.pth", "truncated"))
+        for share in (0.1, 0.5, 0.999)
+        for zipped in (True, False)
+    ),
+    (written("vocoder.pth", b""), ("vocoder.pth", "is empty")),
+    (written("vocoder.pth", b"<!DOCTYPE html><html>Please log in</html>"), ("vocoder.pth", "web page")),
+    (
+        written("vocoder.pth", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"),
+        ("vocoder.pth", "git lfs pull"),
+    ),
+    (written("vocoder.pth", b"just some text"), ("vocoder.pth", "not a PyTorch checkpoint")),
+    (written("vocoder.pth", b"PK\x03\x04" + bytes(200)), ("vocoder.pth", "truncated or damaged")),
+    (saved("clvp2.pth", [torch.zeros(3)]), ("clvp2.pth contains a list",)),
+    (
+        saved("clvp2.pth", {"epoch": 3, "state_dict": {"temperature": torch.zeros(())}}),
+        ("this is not upstream's clvp2.pth",),
+    ),
+    (
+        saved("clvp2.pth", {"epoch": 3, "steps": {"temperature": torch.zeros(())}}),
+        ("the file has no tensors, only epoch, steps",),
+    ),
+    *(
+        (
+            lambda directory, file=file, other=other: shutil.copy(directory / other, directory / file),
+            (file, other, "misnamed"),
+        )
+        for file, other in (
+            ("clvp2.pth", "vocoder.pth"),
+            ("vocoder.pth", "hifidecoder.pth"),
+            ("autoregressive.pth", "diffusion_decoder.pth"),
+            ("rlg_auto.pth", "rlg_diffuser.pth"),
+        )
+    ),
+    (
+        edited("autoregressive.pth", lambda entries: entries.pop("final_norm.bias")),
+        ("autoregressive.pth: key final_norm.bias is missing",),
+    ),
+    (
+        edited("hifidecoder.pth", lambda entries: entries.pop("conv_pre.weight_g")),
+        ("hifidecoder.pth: key conv_pre.weight is missing",),
+    ),
+    *(
+        (
+            edited("clvp2.pth", lambda entries, value=value: entries.update({TEXT_EMBEDDING: value})),
+            (f"clvp2.pth: {TEXT_EMBEDDING}",),
+        )
+        for value in (torch.zeros(256, 32, dtype=torch.int8), [1, 2], torch.zeros(256, 32).to_sparse())
+    ),
+    (
+        edited("clvp2.pth", lambda entries: entries.update({TEXT_EMBEDDING: torch.zeros(1).expand(2**20)})),
+        (f"clvp2.pth: {TEXT_EMBEDDING} claims the shape", "more than is stored"),
+    ),
+    (written("config.json", b"{"), ("config.json is not JSON",)),
+    (written("config.json", b"[]"), ("config.json must be an object",)),
+]
+
+
+@pytest.mark.parametrize(("damage", "messages"), DAMAGES, ids=[messages[-1] for _, messages in DAMAGES])
+def test_damaged_files_are_refused_by_name(directory, damage, messages):
+    damage(directory)
+    refused = refusal(directory)
+    assert all(message in refused for message in messages), refused
+
+
 class DirectoryMaker:
     """A pickle of this makes a directory when it is executed."""
 
@@ -112,79 +215,12 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, save, 
     assert created.exists(), "the code works"
 
 
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.999])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_truncated_checkpoint_is_refused(directory, zipped, kept, edit):
-    path = directory / "clvp2.pth"
-    edit(path, lambda entries: None, _use_new_zipfile_serialization=zipped)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * kept)])
-    message = refusal(directory)
-    assert "clvp2.pth" in message
-    assert "truncated" in message
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"<!DOCTYPE html><html>Please log in</html>", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
-        (b"just some text", "not a PyTorch checkpoint"),
-        (b"PK\x03\x04" + bytes(200), "truncated or damaged"),
-    ],
-)
-def test_a_file_that_is_no_checkpoint_is_recognised(directory, content, message):
-    (directory / "vocoder.pth").write_bytes(content)
-    refused = refusal(directory)
-    assert "vocoder.pth" in refused
-    assert message in refused
-
-
 @given(st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"\x80\x02", b"PK\x03\x04", b"\x80\x04\x95"]))
 def test_random_bytes_are_refused_with_the_file_named(tmp_path_factory, content, start):
     path = tmp_path_factory.mktemp("bytes") / "x.pth"
     path.write_bytes(start + content)
     with pytest.raises(UserError, match=r"x\.pth"):
         load_pickle(path)
-
-
-def test_a_checkpoint_without_a_state_dict_is_refused(directory):
-    torch.save([torch.zeros(3)], directory / "clvp2.pth")
-    assert "clvp2.pth contains a list" in refusal(directory)
-    torch.save({"epoch": 3, "state_dict": {"temperature": torch.zeros(())}}, directory / "clvp2.pth")
-    assert "this is not upstream's clvp2.pth" in refusal(directory)
-    torch.save({"epoch": 3, "steps": {"temperature": torch.zeros(())}}, directory / "clvp2.pth")
-    assert "the file has no tensors, only epoch, steps" in refusal(directory)
-
-
-@pytest.mark.parametrize(
-    ("written", "content"),
-    [
-        ("clvp2.pth", "vocoder.pth"),
-        ("vocoder.pth", "hifidecoder.pth"),
-        ("autoregressive.pth", "diffusion_decoder.pth"),
-        ("rlg_auto.pth", "rlg_diffuser.pth"),
-    ],
-)
-def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, written, content):
-    shutil.copyfile(golden_checkpoints / content, directory / written)
-    message = refusal(directory)
-    assert str(directory / written) in message
-    assert content in message
-    assert "misnamed" in message
-
-
-@pytest.mark.parametrize(
-    ("file", "removed", "missing"),
-    [
-        ("autoregressive.pth", "final_norm.bias", "final_norm.bias"),
-        ("hifidecoder.pth", "conv_pre.weight_g", "conv_pre.weight"),
-    ],
-)
-def test_a_missing_key_is_named(directory, edit, file, removed, missing):
-    edit(directory / file, lambda entries: entries.pop(removed))
-    assert f"{file}: key {missing} is missing" in refusal(directory)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +240,6 @@ def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, 
     assert f"{file}: {key} has shape {'×'.join(map(str, (*shape, 7)))}" in message
     assert f"the network has {'×'.join(map(str, shape)) or 'a single number'}: " in message
     assert "config.json" in message
-
-
-@pytest.mark.parametrize("value", [torch.zeros(256, 32, dtype=torch.int8), [1, 2], torch.zeros(256, 32).to_sparse()])
-def test_an_entry_other_than_a_float_tensor_is_refused(directory, value, edit):
-    edit(directory / "clvp2.pth", lambda entries: entries.update({"text_emb.weight": value}))
-    assert "clvp2.pth: text_emb.weight" in refusal(directory)
 
 
 @pytest.mark.parametrize(("more", "message"), [(-1, "beyond the network"), (1, "fewer layers")])
@@ -248,39 +278,17 @@ def test_without_a_config_the_sizes_are_official(directory):
     ]
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"autoregressive.pth": {"layer": 3}}, "unknown constructor argument 'layer'; do you mean layers"),
-        ({"autoregressive.pth": {"layers": "3"}}, "layers must be like 30, not '3'"),
-        ({"autoregressive.pth": {"layers": True}}, "layers must be like"),
-        ({"autoregressive.pth": {"heads": 5, "model_dim": 32}}, "model_dim 32 cannot be split among 5 heads"),
-        ({"autoregressive.pth": {"types": 2}}, "types=2 is not supported, only"),
-        ({"autoregressive.pth": 3}, "must map"),
-        ({"autoregresive.pth": {}}, "do you mean autoregressive.pth"),
-        ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
-        ({"hifidecoder.pth": {"resblock_type": "2"}}, "is not supported, only"),
-        ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
-    ],
-)
-def test_a_config_with_other_arguments_than_upstreams_is_refused(directory, config, message):
+@pytest.mark.parametrize(("config", "message"), rows(__file__, "refusals.tsv", "constructor arguments"))
+def test_constructor_arguments_other_than_upstreams_are_refused(directory, config, message):
     stated = read_constructor_arguments(directory / "config.json")
     bare = {file: entry.get("constructor", {}) for file, entry in stated.items() if not file.startswith("_")}
     changed = {
-        file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry for file, entry in config.items()
+        file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry
+        for file, entry in json.loads(config).items()
     }
-    assert message in refusal(directory, {**bare, **changed})
-
-
-def test_an_error_in_a_config_file_names_the_file(directory):
-    with pytest.raises(UserError, match=r"sizes\.json: clvp2\.pth: unknown constructor argument 'depth'"):
-        import_tortoise(directory, {"clvp2.pth": {"depth": 2}}, "sizes.json")
-
-
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "must be an object")])
-def test_a_config_file_other_than_a_json_object_is_refused(directory, text, message):
-    (directory / "config.json").write_text(text)
-    assert f"config.json {message}" in refusal(directory)
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        import_tortoise(directory, {**bare, **changed}, "sizes.json")
+    assert str(caught.value).startswith("sizes.json: ") or "has shape" in str(caught.value)
 
 
 def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
@@ -344,9 +352,3 @@ def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path, 
     loop.append(loop)
     torch.save({"a": weight, "b": weight, "loop": loop}, tmp_path / "model.pth")
     assert len(load_pickle(tmp_path / "model.pth")) == 3
-
-
-def test_a_weight_may_not_claim_more_than_is_stored(directory, edit):
-    edit(directory / "clvp2.pth", lambda state: state.update({"text_emb.weight": torch.zeros(1).expand(2**20)}))
-    with pytest.raises(UserError, match=r"clvp2\.pth: text_emb\.weight claims the shape .* more than is stored"):
-        import_tortoise(directory)

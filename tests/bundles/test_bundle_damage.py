@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import time
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
 from tests.random_model import CONFIGS
+from tests.tables import rows
 
 
 def refusal(path: Path, network: str = "clvp") -> str:
@@ -142,83 +144,22 @@ def test_weights_that_do_not_fit_the_network_are_refused(path, change, message):
         Bundle(path).verify()
 
 
-def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
-    edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(speech_enc_depth=99))
-    assert "clvp.safetensors does not fit the clvp network" in refusal(path)
+@pytest.mark.parametrize(("entry", "value", "message"), rows(__file__, "refusals.tsv", "bundle.json"))
+def test_a_bundle_json_of_invalid_values_is_refused_soon(path, entry, value, message, edit_json):
+    *above, last = entry.split(".")
 
+    def change(stated: dict) -> None:
+        place = reduce(dict.__getitem__, above, stated)
+        place.pop(last, None)
+        place |= {last: json.loads(value)} if value else {}
 
-@pytest.mark.parametrize(
-    ("network", "change", "message"),
-    [
-        ("autoregressive", {"layers": 10**7}, "more than 10000 tensors"),
-        ("clvp", {"dim_text": 10**12, "dim_speech": 10**12, "dim_latent": 10**12}, "no number may exceed"),
-    ],
-)
-def test_a_config_of_more_layers_than_any_network_is_refused_soon(path, network, change, message, edit_json):
-    edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
-    began = time.monotonic()
-    assert message in refusal(path, network)
-    assert time.monotonic() - began < 30
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
-        (lambda s: s.pop("format"), "format is missing"),
-        (lambda s: s.update(format="1"), "format must be a valid integer, not '1'"),
-        (lambda s: s.update(precision="fp8"), "precision must be 'fp32', 'fp16' or 'bf16', not 'fp8'"),
-        (lambda s: s.pop("networks"), "networks is missing"),
-        (lambda s: s.update(trained=1), "trained must be a valid boolean, not 1"),
-        (lambda s: s["networks"]["clvp"].pop("sha256"), "networks: clvp: sha256 is missing"),
-        (
-            lambda s: s["networks"]["clvp"].update(sha256="abc"),
-            "sha256 string should match pattern '^[0-9a-f]{64}$', not 'abc'",
-        ),
-        (lambda s: s["networks"]["clvp"].update(bytes=True), "bytes must be a valid integer, not True"),
-        (lambda s: s["networks"]["clvp"].update(file="../../secret"), "is outside the bundle"),
-        (lambda s: s["networks"]["clvp"].update(file="/etc/passwd"), "is outside the bundle"),
-        (lambda s: s["networks"]["clvp"].update(file="weights/a\0b"), "is outside the bundle"),
-        (lambda s: s["networks"]["clvp"].update(file="weights/\ud800"), "invalid JSON"),
-        (
-            lambda s: s["networks"]["clvp"]["config"].update(later=1),
-            "config has later, which this version does not know",
-        ),
-    ],
-)
-def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_json):
     edit_json(path / "bundle.json", change)
-    refused = refusal(path)
-    assert "bundle.json" in refused
+    began, network = time.monotonic(), above[1] if len(above) > 1 else "clvp"
+    refused = refusal(path, network)
+    assert "bundle.json" in refused or "do not describe a network" in refused
     assert message in refused
-
-
-@pytest.mark.parametrize(
-    ("network", "change", "message"),
-    [
-        ("autoregressive", {"layers": {}}, "layers must be like 30, not {}"),
-        ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
-        ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
-        ("autoregressive", {"tail_tokens": 5}, "tail_tokens must be like [45, 45, 248], not 5"),
-        ("autoregressive", {"tail_tokens": []}, "tail_tokens must be like [45, 45, 248], not []"),
-        ("autoregressive", {"tail_tokens": [45, 9999]}, "tail_tokens [45, 9999] is beyond the decoder's table: 0 to"),
-        ("autoregressive", {"start_mel_token": 9999}, "start_mel_token 9999 is beyond the decoder's table: 0 to"),
-        ("autoregressive", {"stop_mel_token": -1}, "stop_mel_token -1 is beyond"),
-        ("autoregressive", {"calm_token": 9999}, "calm_token 9999 is beyond"),
-        ("autoregressive", {"start_text_token": 9999}, "start_text_token 9999 is beyond"),
-        ("autoregressive", {"calm_run": 0}, "calm_run must be like 8, not 0"),
-        ("autoregressive", {"heads": 5}, "cannot be split among 5 heads"),
-        ("conditioning_encoder", {"heads": 5}, "cannot be split among 5 heads"),
-        ("contextual_embedder", {"num_heads": 7}, "cannot be split among 7 num_heads"),
-        ("diffusion", {"prediction": "V"}, "prediction 'V' is none of epsilon, v, x0"),
-        ("univnet", {"lReLU_slope": float("nan")}, "lReLU_slope must be like 0.2"),
-    ],
-)
-def test_a_config_that_describes_no_network_is_refused(path, network, change, message, edit_json):
-    edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
-    refused = refusal(path)
-    assert f"bundle.json: networks: {network}: config: " in refused
-    assert message in refused
+    assert f"bundle.json: networks: {network}: config: " in refused or not message.startswith("config: ")
+    assert time.monotonic() - began < 30
 
 
 def test_the_silent_code_can_be_zero(path, edit_json):
