@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ane.bundles.package_records import PackageFolder, PackageRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.bundles import Bundle, open_model
+from ane.bundles.package_records import PackageFolder, PackageRecord
 from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.tortoise.networks.clvp import CLVPConfig
