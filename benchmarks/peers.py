@@ -1,23 +1,29 @@
-"""Compare the default voice with the program that its model comes from, hibari-tts, in one process and one run.
+"""Compare the default voice with hibari-tts, which its model comes from, and `ane transcribe` with other programs.
 
-Both speak the same sentences in turns, on one thread, and ours also on two. Seconds of processor time hardly change
-with other work on the machine. If the package and weights of a peer are unavailable, it is named and left out.
+Both voices speak the same sentences in turns, in one process, on one thread, and ours also on two. Seconds of processor
+time hardly change with other work on the machine. If the package and weights of a peer are unavailable, it is named and
+left out. ``benchmarks.transcribers`` has the programs that transcribe.
 """
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
+from ane.commands.arguments import comma_separated
 from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder
 from benchmarks.embedded import first_sound_call
 from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.server import TEXTS
+from benchmarks.transcribers import transcriptions
 
 LONG = " ".join(TEXTS)  # several chunks
 Voice = Callable[[str], float]  # speaks a text, and returns the seconds of its sound
@@ -25,6 +31,15 @@ ABSENT = "kokoro-onnx and KittenTTS are not measured here"
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
+    measured = {"speech": speaking, "transcription": hearing}
+    unknown = [name for name in options.only if name not in measured]
+    if unknown:
+        raise UserError(f"--only {','.join(unknown)}: there are {', '.join(measured)}")
+    rows = [row for name in options.only or measured for row in measured[name](options.rounds)]
+    return BenchmarkResult(rows, {"rounds": options.rounds})
+
+
+def speaking(rounds: int) -> list[BenchRow]:
     calls = []
     for name, voice in voices():
         for what, texts in (("20 sentences", TEXTS), ("a text of several chunks", (LONG,))):
@@ -33,7 +48,12 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         read = first_sound_call(ane.load(threads=threads), TEXTS[0], {"seed": 1})
         calls.append(RepeatedCall(BenchRow(f"heart, {threads} threads", "first sound", "ms", {}), read))
     print(ABSENT, file=sys.stderr)
-    return BenchmarkResult(measure_in_rounds(calls, options.rounds), {"rounds": options.rounds})
+    return measure_in_rounds(calls, rounds)
+
+
+def hearing(rounds: int) -> list[BenchRow]:
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_in_rounds(list(transcriptions(Path(folder))), rounds)
 
 
 def voices() -> Iterator[tuple[str, Voice]]:
@@ -64,4 +84,10 @@ def speed(voice: Voice, texts: tuple[str, ...]) -> dict[str, float | None]:
     return {"value": seconds / (time.perf_counter() - began), "audio_per_cpu_s": seconds / (time.process_time() - busy)}
 
 
-BENCHMARK = Benchmark(measure, "the default voice next to hibari-tts, in one run", quick=None, uses=("rounds",))
+def add_options(add: Callable[..., Any]) -> None:
+    add("--only", type=comma_separated, default=(), metavar="NAME,…", help="speech or transcription (default: both)")
+
+
+BENCHMARK = Benchmark(
+    measure, "the default voice and `ane transcribe` next to other programs", add_options, quick=None, uses=("rounds",)
+)

@@ -1,1 +1,1 @@
-"""Whisper: recorded speech to text (Radford et al. 2022, arXiv 2212.04356)."""
+"""Turn recorded speech into text with Whisper (Radford et al. 2022, arXiv 2212.04356)."""

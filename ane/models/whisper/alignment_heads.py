@@ -1,7 +1,7 @@
-"""Cross-attention heads whose weights follow the sound from word to word, by which words are timed.
+"""List the cross-attention heads that follow the sound from word to word, which give words their times.
 
-Facts about the published weights (openai/whisper __init__.py, ``_ALIGNMENT_HEADS``). Hugging Face's repositories state
-the same in generation_config.json, CTranslate2's in config.json.
+The lists belong to the published weights (openai/whisper __init__.py, ``_ALIGNMENT_HEADS``). They are also in Hugging
+Face's generation_config.json and in CTranslate2's config.json.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from typing import Any
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-Heads = tuple[tuple[int, int], ...]  # (layer, head) each
+Heads = tuple[tuple[int, int], ...]  # (layer, head) pairs
 
 GENERATION, CTRANSLATE2_CONFIG = "generation_config.json", "config.json"
 LARGE_V3: Heads = ((7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6))
 TURBO: Heads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
-# by the name of OpenAI's .pt file
+# keys are the names of OpenAI's .pt files
 PUBLISHED = MappingProxyType(
     {
         "tiny.en": ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)),
@@ -102,16 +102,21 @@ PUBLISHED = MappingProxyType(
 
 
 def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
-    """The heads that a checkpoint's generation_config.json, config.json of CTranslate2 or name states; () if none does.
+    """Return the heads that a checkpoint states, or () if it states none.
+
+    They are in generation_config.json of Hugging Face or config.json of CTranslate2, or follow from the name of an
+    OpenAI file.
 
     Args:
-        weights: OpenAI's .pt file, CTranslate2's model.bin, or a Hugging Face folder. layers, heads: of its decoder.
+        weights: OpenAI's .pt file, CTranslate2's model.bin, or a Hugging Face folder.
+        layers: Layers of its decoder.
+        heads: Heads per layer.
 
     Raises:
-        UserError: the file is damaged, or names a head that the decoder lacks.
+        UserError: The file is damaged, or names a head that the decoder lacks.
     """
     if weights.suffix == ".pt":
-        named = PUBLISHED.get(weights.stem, ())  # unless another model has that name
+        named = PUBLISHED.get(weights.stem, ())  # another model may have that name
         return named if all(layer < layers and head < heads for layer, head in named) else ()
     path = weights / GENERATION if weights.is_dir() else weights.parent / CTRANSLATE2_CONFIG
     content = read_json(path) if path.is_file() else {}
@@ -123,7 +128,11 @@ def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
 
 
 def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -> None:
-    """Raise UserError unless the JSON ``value`` is a list of [layer, head] of a decoder of that size."""
+    """Check that the JSON ``value`` lists [layer, head] pairs of a decoder of this size.
+
+    Raises:
+        UserError: It does not.
+    """
 
     def is_index(index: Any, count: float) -> bool:
         return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < count
@@ -136,5 +145,5 @@ def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -
 
 
 def alignment_heads(stated: Sequence[tuple[int, int]], layers: int, heads: int) -> Heads:
-    """The heads that a model states, else all of the upper half of its layers, as in openai-whisper."""
+    """Return the stated heads. Without any, return all heads in the upper half of the layers."""
     return tuple(stated) or tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))

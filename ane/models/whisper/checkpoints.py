@@ -1,10 +1,9 @@
-"""Imports Whisper checkpoints: a .pt file of OpenAI, a Hugging Face folder, or model.bin of CTranslate2.
+"""Import Whisper checkpoints: OpenAI's .pt file, a Hugging Face folder, or CTranslate2's model.bin.
 
-All hold the same tensors under different names; a renaming is all that loading needs. CTranslate2's model.bin, the
-layout of faster-whisper:
+All of them have the same tensors under different names. faster-whisper uses CTranslate2's model.bin, which is:
 
     u32 version · name of the kind · u32 revision · u32 count, and the variables: name · u8 rank · u32 a dimension ·
-    u8 type · u32 bytes · data          (little endian; a name: u16 bytes, then those, the last of them zero)
+    u8 type · u32 bytes · data          (little endian; a name is its length as u16, then its bytes, the last one zero)
 """
 
 import math
@@ -45,7 +44,7 @@ SIZES = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
-# parts of Hugging Face's names → OpenAI's; of two that fit, the first
+# parts of Hugging Face's names → OpenAI's, replaced in this order
 RENAMED = (
     (r"^model\.", ""),
     (r"\.layers\.", ".blocks."),
@@ -71,16 +70,17 @@ IGNORED = ("alignment_heads",)  # a buffer of older .pt files
 
 
 def openai_name(key: str) -> str:
-    """The name that OpenAI's checkpoints have for a tensor; their own names are unchanged."""
+    """Return OpenAI's name of a tensor. OpenAI's names stay as they are."""
     for pattern, replacement in RENAMED:
         key = re.sub(pattern, replacement, key)
     return key
 
 
 def find_whisper_weights(path: Path) -> Path | None:
-    """The .pt or model.bin file, or the Hugging Face folder, at ``path``; None: no Whisper checkpoint. Loads nothing.
+    """Return the .pt or model.bin file or the Hugging Face folder at ``path``, without loading it.
 
-    A folder may hold model.bin or a single .pt file instead, with its tokenizer beside it.
+    A folder may have model.bin or a single .pt file instead, and the tokenizer. None means that there is no Whisper
+    checkpoint.
     """
     if os.path.isfile(path):
         return path if path.suffix == ".pt" or is_ctranslate2(path) else None
@@ -97,7 +97,11 @@ def find_whisper_weights(path: Path) -> Path | None:
 
 
 def is_whisper(path: Path) -> bool:
-    """Whether a file or folder is a Whisper checkpoint. Raises UserError when a .pt file is damaged."""
+    """Return whether a file or folder is a Whisper checkpoint.
+
+    Raises:
+        UserError: A .pt file is damaged.
+    """
     weights = find_whisper_weights(path)
     if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):  # the latter is Tortoise's
         return False
@@ -112,12 +116,12 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
 
     Args:
         path: The .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
-        precision: Of the stored parameters (default: that of the checkpoint's).
-        ignore_unknown: Whether tensors are accepted that belong to neither network.
+        precision: Precision in which to store the parameters. None keeps the checkpoint's precision.
+        ignore_unknown: Whether to accept tensors that belong to neither network.
 
     Raises:
-        UserError: no such file, another kind of model, a damaged or incomplete one, tensors that belong to neither
-            network, or a vocabulary that is not Whisper's.
+        UserError: There is no such file, or it is another kind of model. Or the checkpoint is damaged or incomplete,
+            has tensors that belong to neither network, or has a vocabulary that is not Whisper's.
     """
     weights, folder, files = whisper_files(path)
     read = read_hugging_face if weights == folder else read_openai if weights.suffix == ".pt" else read_ctranslate2
@@ -160,8 +164,10 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
 
 
 def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
-    """The weights of a checkpoint (``find_whisper_weights``), the folder of its other files, and the files of the
-    weights. Raises UserError when there is no Whisper checkpoint, or one that lacks a file.
+    """Return a checkpoint's weights (``find_whisper_weights``), the folder of its other files, and the weight files.
+
+    Raises:
+        UserError: There is no Whisper checkpoint, or it lacks a file.
     """
     if not os.path.exists(path):
         raise UserError(f"{path}: {no_such_file(path)}")
@@ -180,8 +186,10 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
 def check_network(
     network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
 ) -> set[str]:
-    """Compare keys, types and shapes of one network with the sizes, at first the number of its layers; return the keys
-    of the entries. Raises UserError where they differ.
+    """Check that a network's keys, types and shapes fit the sizes. Return its keys in ``entries``.
+
+    Raises:
+        UserError: They differ.
     """
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
@@ -204,7 +212,11 @@ def check_network(
 
 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Sizes and tensors of a .pt file {dims, model_state_dict}. Raises UserError for any other file."""
+    """Return the sizes and tensors of a .pt file, {dims, model_state_dict}.
+
+    Raises:
+        UserError: It is another kind of file.
+    """
     content = load_pickle(path)
     if not isinstance(content, Mapping) or not set(content) >= PICKLED:
         raise UserError(f"{path} is not a Whisper checkpoint: it has no dims and model_state_dict")
@@ -215,7 +227,11 @@ def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
 
 
 def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Sizes and memory-mapped tensors of a folder. Raises UserError when a file is missing, damaged or foreign."""
+    """Return the sizes and the memory-mapped tensors of a Hugging Face folder.
+
+    Raises:
+        UserError: A file is missing, damaged, or of another model.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for path in hugging_face_files(folder):
         tensors |= read_safetensors(path)
@@ -223,20 +239,24 @@ def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Ten
 
 
 def hugging_face_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: one, or those that its index names."""
+    """Return the safetensors files of a folder: model.safetensors, or the shards that the index names."""
     if os.path.isfile(folder / WEIGHTS):
         return [folder / WEIGHTS]
     if not os.path.isfile(folder / INDEX):
-        raise UserError(f"{folder} has no {WEIGHTS}; download it from the model's repository")
+        raise UserError(f"{folder} has no {WEIGHTS}: download it from the model's repository")
     files = [folder / name for name in shard_names(folder / INDEX)]
     for file in files:
         if not os.path.isfile(file):
-            raise UserError(f"{folder} has no {file.name}, which {INDEX} names; download it too")
+            raise UserError(f"{folder} has no {file.name}, which {INDEX} names: download it too")
     return files
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files that an index of shards names, without folders. Raises UserError when it is damaged."""
+    """Return the file names in an index of shards, without folders.
+
+    Raises:
+        UserError: The index is damaged.
+    """
     content = read_json(index)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
@@ -245,7 +265,16 @@ def shard_names(index: Path) -> list[str]:
 
 
 def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:
-    """The stated sizes if all are positive integers, by our names; ``names``: ours → those in the file."""
+    """Check that the sizes in a file are positive integers, and return them under OpenAI's names.
+
+    Args:
+        stated: Content of the file.
+        names: The file's name of each size, by OpenAI's name.
+        where: The file, for the message.
+
+    Raises:
+        UserError: A size is not a positive integer.
+    """
     for name in names.values():
         value = stated.get(name)
         if type(value) is not int or value < 1:
@@ -254,8 +283,10 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
 
 def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
-    """The tensors under OpenAI's names, without copies of the token embedding; unknown ones keep their names. Raises
-    UserError: an entry is not a tensor.
+    """Return the tensors under OpenAI's names, without copies of the token embedding. Unknown names stay.
+
+    Raises:
+        UserError: An entry is not a tensor.
     """
     found = {}
     for key, tensor in plain_names(tensors).items():
@@ -270,7 +301,7 @@ def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Te
 
 KIND = "WhisperSpec"
 TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
-# part of a network or of a block → OpenAI's names of what it holds, one above the other
+# CTranslate2's name of a layer → OpenAI's names of the layers that it stacks
 NAMES = {
     "self_attention/layer_norm": "attn_ln",
     "self_attention/linear_0": "attn.query attn.key attn.value",
@@ -292,13 +323,17 @@ VALUES = {"gamma": "weight", "beta": "bias"}
 
 
 def is_ctranslate2(path: Path) -> bool:
-    """Whether a file begins as a Whisper model of CTranslate2 does."""
+    """Return whether a file begins like a Whisper model of CTranslate2."""
     with open(path, "rb") as file:
         return file.read(6 + len(KIND))[6:] == KIND.encode()
 
 
 def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Sizes and tensors of a model.bin, under OpenAI's names. Raises UserError when it is damaged or quantised."""
+    """Return the sizes and tensors of a model.bin, under OpenAI's names.
+
+    Raises:
+        UserError: The file is damaged or quantised.
+    """
     variables = read_variables(path)
     tensors: dict[str, torch.Tensor] = {}
     for name, array in variables.items():
@@ -308,9 +343,9 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
         if value.endswith("_scale"):
             raise UserError(f"{path} is quantised ({name}): convert the model with --quantization float16")
         prefix = f"{side}.blocks.{block.removeprefix('layer_')}." if block else f"{side}."
-        parts = NAMES.get(part, "").split()  # none: a fact, such as the number of heads
+        parts = NAMES.get(part, "").split()  # empty for a number, such as the number of heads
         for ours, rows in zip(parts, np.array_split(array, len(parts)) if parts else (), strict=True):
-            if not ours.endswith("key") or value != "bias" or rows.any():  # keys have no bias; here it is zero
+            if not ours.endswith("key") or value != "bias" or rows.any():  # keys have no bias; CTranslate2 stores zeros
                 tensors[f"{prefix}{ours}.{VALUES.get(value, value)}"] = torch.from_numpy(rows)
     try:
         sizes = {
@@ -334,7 +369,11 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
 
 
 def read_variables(path: Path) -> dict[str, np.ndarray]:
-    """The variables by name. Raises UserError when the file is none of CTranslate2's Whisper models, or damaged."""
+    """Return the variables of a model.bin by name.
+
+    Raises:
+        UserError: The file is damaged, or is not a Whisper model of CTranslate2.
+    """
 
     def number(code: str) -> int:
         return struct.unpack(f"<{code}", file.read(struct.calcsize(code)))[0]

@@ -1,9 +1,8 @@
-"""Decoding of a window, a log-mel spectrogram, to tokens; its candidates are in the lanes of one decoder.
+"""Decode a window of 30 s to tokens, with a decoder lane for each candidate (openai/whisper decoding.py).
 
-The prefix of a window is the text of earlier windows and the token "startoftranscript", whose logits give language
-and no-speech probabilities. Each candidate continues it in a lane of its own (openai/whisper decoding.py). This loop is
-Whisper's own, without `ane.speech.lanes`: a beam search permutes all lanes of its decoder (``copy_lanes``), so no other
-prompt can be on them.
+The prefix is the text of earlier windows and the token "startoftranscript". The logits after it give the probabilities
+of the languages and of no speech. Each candidate continues the prefix in a separate lane. This loop does not use
+``ane.speech.lanes``, because a beam search permutes all lanes of its decoder (``copy_lanes``).
 """
 
 from collections.abc import Sequence
@@ -21,31 +20,32 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How a window is decoded; the defaults are the reference's."""
+    """How to decode a window. The defaults are openai-whisper's."""
 
     language: str = "en"
     task: str = "transcribe"  # or "translate", to English
     timestamps: bool = True  # whether the tokens have timestamps
     temperature: float = 0.0  # 0: the likeliest token; above: sampled from softmax(logits / temperature)
-    best_of: int = 1  # candidates sampled at a temperature above 0; that with the best score counts
-    beam_size: int | None = None  # beams that are searched at temperature 0; None: the likeliest token is taken
-    sample_length: int | None = None  # tokens sampled at most; None: half of the decoder's positions
+    best_of: int = 1  # candidates at a temperature above 0, of which the best counts
+    beam_size: int | None = None  # beams at temperature 0. None takes the likeliest token instead
+    sample_length: int | None = None  # most tokens to sample. None is half of the decoder's positions
     suppressed: Tokens = ()  # tokens that are never sampled
     blank: Tokens = ()  # tokens that are not sampled first
-    max_initial_timestamp: float | None = 1.0  # latest first timestamp in seconds; None: any
-    seed: int = 0  # of the candidates' random numbers
+    max_initial_timestamp: float | None = 1.0  # latest first timestamp in seconds. None allows any
+    seed: int = 0  # for the random numbers of the candidates
 
     @property
     def candidates(self) -> int:
-        """Lanes that a window needs."""
+        """The number of lanes that a window needs."""
         return self.best_of if self.temperature > 0 else self.beam_size or 1
 
     @property
     def searches(self) -> bool:
-        """Whether beams are searched."""
+        """Whether to search beams."""
         return self.beam_size is not None and self.temperature == 0
 
     def rules(self, special: SpecialTokens) -> TokenRules:
+        """Return the rules for the logits of a sequence."""
         latest = self.max_initial_timestamp
         return TokenRules(
             special,
@@ -58,37 +58,37 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class WindowText:
-    """What precedes the tokens to be sampled for a window."""
+    """The text before the tokens that are sampled for a window."""
 
-    prompt: Tokens = ()  # of earlier text; the decoder keeps the last 223 of them
-    prefix: Tokens = ()  # with which the transcript of this window begins
-    first_frame: int = 0  # in the recording; the random numbers of its candidates depend on it
+    prompt: Tokens = ()  # earlier text, of which the decoder keeps the last 223 tokens
+    prefix: Tokens = ()  # beginning of this window's transcript
+    first_frame: int = 0  # the window's place in the recording, on which the random numbers of its candidates depend
 
 
 @dataclass(frozen=True)
 class DecodedWindow:
-    """Tokens of one window without the end token, and how certain they are."""
+    """The tokens of one window without the end token, and how certain they are."""
 
     tokens: Tokens
-    average_log_probability: float  # over the tokens and the end token, at temperature 1
-    no_speech_probability: float  # of the token "nospeech" after "startoftranscript"
+    average_log_probability: float  # of the tokens and the end token, at temperature 1
+    no_speech_probability: float  # probability of the token "nospeech" after "startoftranscript"
     temperature: float
 
 
 @dataclass
 class TokenSequence:
-    """One candidate while it is decoded."""
+    """A candidate, while it is decoded."""
 
-    left: int  # tokens that may still be sampled
-    pending: Tokens  # to append to the lane
+    left: int  # number of tokens that may still be sampled
+    pending: Tokens  # tokens that are not in the lane yet
     random: np.random.Generator
-    length: int = 0  # positions that the lane has
+    length: int = 0  # number of positions in the lane
     tokens: list[int] = field(default_factory=list)
     log_probability: float = 0.0
-    complete: bool = False  # whether it ended, by the end token or by its length
+    complete: bool = False  # whether it has ended, by the end token or by its length
 
     def sample(self, logits: np.ndarray, rules: TokenRules, temperature: float) -> None:
-        """Choose the next token by logits (V,) float32, which are changed in place."""
+        """Choose the next token by logits (V,) float32. The rules change the logits in place."""
         rules.apply(logits, self.tokens)
         token = int(logits.argmax()) if temperature == 0 else sample_token(logits, temperature, self.random)
         self.log_probability += float(logits[token]) - log_sum_exp(logits)
@@ -101,10 +101,13 @@ class TokenSequence:
 
 
 class WindowDecoder:
-    """Decodes a window with up to ``candidates`` candidates.
+    """Decode a window with up to ``candidates`` candidates.
 
     Args:
-        backend: of a Whisper model. config: of its decoder, a ``WhisperDecoderConfig``.
+        backend: Runs a Whisper model.
+        config: Sizes of its decoder, a ``WhisperDecoderConfig``.
+        special: Its special tokens.
+        candidates: Lanes of the decoder.
     """
 
     def __init__(self, backend: Backend, config: Any, special: SpecialTokens, candidates: int = 1):
@@ -113,13 +116,19 @@ class WindowDecoder:
         self.token_table, self.position_table = tables["token"], tables["position"]
         self.max_prompt = config.n_text_ctx // 2 - 1
         self.decoder = backend.decoder(candidates, config.n_text_ctx, 1, self.max_prompt + 2)
+        self._states: np.ndarray | None = None
 
     def set_states(self, states: np.ndarray) -> None:
-        """Take the encoder's states of a window (1, N, D), which later calls decode as often as they like."""
-        self.decoder.set_memory(states[0])
+        """Take the encoder's states of a window (1, N, D). Later calls can decode them several times.
+
+        Nothing is computed for the array of the call before, as when a language is detected first.
+        """
+        if states is not self._states:
+            self.decoder.set_memory(states[0])
+            self._states = states
 
     def language_probabilities(self) -> dict[str, float]:
-        """The probability of each language, the likeliest first."""
+        """Return the probability of each language, the likeliest first."""
         first = self.special.start + 1
         logits = self._prefill((self.special.start,))[first : first + len(self.special.languages)]
         probabilities = np.exp(logits - log_sum_exp(logits))
@@ -127,8 +136,11 @@ class WindowDecoder:
         return {self.special.languages[place]: float(probabilities[place]) for place in order}
 
     def decode(self, text: WindowText, options: DecodingOptions) -> DecodedWindow:
-        """Decode the window. Raises UserError: an unknown language, a prefix beyond the decoder's positions, or beams
-        on a backend whose decoder cannot copy lanes.
+        """Decode the window.
+
+        Raises:
+            UserError: The language is unknown, the prefix is longer than the decoder, or beams are wanted on a backend
+                whose decoder cannot copy lanes.
         """
         if options.searches and not self.decoder.copies_lanes:
             raise UserError(
@@ -137,11 +149,11 @@ class WindowDecoder:
         earlier = (self.special.previous, *text.prompt[-self.max_prompt :]) if text.prompt else ()
         prefix = (*earlier, self.special.start)
         start_logits, lanes = self._prefill(prefix), self._candidates(text, len(prefix), options)
-        # there are none pending for an English model with timestamps and no prefix
+        # an English-only model with timestamps and no prefix has no pending tokens
         logits = self._advance(lanes, len(prefix)) if lanes[0].pending else np.stack([start_logits] * len(lanes))
         finish = self._search if options.searches else self._sample
         candidates = finish(lanes, logits, len(prefix), options)
-        # the best by the mean of its tokens, of log-probabilities that have the end token's too
+        # the log-probability includes the end token, and is divided by the number of tokens without it
         tokens, total = max(candidates, key=lambda candidate: candidate[1] / max(1, len(candidate[0])))
         no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
         return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
@@ -149,7 +161,7 @@ class WindowDecoder:
     def _sample(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """The tokens and the log-probability of each candidate, whose first logits (lanes, V) are given."""
+        """Sample all candidates from their first logits (lanes, V). Return the tokens and log-probability of each."""
         rules = options.rules(self.special)
         while True:
             for lane, row in zip(lanes, logits, strict=True):
@@ -162,7 +174,7 @@ class WindowDecoder:
     def _search(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """As ``_sample``, by beam search."""
+        """Search beams instead of sampling. Arguments and result are like those of ``_sample``."""
         rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):
@@ -177,12 +189,12 @@ class WindowDecoder:
         return search.candidates()
 
     def _prefill(self, prefix: Tokens) -> np.ndarray:
-        """Store the prefix, which all candidates share; its logits (V,)."""
+        """Store the prefix, which all candidates share. Return its logits (V,)."""
         columns = self.token_table[list(prefix)] + self.position_table[: len(prefix)]
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
     def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
-        """The candidates before their first token is sampled, after ``offset`` positions of the prefix."""
+        """Return the candidates before their first token, behind a prefix of ``offset`` positions."""
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
@@ -204,10 +216,11 @@ class WindowDecoder:
         ]
 
     def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
-        """Append the pending tokens to the lanes; logits (lanes, V). Those of complete sequences mean nothing.
+        """Append the pending tokens to the lanes, and return logits (lanes, V).
 
         All sequences have the same number of pending tokens. Lanes before the first incomplete sequence and after the
-        last one are not computed; a complete one between them repeats its last token.
+        last one are not computed. A complete sequence between them repeats its last token. Logits of complete sequences
+        mean nothing.
         """
         incomplete = [lane for lane, sequence in enumerate(sequences) if not sequence.complete]
         low, high = incomplete[0], incomplete[-1] + 1
@@ -226,7 +239,7 @@ class WindowDecoder:
 
 
 def sample_token(logits: np.ndarray, temperature: float, random: np.random.Generator) -> int:
-    """A token drawn with the probabilities softmax(logits / temperature), by one uniform random number."""
+    """Draw a token with the probabilities softmax(logits / temperature), using one uniform random number."""
     scaled = (logits.astype(np.float64) - logits.max()) / temperature
     cumulated = np.cumsum(np.exp(scaled))
     return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
@@ -234,25 +247,26 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
 
 @dataclass
 class BeamSearch:
-    """The likeliest unfinished sequences of a window, its beams, and those that ended."""
+    """The beams of a window, which are its likeliest unfinished sequences, and the sequences that ended."""
 
     size: int  # number of beams
-    enough: int  # ended sequences with which the search is complete
+    enough: int  # the search is complete with so many ended sequences
     end: int  # the end token
 
     def __post_init__(self) -> None:
         self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size  # tokens and log-probability
-        self.ended: dict[Tokens, float] = {}  # log-probability, with that of the end token, by tokens without it
+        self.ended: dict[Tokens, float] = {}  # log-probability with the end token, by tokens without it
 
     @property
     def complete(self) -> bool:
+        """Whether enough sequences have ended."""
         return len(self.ended) >= self.enough
 
     def advance(self, logits: np.ndarray) -> np.ndarray:
-        """Extend the beams by one token each, by logits (size, V) float32; the beam that each continues (size,) int64.
+        """Extend every beam by one token, by logits (size, V) float32. Return the beam that each new one continues.
 
-        Of all continuations the likeliest are kept, up to ``size`` that go on. Those above the last of them that end
-        here have ended.
+        The likeliest ``size`` continuations that go on become the beams. Continuations that end here, and are likelier
+        than the last of these, are kept as ended. The result is (size,) int64.
         """
         scores: dict[Tokens, tuple[float, int]] = {}
         for index, ((tokens, total), row) in enumerate(zip(self.beams, logits, strict=True)):
@@ -274,7 +288,7 @@ class BeamSearch:
         return np.array(sources, np.int64)
 
     def candidates(self) -> list[tuple[Tokens, float]]:
-        """Tokens and log-probabilities of the sequences that ended; if they are too few, the best beams too."""
+        """Return tokens and log-probabilities of the ended sequences. If they are too few, add the best beams."""
         found = dict(self.ended)
         for tokens, score in sorted(self.beams, key=lambda beam: beam[1], reverse=True):
             if len(found) >= self.size:
@@ -284,6 +298,6 @@ class BeamSearch:
 
 
 def likeliest(row: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the ``count`` highest values of row (V,), the highest first."""
+    """Return the indices of the ``count`` highest values of row (V,), the highest first."""
     found = np.argpartition(-row, min(count, len(row)) - 1)[:count]
     return found[np.argsort(-row[found], kind="stable")]

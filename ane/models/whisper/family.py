@@ -1,4 +1,4 @@
-"""What Whisper declares to bundles and backends, with its stages (named network calls).
+"""Declare Whisper to bundles and backends, with its stages (named network calls).
 
 Dimension names: B batch, M mel bands, L mel frames, N states (L / 2), D width.
 """
@@ -35,7 +35,7 @@ ENCODER = Stage(
 TABLES = {"token": "token_embedding.weight", "position": "positional_embedding"}
 WHISPER_STAGES = ModelStages({"encoder": ENCODER}, DecoderStage("decoder", TABLES, tied=("token",)))
 
-# files beside the weights that are used where they are
+# files in the folder of the weights that are used if they are there
 BESIDE = (CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt")
 
 
@@ -57,12 +57,14 @@ class WhisperFamily(ModelFamily):
         return {file.name: file for file in (*files, *beside) if file.is_file()}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        """Of the weights in one file (CTranslate2's too) or in the shards that an index names, and what is beside."""
+        """Download the weights, in one file or in the shards that an index names, and the files that belong to them."""
         get = partial(download_files, repository, kind=self.title, progress=progress)
         found = get((CONFIG,), (WEIGHTS, *BESIDE), revision=revision)
         if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
             return found
-        names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]  # the latter is an error
+        names = (
+            shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]
+        )  # the latter ends in an error
         return replace(found, files={**found.files, **get(names, revision=found.revision).files})
 
 

@@ -1,6 +1,6 @@
-"""Whisper's log-mel spectrogram, and the windows that it is cut into (openai/whisper audio.py).
+"""Compute Whisper's log-mel spectrogram, and cut it into windows (openai/whisper audio.py).
 
-Computed in float64 and rounded once, block by block, so that a long recording needs little memory.
+It is computed in float64 and rounded once, block by block, so that a long recording needs little memory.
 """
 
 from functools import lru_cache
@@ -13,24 +13,26 @@ RATE = 16000  # Hz
 WINDOW = 400  # samples of one Fourier transform
 HOP = 160  # samples from one frame to the next
 FRAME_SECONDS = HOP / RATE
-WINDOW_SECONDS = 30  # of sound that the encoder takes at a time
-FLOOR = 1e-10  # smallest power whose logarithm is taken
+WINDOW_SECONDS = 30  # length of a window, which the encoder takes at once
+FLOOR = 1e-10  # smaller powers are raised to it before the logarithm
 RANGE = 8.0  # decades below the loudest value that are kept
-BLOCK = 4096  # frames computed at a time: 13 MB
+BLOCK = 4096  # frames that are computed at once, in 13 MB
 
 
 def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
-    """The log-mel spectrogram of a whole recording, scaled by its loudest value.
+    """Compute the log-mel spectrogram of a whole recording, scaled by its loudest value.
 
-    Power of frames centred on every 160th sample, the ends mirrored; bands of 0–8 kHz on Slaney's scale; log10,
-    limited to 8 decades below the loudest value of all frames, then (x + 4) / 4.
+    Frames are centred on every 160th sample, with mirrored ends. Their power is summed in bands of 0 to 8 kHz on
+    Slaney's scale. The logarithm to base 10 is limited to 8 decades below the loudest value of all frames, and scaled
+    as (x + 4) / 4.
 
     Args:
-        audio: (S,) float32 at 16 kHz. padding: zeros to append. S + padding must be more than 200.
+        audio: The recording, (S,) float32 at 16 kHz.
         bands: 80, or 128 for large-v3.
+        padding: Zeros to append. S + padding must be more than 200.
 
     Returns:
-        (bands, (S + padding) // 160) float32: the last frame is left out, as in the reference.
+        The spectrogram, (bands, (S + padding) // 160) float32. The last frame is left out, as in openai-whisper.
     """
     length = len(audio) + padding
     frames = length // HOP
@@ -51,8 +53,9 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
 
 
 def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
-    """Samples ``start`` … ``stop`` of the audio with zeros appended up to ``length``, both ends mirrored around their
-    last sample.
+    """Return the samples from ``start`` to ``stop`` of the audio, padded with zeros to ``length``.
+
+    Positions before the beginning or after the end are mirrored around the first or last sample.
     """
     if start >= 0 and stop <= len(audio):
         return audio[start:stop]
@@ -72,7 +75,7 @@ def pad_or_cut(array: np.ndarray, length: int) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def whisper_filters(bands: int) -> np.ndarray:
-    """Triangular filters of unit area on Slaney's scale, 0–8 kHz: (bands, 201) float64, read-only."""
+    """Return triangular filters of unit area on Slaney's scale, 0 to 8 kHz, as (bands, 201) float64, read-only."""
     filters = mel_filters(RATE, bands, RATE / 2, "slaney", WINDOW)
     filters.flags.writeable = False
     return filters

@@ -1,6 +1,6 @@
-"""The languages that Whisper knows: codes, names, and other names of the same (openai/whisper tokenizer.py)."""
+"""List the languages that Whisper knows, with their codes and other names (openai/whisper tokenizer.py)."""
 
-# in the order of their tokens; Cantonese, the last one, came with large-v3
+# in the order of their tokens; Cantonese, the last one, is in large-v3 only
 LANGUAGES = {
     "en": "english",
     "zh": "chinese",

@@ -1,8 +1,8 @@
-"""The networks of Whisper, inference only, with OpenAI's parameter names (openai/whisper model.py).
+"""Define Whisper's networks for inference, with OpenAI's parameter names (openai/whisper model.py).
 
-Tensors are (B, T, D). The encoder turns the log-mel spectrogram of a window into one state for each 20 ms, the decoder
-tokens so far and a window's states into the next token. The decoder's input is a sequence of columns, token embeddings
-with positions added, looked up outside the network.
+Tensors are (B, T, D). The encoder turns the log-mel spectrogram of a window into one state per 20 ms. The decoder turns
+the states and the tokens so far into logits of the next token. Its input is a sequence of columns: token embeddings
+plus position embeddings, which are looked up outside the network.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from ane.models.whisper.alignment_heads import check_alignment_heads
 
 # q, k, v (B, heads, T, head_width) → (B, heads, T, head_width)
 SelfAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# q (B, heads, T, head_width) → (B, heads, T, head_width); its caller has the keys and values
+# q (B, heads, T, head_width) → (B, heads, T, head_width); the function has the keys and values
 CrossAttend = Callable[[Tensor], Tensor]
 
 
@@ -32,7 +32,7 @@ class CastingLinear(nn.Linear):
 
 
 class WhisperAttention(nn.Module):
-    """The projections of multi-head attention; the key has no bias."""
+    """The projections of multi-head attention. The key has no bias."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -43,45 +43,45 @@ class WhisperAttention(nn.Module):
         self.out = CastingLinear(width, width)
 
     def forward(self, x: Tensor, attend: SelfAttend) -> Tensor:
-        """Self-attention: (B, T, D) → (B, T, D)."""
+        """Apply self-attention: (B, T, D) → (B, T, D)."""
         return self.out(merge_heads(attend(self.split_heads(self.query(x)), *self.keys_values(x))))
 
     def cross(self, x: Tensor, attend: CrossAttend) -> Tensor:
-        """Cross-attention to keys and values that ``attend`` has: (B, T, D) → (B, T, D)."""
+        """Apply cross-attention to the keys and values of ``attend``: (B, T, D) → (B, T, D)."""
         return self.out(merge_heads(attend(self.split_heads(self.query(x)))))
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, D) → keys and values (B, heads, T, head_width)."""
+        """Project (B, T, D) to keys and values (B, heads, T, head_width)."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, T, D) → (B, heads, T, head_width)."""
+        """Reshape (B, T, D) to (B, heads, T, head_width)."""
         B, T, D = x.shape
         return x.view(B, T, self.heads, D // self.heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(B, heads, T, head_width) → (B, T, D): the inverse of ``split_heads``."""
+    """Reshape (B, heads, T, head_width) to (B, T, D), the inverse of ``split_heads``."""
     B, heads, T, width = x.shape
     return x.transpose(1, 2).reshape(B, T, heads * width)
 
 
 def feed_forward(width: int) -> nn.Sequential:
-    """Two linear layers with the exact GELU between them; their keys are 0 and 2."""
+    """Return two linear layers, with keys 0 and 2 in checkpoints, and the exact GELU between them."""
     return nn.Sequential(CastingLinear(width, 4 * width), nn.GELU(), CastingLinear(4 * width, width))
 
 
 def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every position attends to all. Silence is not masked."""
+    """Let every position attend to all. Silence is not masked."""
     return F.scaled_dot_product_attention(q, k, v)
 
 
 @dataclass(frozen=True)
 class WhisperEncoderConfig(Config):
-    """Sizes of the encoder under OpenAI's names; the defaults are those of "base"."""
+    """Sizes of the encoder under OpenAI's names. The defaults are the sizes of "base"."""
 
     n_mels: int = 80
-    n_audio_ctx: int = 1500  # states of a window; the spectrogram has twice as many frames
+    n_audio_ctx: int = 1500  # states of a window, half as many as its spectrogram has frames
     n_audio_state: int = 512
     n_audio_head: int = 8
     n_audio_layer: int = 6
@@ -90,9 +90,9 @@ class WhisperEncoderConfig(Config):
 
 
 class WhisperEncoderBlock(nn.Module):
-    """Pre-norm transformer block; the residual stream is float32."""
+    """A pre-norm transformer block. The residual stream is float32."""
 
-    # what kernels of the CPU compute as one (``ane.backends.torch.kernel_encoder``)
+    # modules that a kernel of the CPU computes in one call (``ane.backends.torch.kernel_encoder``)
     encoder_parts = (
         *("attn_ln", "attn.query", "attn.key", "attn.value", "attn.out"),
         *("mlp_ln", "mlp.0", "mlp.1", "mlp.2"),
@@ -112,9 +112,9 @@ class WhisperEncoderBlock(nn.Module):
 
 
 class WhisperEncoder(nn.Module):
-    """Mel (B, n_mels, 2 · n_audio_ctx) → states (B, n_audio_ctx, n_audio_state) float32.
+    """The encoder: mel (B, n_mels, 2 · n_audio_ctx) → states (B, n_audio_ctx, n_audio_state) float32.
 
-    ``positional_embedding`` holds sinusoids; checkpoints store them, so they are loaded and not computed.
+    ``positional_embedding`` holds sinusoids. They are loaded, because checkpoints store them.
     """
 
     packs_layers = True  # on the CPU, for bf16 and int8
@@ -130,7 +130,11 @@ class WhisperEncoder(nn.Module):
         self.ln_post = nn.LayerNorm(D)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Raises ValueError when the mel has another number of frames."""
+        """Encode a window.
+
+        Raises:
+            ValueError: ``mel`` has another number of frames.
+        """
         if mel.shape[-1] != 2 * self.config.n_audio_ctx:
             raise ValueError(f"mel must have {2 * self.config.n_audio_ctx} frames, got {mel.shape[-1]}")
         x = F.gelu(self.conv1(mel.to(self.conv1.weight.dtype)))
@@ -143,15 +147,15 @@ class WhisperEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class WhisperDecoderConfig(Config):
-    """Sizes of the decoder under OpenAI's names; the defaults are those of "base"."""
+    """Sizes of the decoder under OpenAI's names. The defaults are the sizes of "base"."""
 
     n_vocab: int = 51865
-    n_audio_ctx: int = 1500  # states of a window, to which every token attends
+    n_audio_ctx: int = 1500  # states of a window; every token attends to all
     n_text_ctx: int = 448  # tokens of a sequence
     n_text_state: int = 512
     n_text_head: int = 8
     n_text_layer: int = 6
-    alignment_heads: tuple[tuple[int, int], ...] = ()  # (layer, head) by which words are timed, where known
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # (layer, head) for the times of words; empty if they are unknown
 
     split_widths: ClassVar = (("n_text_state", "n_text_head"),)
 
@@ -172,9 +176,9 @@ class WhisperDecoderConfig(Config):
 
 
 class WhisperDecoderBlock(nn.Module):
-    """Pre-norm transformer block with cross-attention; the residual stream keeps the precision of its input."""
+    """A pre-norm transformer block with cross-attention. The residual stream keeps the precision of its input."""
 
-    # norm, linear layer and GELU that kernels of the CPU can compute as one (``ane.backends.torch.kernels``)
+    # norm, linear layer and GELU that a kernel of the CPU computes in one call (``ane.backends.torch.kernels``)
     joins = (
         ("attn_ln", "attn.query", None),
         ("attn_ln", "attn.key", None),
@@ -202,21 +206,25 @@ class WhisperDecoderBlock(nn.Module):
 
 
 class WhisperDecoder(nn.Module):
-    """Columns (B, T, D) → hidden (B, T, D) → logits (B, T, V)."""
+    """The decoder: columns (B, T, D) → hidden states (B, T, D) → logits (B, T, V)."""
 
     def __init__(self, config: WhisperDecoderConfig):
         super().__init__()
         self.config = config
         D = config.n_text_state
-        # looked up outside, it is here the output layer, which shares its weight
+        # the output layer has the weight of the embedding, which is looked up outside
         self.token_embedding = CastingLinear(D, config.n_vocab, bias=False)
         self.positional_embedding = nn.Parameter(torch.empty(config.n_text_ctx, D))
         self.blocks = nn.ModuleList(WhisperDecoderBlock(D, config.n_text_head) for _ in range(config.n_text_layer))
         self.ln = nn.LayerNorm(D)
 
     def forward(self, x: Tensor, attend: Sequence[SelfAttend] | None, cross_attend: Sequence[CrossAttend]) -> Tensor:
-        """Columns → hidden, (B, T, D) each; ``attend`` and ``cross_attend`` have a function for each layer (None:
-        causal, no cache).
+        """Compute the hidden states (B, T, D) of columns (B, T, D).
+
+        Args:
+            x: The columns.
+            attend: A self-attention function per layer. None is causal attention without a cache.
+            cross_attend: A cross-attention function per layer.
         """
         causal = partial(F.scaled_dot_product_attention, is_causal=True)
         for index, block in enumerate(self.blocks):
@@ -224,15 +232,15 @@ class WhisperDecoder(nn.Module):
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:
-        """Return the hidden states of what the blocks return, (B, T, D) each."""
+        """Return the hidden states for the output of the last block, (B, T, D) → (B, T, D)."""
         return self.ln(x)
 
     def memory(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The encoder's states (B, n_audio_ctx, D) → keys and values of each layer's cross-attention."""
+        """Return the keys and values of each layer's cross-attention for states (B, n_audio_ctx, D)."""
         return [block.cross_attn.keys_values(states) for block in self.blocks]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) float32."""
+        """Return the logits (…, V) float32 of hidden states (…, D)."""
         return self.token_embedding(hidden).float()
 
 

@@ -1,7 +1,7 @@
-"""Reads Whisper's tokenizer from the files that come with checkpoints, as JSON of Hugging Face ``tokenizers``.
+"""Read Whisper's tokenizer from the files of a checkpoint, as JSON of Hugging Face ``tokenizers``.
 
-Three forms, in the order in which they are looked for: tokenizer.json; vocab.json with merges.txt; the rank files of
-openai-whisper, multilingual.tiktoken and gpt2.tiktoken.
+There are three forms: tokenizer.json, then vocab.json with merges.txt, then openai-whisper's rank file
+(multilingual.tiktoken or gpt2.tiktoken). The first one that is there is read.
 """
 
 import base64
@@ -22,7 +22,11 @@ MULTILINGUAL_RANKS, ENGLISH_RANKS = "multilingual.tiktoken", "gpt2.tiktoken"
 
 
 def find_tokenizer(folder: Path, multilingual: bool) -> str:
-    """The tokenizer in ``folder`` as JSON. Raises UserError: there is none, or it is damaged."""
+    """Return the tokenizer in ``folder`` as JSON.
+
+    Raises:
+        UserError: There is none, or it is damaged.
+    """
     if os.path.isfile(folder / "tokenizer.json"):
         return read_tokenizer(folder / "tokenizer.json")
     if os.path.isfile(folder / "vocab.json") and os.path.isfile(folder / "merges.txt"):
@@ -37,7 +41,7 @@ def find_tokenizer(folder: Path, multilingual: bool) -> str:
 
 
 def from_merges(vocabulary: Path, merges: Path) -> str:
-    """vocab.json and merges.txt of GPT-2's format → JSON."""
+    """Return the tokenizer of vocab.json and merges.txt, in GPT-2's format, as JSON."""
     ids = read_json(vocabulary)
     try:
         lines = read_regular(merges, MAX_JSON).decode("utf-8").splitlines()
@@ -48,16 +52,16 @@ def from_merges(vocabulary: Path, merges: Path) -> str:
 
 
 def from_ranks(path: Path) -> str:
-    """A rank file → JSON. Each line has a token's bytes in base64 and its rank, which is its id.
+    """Return the tokenizer of a rank file as JSON. A line has a token's bytes in base64, and its rank, which is its id.
 
-    A rank file has no list of merges: a token's merge joins the two parts that the merges of lower rank give for it.
+    A rank file lists no merges. A token's merge joins the two parts that remain after all merges of lower rank.
     """
     ranks: dict[bytes, int] = {}
     try:
         for line in read_regular(path, MAX_JSON).decode("ascii").splitlines():
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
-        ranks.pop(b"", None)  # the multilingual file has an empty token, which no text gives
+        ranks.pop(b"", None)  # the multilingual file has an empty token, which no text needs
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get it again") from error
     letters = byte_letters()
@@ -72,7 +76,7 @@ def from_ranks(path: Path) -> str:
 
 
 def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """Apply the merges of lower rank than ``token``'s to its bytes, the lowest first; the parts that remain."""
+    """Apply all merges of lower rank to a token's bytes, the lowest rank first. Return the parts that remain."""
     parts = [token[index : index + 1] for index in range(len(token))]
     while len(parts) > 2:
         candidates = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
@@ -84,7 +88,7 @@ def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 
 
 def byte_letters() -> list[str]:
-    """The letter by which GPT-2's byte-level BPE writes each byte: itself if printable, else one from U+0100 on."""
+    """Return the letters for bytes 0 to 255 in GPT-2's BPE: the byte itself if printable, otherwise U+0100 and up."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""Whisper's tokens: the special ids of each vocabulary, the byte-level BPE of its text, and which tokens may follow."""
+"""Convert text to Whisper's tokens and back, and apply the rules for special tokens and timestamps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import tokenizers
 from ane.models.whisper.languages import LANGUAGES
 from ane.system.errors import UserError
 
-VOCABULARIES = (51864, 51865, 51866)  # English only; multilingual; large-v3, with one more language
-TIMESTAMPS = 1501  # the last tokens: 0.00 s, 0.02 s, … 30.00 s
+VOCABULARIES = (51864, 51865, 51866)  # English only, multilingual, and large-v3 with one more language
+TIMESTAMPS = 1501  # the last tokens, for 0.00 s, 0.02 s, … 30.00 s
 SECONDS_PER_TIMESTAMP = 0.02
 FRAMES_PER_TIMESTAMP = 2  # 0.02 s in mel frames
 
-# Symbols that annotate sounds or format text. People do not say them, so their tokens are suppressed.
+# Symbols for sounds or for formatting. People do not say them, so their tokens are suppressed.
 SYMBOLS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     "<<",
@@ -38,28 +38,32 @@ SYMBOLS = (
     "♪♪",
     "♪♪♪",
 )
-MUSIC = tuple("♩♪♫♬♭♮♯")  # several tokens each; the first one is suppressed
+MUSIC = tuple("♩♪♫♬♭♮♯")  # symbols of several tokens, of which the first is suppressed
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of one vocabulary's special tokens, which follow those of text."""
+    """The ids of a vocabulary's special tokens, which follow the text tokens."""
 
-    end: int  # ends every sequence, and is the lowest special id
+    end: int  # the token after every sequence, and the lowest special id
     start: int  # "startoftranscript"
     languages: tuple[str, ...]  # codes, in the order of their ids from ``start`` + 1
     translate: int
     transcribe: int
     language_model: int
     previous: int  # precedes the text of earlier windows
-    no_speech: int  # its probability after ``start`` says that nobody speaks
+    no_speech: int  # a high probability after ``start`` means that nobody speaks
     no_timestamps: int
     timestamps: int  # the id of 0.00 s, the first of 1501
     multilingual: bool  # whether the start sequence names a language and a task
 
     @classmethod
     def of(cls, vocabulary: int) -> "SpecialTokens":
-        """The special tokens of a vocabulary of that size. Raises UserError for one that no Whisper model has."""
+        """Return the special tokens for a vocabulary size.
+
+        Raises:
+            UserError: No Whisper model has such a vocabulary.
+        """
         if vocabulary not in VOCABULARIES:
             raise UserError(
                 f"a vocabulary of {vocabulary} tokens is not Whisper's: it has "
@@ -84,13 +88,17 @@ class SpecialTokens:
         )
 
     def language(self, code: str) -> int:
-        """The id of a language. Raises UserError for an unknown code."""
+        """Return the id of a language.
+
+        Raises:
+            UserError: The code is unknown.
+        """
         if code not in self.languages:
             raise UserError(f"language must be one of {', '.join(self.languages)}, got {code!r}", "language")
         return self.start + 1 + self.languages.index(code)
 
     def start_sequence(self, language: str, task: str = "transcribe", timestamps: bool = True) -> tuple[int, ...]:
-        """The tokens before a transcript: start, then language and task of a multilingual model."""
+        """Return the tokens before a transcript: start, and for a multilingual model language and task."""
         sequence = [self.start]
         if self.multilingual:
             sequence += [self.language(language), {"transcribe": self.transcribe, "translate": self.translate}[task]]
@@ -98,11 +106,11 @@ class SpecialTokens:
 
 
 class WhisperTokenizer:
-    """Text to ids and back, without special tokens: ids from ``end`` on are skipped in decoding.
+    """Convert text to ids and back, without special tokens. Decoding skips ids from ``end`` on.
 
     Args:
-        json: a tokenizer.json of Hugging Face ``tokenizers``, of which only the BPE model is used.
-        end: the lowest special id.
+        json: A tokenizer.json of Hugging Face ``tokenizers``. Only its BPE model is used.
+        end: The lowest special id.
 
     Raises:
         UserError: ``json`` is not a byte-level BPE.
@@ -121,19 +129,21 @@ class WhisperTokenizer:
         self._bpe.decoder = tokenizers.decoders.ByteLevel()
 
     def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
         return self._bpe.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of the tokens below ``end``; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of the tokens below ``end``. Bytes that are not UTF-8 become U+FFFD."""
         return self._bpe.decode([token for token in tokens if token < self.end], skip_special_tokens=False)
 
     def blank(self) -> tuple[int, ...]:
-        """Tokens that must not begin a transcript: a lone space, and the end."""
+        """Return the tokens that must not begin a transcript: a lone space, and the end."""
         return (*self.encode(" "), self.end)
 
     def non_speech(self) -> tuple[int, ...]:
-        """Tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before, sorted. A hyphen or apostrophe is
-        suppressed only after a space, not inside a word.
+        """Return the tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before them, sorted.
+
+        A hyphen or an apostrophe is suppressed only after a space, not inside a word.
         """
         found = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*SYMBOLS, *MUSIC):
@@ -144,7 +154,7 @@ class WhisperTokenizer:
 
 
 def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[int, ...]:
-    """``tokens`` and the special ones that are never sampled, sorted."""
+    """Return ``tokens`` and the special tokens that are never sampled, sorted."""
     return tuple(
         sorted(
             {
@@ -162,7 +172,7 @@ def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[in
 
 @dataclass(frozen=True)
 class TimedTokens:
-    """Tokens of a segment with its times in seconds, relative to the window."""
+    """A segment's tokens, and its times in seconds from the beginning of the window."""
 
     start: float
     end: float
@@ -172,11 +182,10 @@ class TimedTokens:
 def split_segments(
     tokens: Sequence[int], first_timestamp: int, frames: int, seconds_per_frame: float
 ) -> tuple[list[TimedTokens], int]:
-    """Segments of a window of ``frames`` mel frames, and the frames by which the next window begins later.
+    """Split a window of ``frames`` mel frames into segments. Return them, and the frames until the next window begins.
 
-    Two timestamps in a row end a segment and begin the next. If the tokens end with such a pair, or with text after
-    one, what follows the pair belongs to the next window, which begins there. A single timestamp at the end says that
-    nothing follows in this window.
+    Two timestamps in a row end a segment and begin the next one. If the tokens end with such a pair, or with text after
+    it, the next window begins at the last pair. A single timestamp at the end means that this window has no more text.
     """
     is_timestamp = [token >= first_timestamp for token in tokens]
     pairs = [index for index in range(1, len(tokens)) if is_timestamp[index - 1] and is_timestamp[index]]
@@ -199,22 +208,22 @@ def split_segments(
 
 
 def ends_with_single_timestamp(tokens: Sequence[int], first_timestamp: int) -> bool:
-    """Whether the last token is a timestamp and the one before it is not: nothing follows in this window."""
+    """Return whether the tokens end with one timestamp after text. Then the window has no more text."""
     return [token >= first_timestamp for token in tokens[-2:]] == [False, True]
 
 
 @dataclass(frozen=True)
 class TokenRules:
-    """Rules for the logits of one sequence."""
+    """The rules for the logits of a sequence."""
 
     special: SpecialTokens
-    suppressed: tuple[int, ...] = ()  # never sampled
-    blank: tuple[int, ...] = ()  # not sampled first
-    timestamps: bool = True  # whether text is framed by timestamps
-    max_initial_timestamp: int | None = 50  # index of the latest that may come first (50 is 1.0 s); None: any
+    suppressed: tuple[int, ...] = ()  # tokens that are never sampled
+    blank: tuple[int, ...] = ()  # tokens that are not sampled first
+    timestamps: bool = True  # whether timestamps enclose the text
+    max_initial_timestamp: int | None = 50  # index of the latest first timestamp (50 is 1.0 s). None allows any
 
     def apply(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
-        """Set the logits (V,) float32 of tokens that must not follow ``sampled`` to −∞, in place."""
+        """Set the logits (V,) float32 of all tokens that must not follow ``sampled`` to −∞, in place."""
         if not sampled:
             logits[list(self.blank)] = -np.inf
         logits[list(self.suppressed)] = -np.inf
@@ -222,22 +231,22 @@ class TokenRules:
             self._apply_timestamp_rules(logits, sampled)
 
     def _apply_timestamp_rules(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
-        """Timestamps come in pairs, one that ends a segment and one that begins the next, and never decrease.
+        """Keep timestamps in order: one ends a segment, the next begins another, and times never decrease.
 
-        The first token is a timestamp. Where all timestamps together are likelier than every text token, only
-        timestamps are allowed.
+        The first token is a timestamp. If all timestamps together are likelier than every text token, only timestamps
+        are allowed.
         """
         first = self.special.timestamps
         logits[self.special.no_timestamps] = -np.inf
         after_timestamp = len(sampled) >= 1 and sampled[-1] >= first
         after_pair = after_timestamp and (len(sampled) < 2 or sampled[-2] >= first)
         if after_pair:
-            logits[first:] = -np.inf  # a pair, or the first timestamp: text follows
+            logits[first:] = -np.inf  # text follows a pair, and the first timestamp
         elif after_timestamp:
-            logits[: self.special.end] = -np.inf  # a segment has ended: the next begins, or all ends
+            logits[: self.special.end] = -np.inf  # after a segment, the next one begins, or all ends
         latest = next((token for token in reversed(sampled) if token >= first), None)
         if latest is not None:
-            # the end of a segment is after its beginning; the beginning of one may equal the end before it
+            # a segment ends after it begins, and may begin where the one before it ends
             logits[first : latest if after_timestamp and not after_pair else latest + 1] = -np.inf
         if not sampled:
             logits[:first] = -np.inf
@@ -248,7 +257,7 @@ class TokenRules:
 
 
 def log_sum_exp(logits: np.ndarray) -> float:
-    """ln Σ exp(logits) of (n,) float32, in float64; −∞ when all are."""
+    """Return ln Σ exp(logits) of (n,) float32, computed in float64. If all logits are −∞, so is the result."""
     highest = float(logits.max())
     if highest == -np.inf:
         return -np.inf

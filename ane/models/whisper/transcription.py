@@ -1,4 +1,4 @@
-"""Transcription of recordings of any length, window by window (openai/whisper transcribe.py)."""
+"""Transcribe recordings of any length, window by window (openai/whisper transcribe.py)."""
 
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -29,33 +29,33 @@ from ane.system.checked import validated
 from ane.system.errors import UserError
 
 DEFAULT_MODEL = "whisper"
-SILENT_PEAK = 1e-5  # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
-PROMPT_TEMPERATURE = 0.5  # text decoded at a higher temperature does not become the prompt of the next window
+SILENT_PEAK = 1e-5  # −100 dBFS: a window below it has no sound, and Whisper would invent text for it
+PROMPT_TEMPERATURE = 0.5  # text decoded at a higher temperature is no prompt for the next window
 
-Progress = Callable[[float, float], None]  # seconds done, seconds in all
+Progress = Callable[[float, float], None]  # takes the seconds done, and the length of the recording in seconds
 
 
 @validated
 class TranscriptionOptions:
-    """How a recording is transcribed; the defaults are those of openai-whisper's ``transcribe``.
+    """How to transcribe a recording. The defaults are openai-whisper's defaults for ``transcribe``.
 
-    None turns a threshold off. See ``DecodingOptions``, too.
+    None turns a threshold off. ``DecodingOptions`` explains the options of a single window.
     """
 
-    language: str | None = None  # its code, name or locale; becomes the code. None: that of the first window
+    language: str | None = None  # a code, name or locale, which becomes the code. None detects it in the first window
     task: Literal["transcribe", "translate"] = "transcribe"
-    # tried in this order, until a window's text passes the thresholds
+    # each window is decoded at these temperatures, in this order, until its text passes the thresholds
     temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1
     )
     best_of: int = Field(default=5, ge=1)
     beam_size: int | None = Field(default=None, ge=1)
-    max_compression_ratio: float | None = 2.4  # text that compresses better repeats itself
-    min_log_probability: float | None = -1.0  # average below which a window is decoded again
-    max_no_speech: float | None = 0.6  # probability above which such a window has no speech
-    condition_on_previous_text: bool = True  # whether text of earlier windows is the prompt of the next
-    prompt: str = ""  # text before the first window, such as names to be spelt that way
-    word_times: bool = False  # whether segments have words with their times; they and windows then end where words do
+    max_compression_ratio: float | None = 2.4  # text that compresses better is repetitive
+    min_log_probability: float | None = -1.0  # a window with a lower average is decoded again
+    max_no_speech: float | None = 0.6  # an improbable window above it has no speech
+    condition_on_previous_text: bool = True  # whether a window gets the text before it as its prompt
+    prompt: str = ""  # prompt of the first window, such as names in their right spelling
+    word_times: bool = False  # whether to time words; segments and windows then end with a word
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -63,13 +63,13 @@ class TranscriptionOptions:
             object.__setattr__(self, "language", language_code(self.language))
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
-        """Whether the window must be decoded again at the next temperature."""
+        """Return whether to decode the window again, at the next temperature."""
         repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
         improbable = self.min_log_probability is not None and decoded.average_log_probability < self.min_log_probability
         return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
 
     def has_no_speech(self, decoded: DecodedWindow) -> bool:
-        """Whether the window has no speech, so that its text is dropped."""
+        """Return whether the window has no speech. Its text is dropped then."""
         return self._no_speech(decoded) and (
             self.min_log_probability is None or not decoded.average_log_probability > self.min_log_probability
         )
@@ -79,7 +79,11 @@ class TranscriptionOptions:
 
 
 def open_whisper(model: str | Path | None) -> Bundle:
-    """Open a bundle by name or path. With None, it is ``DEFAULT_MODEL``. Raises UserError when that is not there."""
+    """Open a bundle by name or path. None opens ``DEFAULT_MODEL``.
+
+    Raises:
+        UserError: There is no such bundle.
+    """
     if model is None and DEFAULT_MODEL not in bundle_names():
         raise UserError(
             f"model must name a bundle of Whisper: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` "
@@ -90,8 +94,10 @@ def open_whisper(model: str | Path | None) -> Bundle:
 
 
 class Transcriber:
-    """Transcribes with a Whisper model on a backend. Raises UserError: the model is not Whisper, or its tokenizer is
-    missing or damaged.
+    """Transcribe with a Whisper model on a backend.
+
+    Raises:
+        UserError: The model is not Whisper, or its tokenizer is missing or damaged.
     """
 
     def __init__(self, model: Bundle, backend: Backend):
@@ -106,7 +112,11 @@ class Transcriber:
 
     @cached_property
     def aligner(self) -> WordAligner:
-        """Times words. Raises UserError when the backend cannot."""
+        """The aligner that times words.
+
+        Raises:
+            UserError: The backend cannot return attention scores.
+        """
         return WordAligner(self.backend, self.decoder_config, self.special, self.tokenizer)
 
     def transcribe(
@@ -118,10 +128,11 @@ class Transcriber:
     ) -> Transcript:
         """Transcribe audio (S,) float32 mono at ``rate`` Hz.
 
-        Silence, and audio without samples, give an empty transcript. ``progress`` is called after each window.
+        Silence, or audio without samples, gives an empty transcript. ``progress`` is called after each window.
 
         Raises:
-            UserError: NaN or infinite samples, an unknown language, or a translation by a model of English.
+            UserError: There are NaN or infinite samples, the language is unknown, or an English-only model is asked to
+                translate.
         """
         work = self.transcribing(audio, rate, options)
         while True:
@@ -137,9 +148,9 @@ class Transcriber:
         options: TranscriptionOptions | None = None,
         heard: Callable[[TranscriptSegment], Any] = lambda segment: None,
     ) -> Generator[tuple[float, float], None, Transcript]:
-        """``transcribe``, a window at a time: yields the seconds done and in all after each, returns the transcript.
+        """Transcribe like ``transcribe``, and return the transcript, but stop after each window.
 
-        ``heard`` is called with each segment.
+        Yields the seconds done and the length of the recording in seconds. ``heard`` is called with each segment.
         """
         options = options or TranscriptionOptions()
         if options.language is not None and self.special.multilingual:
@@ -158,17 +169,19 @@ class Transcriber:
         return (yield from RecordingTranscription(self, samples, options).transcript(heard))
 
     def decoder(self, candidates: int) -> WindowDecoder:
-        """The decoder of one window with that many lanes, made once."""
+        """Return the decoder for a window with so many candidates. Each decoder is made once."""
         if candidates not in self._decoders:
             self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special, candidates)
         return self._decoders[candidates]
 
 
 class RecordingTranscription:
-    """One recording while it is transcribed.
+    """The transcription of one recording.
 
     Args:
-        samples: (S,) float32 at 16 kHz.
+        transcriber: The model and its decoders.
+        samples: The recording, (S,) float32 at 16 kHz.
+        options: How to transcribe it.
     """
 
     def __init__(self, transcriber: Transcriber, samples: np.ndarray, options: TranscriptionOptions):
@@ -179,10 +192,11 @@ class RecordingTranscription:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
-        self.last_speech = 0.0  # end of the last word in seconds, where words are timed
+        self.last_speech = 0.0  # end of the last word in seconds, if words are timed
         self.prompt_start = 0  # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self, heard: Callable[[TranscriptSegment], Any]) -> Generator[tuple[float, float], None, Transcript]:
+        """Transcribe all windows: yield the progress after each, and return the transcript."""
         first, segments = len(self.tokens), list[TranscriptSegment]()
         for item in self._windows():
             if isinstance(item, TranscriptSegment):
@@ -194,7 +208,7 @@ class RecordingTranscription:
         return Transcript(text, self.language, len(self.samples) / RATE, tuple(segments))
 
     def _windows(self) -> Iterator[TranscriptSegment | tuple[float, float]]:
-        """The segments of each window, then the seconds done and in all."""
+        """Yield the segments of a window, then the seconds done and the length of the recording, for each window."""
         mel = None
         position = 0  # in frames
         while position < self.frames:
@@ -204,7 +218,7 @@ class RecordingTranscription:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
                 window, states = mel[:, position : position + self.window_frames], None
-                if not self.language:  # heard with the silence after the recording's end, as in openai-whisper
+                if not self.language:  # detected with the silence after the end, as in openai-whisper
                     states = self._encoded(window)
                     decoder = self.transcriber.decoder(self.options.beam_size or 1)
                     decoder.set_states(states)
@@ -221,11 +235,11 @@ class RecordingTranscription:
             yield position * FRAME_SECONDS, self.frames * FRAME_SECONDS
 
     def _encoded(self, mel: np.ndarray) -> np.ndarray:
-        """A window (bands, 2N) to its states (1, N, D)."""
+        """Encode a window: (bands, 2N) → states (1, N, D)."""
         return self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
 
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
-        """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
+        """Decode a window with the states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start :]), first_frame=position)
         shared = ("task", "best_of", "beam_size", "seed")
         base = DecodingOptions(
@@ -246,7 +260,7 @@ class RecordingTranscription:
         return decoded
 
     def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
-        """Segments of a decoded window, and the frames from this window's start to the next one's."""
+        """Return a decoded window's segments, and the frames from its start to the start of the next window."""
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
         return [
@@ -273,7 +287,7 @@ class RecordingTranscription:
         frames: int,
         advance: int,
     ) -> tuple[list[TranscriptSegment], int]:
-        """Segments with words; the next window begins after the last word, unless nothing follows in this one."""
+        """Time the words of the segments. The next window begins after the last word, unless this one has no more."""
         text = [token for segment in segments for token in segment.tokens if token < self.special.end]
         words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)
         segments = add_words(segments, words, self.special.end, position * FRAME_SECONDS, self.last_speech)
@@ -285,7 +299,7 @@ class RecordingTranscription:
         return segments, advance
 
     def _keep(self, segments: list[TranscriptSegment], decoded: DecodedWindow) -> Iterator[TranscriptSegment]:
-        """The segments that have text and a duration; their tokens become the prompt of later windows."""
+        """Yield the segments that have text and a duration. Their tokens become the prompt of later windows."""
         for segment in segments:
             if segment.start < segment.end and segment.text.strip():
                 self.tokens += segment.tokens
@@ -295,6 +309,6 @@ class RecordingTranscription:
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of the text in UTF-8 for each byte that zlib makes of it; high for text that repeats itself."""
+    """Return how many times smaller zlib makes the text in UTF-8. The ratio is high for repetitive text."""
     data = text.strip().encode()
     return len(data) / len(zlib.compress(data))

@@ -1,4 +1,4 @@
-"""Words of a window and their times (openai/whisper timing.py and tokenizer.py, whose rules and limits these are)."""
+"""Time the words of a window, with the rules and limits of openai-whisper (timing.py and tokenizer.py)."""
 
 import string
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, Whis
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
 from ane.system.errors import UserError
 
-MEDIAN_WIDTH = 7  # positions of the median filter along time
+MEDIAN_WIDTH = 7  # positions that the median filter along time covers
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages without spaces between words
-PREPENDED = "\"'“¿([{-"  # punctuation that belongs to the next word
-APPENDED = "\"'.。,，!！?？:：”)]}、"  # punctuation that belongs to the word before it
+PREPENDED = "\"'“¿([{-"  # punctuation of the next word
+APPENDED = "\"'.。,，!！?？:：”)]}、"  # punctuation of the word before it
 SENTENCE_ENDS = ".。!！?？"
-MAX_MEDIAN = 0.7  # seconds: median duration of words that limits are computed from, at most
+MAX_MEDIAN = 0.7  # seconds; limits are computed from the median duration of words, or from this if that is longer
 OUTSIDE = 0.5  # seconds by which a word may leave its segment
 
 
 @dataclass(frozen=True)
 class AlignedWord:
-    """A word of a window; ``start`` and ``end`` are seconds from the window's beginning."""
+    """A word of a window. ``start`` and ``end`` are seconds from the beginning of the window."""
 
     word: str
     tokens: tuple[int, ...]
@@ -35,12 +35,15 @@ class AlignedWord:
 
     @property
     def duration(self) -> float:
+        """Seconds from start to end."""
         return self.end - self.start
 
 
 class WordAligner:
-    """Times the words of a window by one more pass over its text. Raises UserError: the backend cannot return attention
-    scores.
+    """Time the words of a window in one more pass over its text.
+
+    Raises:
+        UserError: The backend cannot return attention scores.
     """
 
     def __init__(
@@ -56,10 +59,14 @@ class WordAligner:
     def align(
         self, text: Sequence[int], states: np.ndarray, frames: int, language: str, task: str = "transcribe"
     ) -> list[AlignedWord]:
-        """Time the words of ``text``, tokens without timestamps.
+        """Time the words of a window.
 
         Args:
-            states: (N, D) float32, the encoder's for the window. frames: mel frames of the window that have sound.
+            text: Its tokens, without timestamps.
+            states: The encoder's states, (N, D) float32.
+            frames: Mel frames of the window that have sound.
+            language: Code of the language.
+            task: Task of the transcript, "transcribe" or "translate".
         """
         if not text:
             return []
@@ -83,15 +90,15 @@ class WordAligner:
 
 
 def text_probabilities(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """The probability of each token among those of text: logits (T, V) float32 → (T,) float32."""
+    """Return each token's probability (T,) float32 by logits (T, V) float32."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     return np.exp(logits[np.arange(len(tokens)), list(tokens)]) / np.exp(logits).sum(axis=-1)
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Words with their tokens; a word begins with a space or is punctuation.
+    """Split tokens into words. A word begins with a space, or is punctuation.
 
-    In languages without spaces, and inside of a word, the smallest part is that whose bytes are whole characters.
+    In a language without spaces, a word is the shortest run of tokens that makes whole characters.
     """
     parts = split_characters(tokenizer, tokens)
     if language in UNSPACED:
@@ -106,7 +113,7 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
 
 
 def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-    """The shortest runs of tokens whose bytes are whole characters, or were none in the text either."""
+    """Split tokens into the shortest runs that make whole characters, or that the whole text cannot decode either."""
     whole, parts = tokenizer.decode(tokens), []
     current: tuple[int, ...] = ()
     offset = 0
@@ -121,7 +128,7 @@ def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list
 
 
 def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[AlignedWord]:
-    """Shorten the marks that end a sentence, and the words after them, to ``longest`` seconds."""
+    """Shorten marks that end a sentence, and the words after them, to ``longest`` seconds."""
     limited = list(words)
     for index in range(1, len(words)):
         word = limited[index]
@@ -134,9 +141,9 @@ def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[Al
 
 
 def merge_punctuation(words: Sequence[AlignedWord]) -> list[AlignedWord]:
-    """Join punctuation with the word that it belongs to, whose times and probability the result has.
+    """Join punctuation to its word, which keeps its times and probability.
 
-    The word that gave its text away stays, without text and tokens.
+    The punctuation's entry stays in the list, without text and tokens.
     """
     merged = list(words)
     following = len(merged) - 1
@@ -168,11 +175,14 @@ def add_words(
     offset: float,
     last_speech: float,
 ) -> list[TranscriptSegment]:
-    """The segments of a window with their words, their times adjusted to these.
+    """Return the segments of a window with their words, and with times that fit the words.
 
     Args:
-        words: of all segments, as ``WordAligner.align`` returns them. end_token: the lowest token that is not text.
-        offset: seconds at which the window begins. last_speech: at which the last word before it ends.
+        segments: The segments.
+        words: Words of all segments, from ``WordAligner.align``.
+        end_token: The lowest token that is not text.
+        offset: Beginning of the window, in seconds.
+        last_speech: End of the last word before the window, in seconds.
     """
     durations = [word.duration for word in words if word.duration]
     median = min(MAX_MEDIAN, float(np.median(durations)) if durations else 0.0)
@@ -200,7 +210,7 @@ def add_words(
 
 
 def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: float) -> TranscriptSegment:
-    """Shorten words at the ends of a segment, and take its times from its words unless these are far too long."""
+    """Shorten words at the ends of a segment. Take its times from its words, unless these are far too long."""
     first, *others = segment.words or ()
     longest = 2 * median
     pause = first.end - last_speech > 2 * longest
@@ -230,14 +240,14 @@ def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: f
 
 
 def token_times(scores: np.ndarray, first: int) -> np.ndarray:
-    """Positions in the memory at which tokens begin: (T − first − 1,) int64, never decreasing.
+    """Return the positions of sound at which tokens begin, (T − first − 1,) int64, never decreasing.
 
-    The attention of a few heads moves along the sound as the text goes on. The path through it that is attended to most
-    gives each token the time at which it begins.
+    The attention of a few heads moves along the sound with the text. Dynamic time warping finds the path with the most
+    attention.
 
     Args:
-        scores: (heads, T, N) float32, cross-attention before the softmax; only the positions of sound.
-        first: index of the token that stands for the beginning; the last token is the end token, which is left out.
+        scores: Cross-attention before the softmax, (heads, T, N) float32, for the positions of sound only.
+        first: Index of the token that stands for the beginning. The last token is the end token, which is left out.
     """
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -249,9 +259,9 @@ def token_times(scores: np.ndarray, first: int) -> np.ndarray:
 
 
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:
-    """The median of ``width`` (odd) neighbours along the last axis of x (…, N), its ends mirrored.
+    """Apply a median filter of odd ``width`` along the last axis of x (…, N), with mirrored ends.
 
-    As in openai-whisper, x is returned as it is when it is too short to be mirrored.
+    If x is too short to be mirrored, it is returned unchanged, as in openai-whisper.
     """
     half = width // 2
     if x.shape[-1] <= half:

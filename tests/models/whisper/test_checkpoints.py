@@ -188,7 +188,7 @@ def test_a_pt_file_with_code_or_without_its_end_is_refused(tmp_path, openai_file
             "config.json: num_mel_bins must be a positive whole number, got None",
         ),
         ("config.json", None, "is not a Whisper checkpoint"),
-        ("model.safetensors", None, "has no model.safetensors; download it"),
+        ("model.safetensors", None, "has no model.safetensors: download it"),
         ("model.safetensors", b"x" * 100, "cannot be read as safetensors"),
     ],
 )
