@@ -156,9 +156,9 @@ def change(**changes):
         (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
         (
             change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}),
-            "is torch.int8 where a plain tensor of floats",
+            "is torch.int8 instead of a plain tensor of floats",
         ),
-        (change(**{"gpt.wte.weight": torch.zeros(8)}), "gpt.wte.weight; the model may sound different"),
+        (change(**{"gpt.wte.weight": torch.zeros(8)}), "gpt.wte.weight. The model may sound different"),
     ],
 )
 def test_another_pt_file_is_refused_in_one_line(tmp_path, openai_file, damage, message):
