@@ -1,4 +1,4 @@
-"""The text front end: reads markup, normalises text, splits it into chunks, converts it to token ids."""
+"""Prepare text for a voice: read its markup, normalise it, split it into chunks and turn it into token ids."""
 
 import re
 from collections.abc import Sequence
@@ -33,10 +33,13 @@ __all__ = [
 
 
 def without_markdown(text: str, markdown: bool | None = None) -> str:
-    """Return a text without the marks of Markdown and HTML. With ``markdown`` None, it is read so if it has such marks.
+    """Remove the marks of Markdown and HTML from a text.
+
+    Args:
+        markdown: Whether the text is Markdown. With ``None`` the text decides: it is Markdown if it has such marks.
 
     Raises:
-        UserError: A pause in it is faulty.
+        UserError: A pause in the text is faulty.
     """
     if markdown or (markdown is None and has_marks(text)):
         read_pauses(text)  # refuses a faulty one with its line
@@ -52,12 +55,12 @@ def read_passages(
     voice: str = "",
     quotations: Sequence[Quotation] = (),
 ) -> list[Passage]:
-    """Return the passages of a text, at least one, with the words of the lexicon respelled.
+    """Read the markup of a text and return its passages, at least one, with the words of the lexicon respelled.
 
     Args:
-        ssml: Whether the text is SSML. With None, it is if it begins with "<speak". Other text may have [pause:1.5s]
-            and [[slnc 500]].
-        markdown: Whether other text is Markdown or has tags of HTML. With None, it is if it has their marks.
+        ssml: Whether the text is SSML. With ``None``, a text that begins with "<speak" is SSML. Other text may have
+            [pause:1.5s] and [[slnc 500]].
+        markdown: Whether other text is Markdown or has HTML tags. With ``None``, it is if it has their marks.
         voice: The voice that speaks until the text names a voice.
         quotations: The quotations in a text without markup that have a voice.
 

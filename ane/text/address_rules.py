@@ -1,7 +1,7 @@
-"""Rules for postal addresses, and for numbers that are names: codes, accounts, ports, sections of a law.
+"""Read postal addresses, and numbers that are names: codes, accounts, ports, sections of a law.
 
-A street is one by what surrounds it: a house number and a name before "St" or "Dr", or a name before "Ave". A code is
-read digit by digit after a word that announces it, such as "PIN", or where letters and digits alternate.
+A street is known by the text around it: a house number and a name before "St" or "Dr", or a name before "Ave". A code
+is read digit by digit after a word that announces it, such as "PIN", or if letters and digits alternate in it.
 """
 
 import re
@@ -28,7 +28,7 @@ PLACE_BEFORE = re.compile(r"[a-z], \Z")
 
 
 def expand_address(match: re.Match) -> str:
-    """Read 1211 E Arques Ave as "twelve eleven East Arques avenue". Before a name "Dr" is no drive: 3 Is Dr. Who."""
+    """Read 1211 E Arques Ave as "twelve eleven East Arques avenue". "Dr" before a name is not a drive: 3 Is Dr. Who."""
     house, letter, before, name, street, dot, after = match.groups()
     if street.lower() in ("st", "dr") and (is_title(match) or name.lower() in SENTENCE_STARTERS):
         return match[0]
@@ -40,7 +40,7 @@ def expand_address(match: re.Match) -> str:
 
 
 def is_title(match: re.Match) -> bool:
-    """Tell whether a name follows, other than the first word of a sentence and "Apt"."""
+    """Return whether a name follows, other than the first word of a sentence and "Apt"."""
     following = NEXT_WORD.match(match.string, match.end())
     return following is not None and following[1].lower() not in (*SENTENCE_STARTERS, *WITHIN_ADDRESS)
 
@@ -59,7 +59,7 @@ def expand_state(match: re.Match) -> str:
 
 
 def spoken_code(code: str) -> str:
-    """Read 2021-00123 as "two zero two one dash zero zero one two three"; letters stay."""
+    """Read 2021-00123 as "two zero two one dash zero zero one two three". Letters stay."""
     return " ".join(
         number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
         for part in re.findall(r"\d+|[A-Za-z]+|-", code)
@@ -77,7 +77,10 @@ ORDER_BEFORE = re.compile(
 
 
 def expand_code(match: re.Match) -> str:
-    """Read PIN 4821, t2000 and 1-413-te-5 digit by digit; order 2021-00123 as well, for its hyphen, not order 500."""
+    """Read PIN 4821, t2000 and 1-413-te-5 digit by digit.
+
+    Order 2021-00123 has a hyphen and is read so too, order 500 is not.
+    """
     code = match[1]
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
     order = follows(match, ORDER_BEFORE, 30)

@@ -1,8 +1,9 @@
-"""Who speaks each quotation of a text: the rules, as data, and what finds the first that fits.
+"""Find who speaks each quotation of a text, by rules that are data: the first rule that fits decides.
 
-A speaker that no rule states for certain is a guess, and is marked as doubtful. ``Rule`` patterns are read beside a
-quotation: those "after" it at the beginning of the narration that follows, those "before" it at the end of what leads
-to it. "{name}" is a name or a description with an article, "{verb}" one of ``VERBS``.
+A speaker that no rule can be sure of is a guess, and is marked as doubtful. A rule's pattern is matched next to a
+quotation: a pattern of the side "after" at the beginning of the narration that follows it, a pattern of the side
+"before" at the end of the narration that leads to it. "{name}" is a name or a description with an article, and "{verb}"
+is a word of ``VERBS``.
 """
 
 import re
@@ -48,7 +49,12 @@ CLOSING = {"“": re.compile("”|\\Z"), '"': re.compile(r"\"|\Z"), "‘": re.co
 
 @dataclass(frozen=True)
 class AttributionRule:
-    """``side``: "after" or "before" the quotation. ``doubtful``: whether what it finds is a guess."""
+    """A rule for the speaker of a quotation.
+
+    Attributes:
+        side: "after" or "before" the quotation.
+        doubtful: Whether the rule's answer is a guess.
+    """
 
     name: str
     side: str
@@ -76,7 +82,7 @@ ALTERNATING, UNKNOWN, NO_SPEECH = "alternating speakers", "no attribution", "quo
 
 @dataclass(frozen=True)
 class QuotedLine:
-    """A quotation, its place in a paragraph, its speaker ("": nobody is known) and the rule that states it."""
+    """A quotation, its place in a paragraph, its speaker ("" if nobody is known), and the rule that found them."""
 
     paragraph: int
     start: int
@@ -90,10 +96,11 @@ class QuotedLine:
 def attribute(
     paragraphs: Sequence[str], speaker_named: Callable[[str], str] = str, lines: Mapping[str, str] | None = None
 ) -> list[QuotedLine]:
-    """The quotations of paragraphs, in order, each with its speaker.
+    """Find the quotations of paragraphs, in order, and their speakers.
 
     Args:
-        speaker_named: the speaker for a name as the text has it. lines: speakers by the beginning of a quotation.
+        speaker_named: Function that returns the speaker for a name as it stands in the text.
+        lines: Speakers by the beginning of a quotation.
     """
     found: list[QuotedLine] = []
     prepared = CastLines(lines or {})
@@ -108,7 +115,7 @@ def attribute(
 
 
 def quotations(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where quotations begin and end. Of ‘words’ in single marks those are speech that end in a mark."""
+    """Yield where quotations begin and end. ‘Words’ in single marks are speech if they end in a punctuation mark."""
     position, single = 0, None
     while opening := OPENING.search(text, position):
         position = opening.end()
@@ -124,8 +131,11 @@ def quotations(text: str) -> Iterator[tuple[int, int]]:
 
 
 class CastLines:
-    """The lines of a cast, prepared once for all quotations: ``speakers`` by the beginning of a quotation, as
-    ``comparable`` has it, each with its place in the cast, and the ``lengths`` of these beginnings.
+    """The lines of a cast, prepared once for all quotations.
+
+    Attributes:
+        speakers: Speakers by the beginning of a quotation, as ``comparable`` writes it, with their places in the cast.
+        lengths: Lengths of these beginnings.
     """
 
     def __init__(self, lines: Mapping[str, str]):
@@ -138,7 +148,7 @@ class CastLines:
 def stated_speaker(
     text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str], lines: "CastLines"
 ) -> QuotedLine:
-    """A quotation with what the narration beside it states."""
+    """Add the speaker to a quotation whom the narration next to it names."""
     line = own[index]
     words = comparable(line.text)
     if named := [lines.speakers[words[:length]] for length in lines.lengths if words[:length] in lines.speakers]:
@@ -171,7 +181,7 @@ def stated_speaker(
 def with_context(
     text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLine], speaker_named: Callable[[str], str]
 ) -> list[QuotedLine]:
-    """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest.
+    """Add the speakers to a paragraph's quotations that its other quotations and the paragraphs before it suggest.
 
     Args:
         former: The last line of each of the two paragraphs with speech before it.
@@ -215,10 +225,10 @@ def with_context(
 
 
 def goes_on(line: QuotedLine) -> bool:
-    """Whether a quotation has no end, so that the next paragraph continues it."""
+    """Return whether a quotation has no end, so that the next paragraph continues it."""
     return not line.text.endswith(("”", '"', "’")) or len(line.text) < 2
 
 
 def comparable(text: str) -> str:
-    """The letters and digits of a text in lower case."""
+    """Return the letters and digits of a text in lower case."""
     return " ".join(re.findall(r"\w+", text.casefold().replace("’", "").replace("'", "")))

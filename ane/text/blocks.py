@@ -1,4 +1,4 @@
-"""The blocks of a text with structure: headings, paragraphs, list items, quotations and scene breaks."""
+"""Define the blocks of a structured text: headings, paragraphs, list items, quotations and scene breaks."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class LeftOutPart:
-    """A part of a document that is not read aloud, so that a person can tell whether it should be."""
+    """A part of a document that is not read aloud, with enough of it for a person to tell whether it should be."""
 
     kind: str  # of ``ane.text.omissions.COUNTED``
     title: str = ""  # its own, or the name of its file
@@ -34,7 +34,7 @@ class LeftOutPart:
 
 
 def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
-    """A block with its whitespace normalised: a scene break for a divider, None for no text."""
+    """Build a block with normalised whitespace. A divider becomes a scene break, and empty text ``None``."""
     lines = [" ".join(line.split()) for line in INVISIBLE.sub("", text).split("\n")]
     text = "\n".join(line for line in lines if line)
     if not text:
@@ -43,7 +43,7 @@ def text_block(kind: str, text: str, language: str = "", level: int = 0) -> Text
 
 
 def left_out_part(kind: str, blocks: Iterable[TextBlock], title: str = "") -> LeftOutPart:
-    """Return the name of a part that is made of blocks: its title, its first words and its length."""
+    """Describe a part that is made of blocks: its title, its first words and its length."""
     blocks = list(blocks)
     return LeftOutPart(kind, title, first_words(blocks), sum(len(block.text.split()) for block in blocks))
 

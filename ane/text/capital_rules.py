@@ -1,8 +1,8 @@
-"""Rules for words in capitals: acronyms that are spelled or pronounced as words, emphasis, and Roman numerals.
+"""Read words in capitals (acronyms that are spelled or spoken as words, emphasis) and Roman numerals.
 
 A Roman numeral is read as a number after a word such as "Chapter" (1 to 3999) and after the name of a ruler. Without
-such a word it is read if it has two or more letters and is no common abbreviation: XII and XLIV, but not IV or CLI.
-"I" is a pronoun where a verb follows: "the part I like".
+such a word it is read if it has two or more letters and is not a common abbreviation: XII and XLIV, but not IV or CLI.
+"I" is a pronoun if a verb follows: "the part I like".
 """
 
 import re
@@ -31,12 +31,12 @@ from ane.text.rule import TextRule, any_of, follows, rule
 
 
 def spell(word: str) -> str:
-    """FBI → "F B I": capitals, so that the voices that keep them know the letters from the word "a"."""
+    """Write FBI as "F B I": in capitals, so that the voices that keep capitals know the letter A from the word "a"."""
     return " ".join(word)
 
 
 def is_spelled(word: str) -> bool:
-    """Whether a word in capitals, among words that are not, is read letter by letter."""
+    """Return whether a word in capitals, among words that are not, is read letter by letter."""
     if word in SPELLED:
         return True
     if word in PRONOUNCED or word in SHORT_WORDS:
@@ -45,7 +45,7 @@ def is_spelled(word: str) -> bool:
 
 
 def expand_capitals(match: re.Match) -> str:
-    """FBI's → "f b i's", NASA → "nasa"."""
+    """Read FBI's as "f b i's", and NASA as "nasa"."""
     word, ending = match[1], match[2] or ""
     if is_spelled(word):
         return spell(word.lower()) + ("'s" if ending else "")
@@ -53,7 +53,7 @@ def expand_capitals(match: re.Match) -> str:
 
 
 def expand_line_in_capitals(match: re.Match) -> str:
-    """Three or more words in capitals are ordinary words, except those in ``SPELLED``, unless all are acronyms."""
+    """Read three or more words in capitals as ordinary words, except ``SPELLED`` ones, unless all are acronyms."""
     words = [word for word in re.findall(r"[A-Z']+", match[0]) if len(word) > 1]
     if not any(word in SHORT_WORDS or (len(word) > 3 and not is_spelled(word)) for word in words):
         return match[0]
@@ -69,7 +69,7 @@ def expand_line_in_capitals(match: re.Match) -> str:
 
 
 def is_initials(word: str) -> bool:
-    """Tell whether a word in a line of capitals has no vowel and is no title or sound: HR, but not MR and SHH."""
+    """Return whether a word in a line of capitals has no vowel and is no title or sound: HR, but not MR."""
     short = word.lower()
     return (
         len(word) > 1
@@ -113,7 +113,7 @@ MORE_SMALL = rf"(?:(?:{JOINED})(?!i\b){SMALL})*"
 
 
 def forms(words: frozenset[str], *changes: str) -> str:
-    """A pattern for ``words`` in the forms that the methods of ``str`` named in ``changes`` give."""
+    """Build a pattern for ``words`` in the forms that the methods of ``str`` named in ``changes`` return."""
     return any_of(getattr(word, change)() for word in words for change in changes)
 
 
@@ -139,7 +139,7 @@ FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
 
 
 def cardinals(numerals: str) -> str:
-    """ "I–III" → "one to three", "II and IV" → "two and four"."""
+    """Write "I–III" as "one to three", and "II and IV" as "two and four"."""
     numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
     return re.sub(
         rf"\b(?:{NUMERAL}|{SMALL})", lambda match: number_words.cardinal(number_words.roman(match[0])), numerals
@@ -147,9 +147,10 @@ def cardinals(numerals: str) -> str:
 
 
 def expand_numerals(match: re.Match) -> str:
-    """Chapter IV → "Chapter four", Henry VIII → "Henry the eighth", XX century → "twentieth century", XII → "twelve".
+    """Read Chapter IV as "Chapter four", Henry VIII as "Henry the eighth", and XX century as "twentieth century".
 
-    Capitals stay (ACT TWO), so that a line in capitals is recognised. The I of "the part I like" is the pronoun.
+    A numeral without such a word, XII, is "twelve". Capitals stay (ACT TWO), so that a line in capitals is recognised.
+    The I of "the part I like" is the pronoun.
     """
     numerals, text, end = match[0], match.string, match.end()
     lone, heading = numerals == "I", follows(match, HEADING)
@@ -174,13 +175,13 @@ def expand_numerals(match: re.Match) -> str:
 
 
 def is_first(match: re.Match) -> bool:
-    """Tell whether the I after the name of a ruler is "the first": before a verb of reigning, or of a deed."""
+    """Return whether the I after a ruler's name is "the first": before a verb of reigning, or of a deed."""
     text, end = match.string, match.end()
     return bool(REIGN.match(text, end) or (DEED.match(text, end) and follows(match, SUBJECT, 40)))
 
 
 def expand_small_numerals(match: re.Match) -> str:
-    """Page iv → "page four", pp. xii-xiv → "pp. 12 to 14", which a later rule reads."""
+    """Read page iv as "page four", and write pp. xii-xiv as "pp. 12 to 14", which a later rule reads."""
     numerals, heading = match[0], follows(match, SMALL_HEADING)
     if not heading or (numerals == "i" and not AT_END_OF_SMALL_CLAUSE.match(match.string, match.end())):
         return numerals
@@ -195,7 +196,10 @@ def number_or_year(n: int) -> str:
 
 
 def expand_heading(match: re.Match) -> str:
-    """IV on a line of its own, or before a title, → "four". I, V and X only where nothing else makes a line."""
+    """Read IV on a line of its own, or before a title, as "four".
+
+    I, V and X are numbers only if nothing else makes a line.
+    """
     mark, numeral, after = match["mark"], match["numeral"], match["after"]
     text, marked = match.string, mark.lstrip(" \t*_")[:1] in ("#", "<")
     if len(numeral) == 1:

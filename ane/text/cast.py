@@ -1,4 +1,4 @@
-"""A cast: which voice speaks the narration and the quotations of a text, and each speaker by name."""
+"""Define a cast: the voices of the narration, of the quotations, and of each speaker by name."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ NAME = re.compile(r"[^\[\]\n]{1,80}")
 
 @validated
 class Cast:
-    """Who speaks with which voice. Voices are named as in a request."""
+    """The voices of a text's narrator and speakers. Voices are named as in a request."""
 
     narrator: str = ""  # "": the voice of the request
     quotations: str = ""  # of those whose speaker is not known, or has no voice here; "": the narrator's
@@ -57,16 +57,16 @@ class Cast:
 
     @property
     def voices(self) -> dict[str, str]:
-        """The voice for each name that marks in a text may have."""
+        """The voice for each name that a mark in a text may have."""
         return {**({QUOTATION: self.quotations} if self.quotations else {}), **self.speakers}
 
     @property
     def _everybody(self) -> dict[str, str]:
-        """Speakers by their names and their aliases."""
+        """The speakers by their names and their aliases."""
         return {**{one: one for one in self.speakers}, **self.aliases}
 
     def speaker_named(self, name: str) -> str:
-        """The speaker whom a name in the text means; the name itself if nobody of the cast."""
+        """Return the speaker whom a name in the text means, or the name itself if nobody in the cast has it."""
         plain, (whole, by_last_word) = plain_name(name), self._names
         if plain in whole:
             return whole[plain]
@@ -79,7 +79,7 @@ class Cast:
 
     @cached_property
     def _names(self) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-        """Speakers by their names as ``plain_name`` has them, and names with their speakers by the last word."""
+        """The speakers by whole name, as ``plain_name`` writes it, and names with their speakers by last word."""
         whole: dict[str, str] = {}
         by_last_word: dict[str, list[tuple[str, str]]] = {}
         for one, who in self._everybody.items():
@@ -88,7 +88,7 @@ class Cast:
         return whole, by_last_word
 
     def quoted(self, paragraphs: Sequence[str]) -> list[QuotedLine]:
-        """The quotations of paragraphs and their speakers; none without a voice for any."""
+        """Find the quotations of paragraphs and their speakers. The list is empty if the cast has no voices."""
         return attribute(paragraphs, self.speaker_named, self.lines) if self.attributed and self.voices else []
 
     def quotations_of(self, paragraphs: Sequence[str]) -> list[list[Quotation]]:
@@ -116,7 +116,7 @@ class Cast:
 
 
 def plain_name(name: str) -> str:
-    """A name without article and capitals, as names in a text are compared."""
+    """Write a name without article and capitals. Names in a text are compared in this form."""
     return ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
 
 
@@ -126,7 +126,7 @@ def title(name: str) -> str:
 
 
 def read_cast(path: Path | str) -> Cast:
-    """A cast of a TOML file: narrator, quotations, and the tables speakers, aliases and lines."""
+    """Read a cast from a TOML file with narrator, quotations, and the tables speakers, aliases and lines."""
     try:
         content = tomllib.loads(read_regular(Path(path).expanduser(), MAX_CAST).decode("utf-8-sig"))
     except (OSError, RuntimeError) as error:
@@ -143,6 +143,11 @@ def read_cast(path: Path | str) -> Cast:
 
 
 def cast_of(cast: "Cast | Path | str | Mapping[str, Any] | None", quote_voice: str | None = None) -> Cast | None:
-    """A cast, or that of a file or of its fields, with another voice for quotations if one is given."""
+    """Return a cast, built from a file or a mapping if need be.
+
+    Args:
+        cast: A cast, a path, or a mapping of a cast's fields.
+        quote_voice: Voice for the quotations. ``None`` keeps the voice that the cast has.
+    """
     found = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
     return found if quote_voice is None else replace(found or Cast(), quotations=quote_voice)

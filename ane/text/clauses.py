@@ -1,4 +1,4 @@
-"""Divides a text that arrives incrementally into clauses and sentences that can be spoken before the rest is known."""
+"""Cut a text that is still arriving into clauses and sentences that can be spoken before the rest is known."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ PLAIN_WORD = re.compile(r"[\"'“‘(*_]*[A-Z]?[a-z][a-z'’-]*[\"'”’),.;:!?
 
 @dataclass
 class WordEnd:
-    """A complete word from ``start`` to ``end``, and the cost of a break after it, which the next word decides."""
+    """A complete word from ``start`` to ``end``, and the cost of a break after it. The next word decides that cost."""
 
     start: int
     end: int
@@ -32,12 +32,12 @@ class WordEnd:
 
 
 class ClauseReader:
-    """Returns text in pieces, each as soon as no text that follows can change how it is read.
+    """Cuts arriving text into pieces, and returns a piece once no later text can change how it is read.
 
-    The pieces join to the text. The first one ends with the first clause; later ones with a sentence, or with a clause
-    in a long sentence. A piece is complete when a plain word after it is, and ``normalise`` then gives the same words
-    for both apart and together. At most ``MOST_HELD`` characters and the last ``feed`` are held, and each word is
-    looked at once, apart from the ``LOOKAHEAD`` last ones.
+    Joined together, the pieces are the text. The first piece ends with the first clause. Later pieces end with a
+    sentence, or with a clause if the sentence is long. A piece is complete when a plain word follows it and
+    ``normalise`` gives the same words for the two apart and together. The reader holds at most ``MOST_HELD`` characters
+    and the last ``feed``. It looks at each word once, except for the last ``LOOKAHEAD`` words.
     """
 
     def __init__(self, normalise: Callable[[str], str] = normalise_english):
@@ -87,7 +87,7 @@ class ClauseReader:
             self._words, self._first = [], False
 
     def _next_end(self) -> int | None:
-        """Look at the words that are new; return the end of the first piece, or None if it is not complete."""
+        """Read the new words, and return the end of the first piece, or ``None`` if no piece is complete."""
         limit = self._start + MOST_HELD
         for found in UNSPACED.finditer(self._text, self._scanned, self._complete):
             if found.end() >= limit:
@@ -116,7 +116,7 @@ class ClauseReader:
         self._scanned = found.end()
 
     def _ends_piece(self, index: int) -> bool:
-        """Whether a piece may end with word ``index``, now that the words after it are known."""
+        """Return whether a piece may end with word ``index``, now that the words after it are known."""
         end, cost = self._words[index].end, self._words[index].cost
         length = end - self._start
         limit = WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN
@@ -127,7 +127,7 @@ class ClauseReader:
         return not is_open(piece) and (not near or self._alike(near, rest)) and self._alike(piece, rest)
 
     def _alike(self, piece: str, rest: str) -> bool:
-        """Whether two texts have the same words apart as together."""
+        """Return whether two texts have the same words when they are read apart and when they are read together."""
         return self._read(piece) + self._read(rest) == self._read(piece + rest)
 
     def _read(self, text: str) -> list[str]:
@@ -135,7 +135,7 @@ class ClauseReader:
 
 
 def is_open(text: str) -> bool:
-    """Whether a quotation, a bracket or markup has begun in ``text`` and not ended."""
+    """Return whether a quotation, a bracket or markup has begun in ``text`` and not ended."""
     if in_markup(text[-MAX_MARKUP:]):
         return True
     if len(text) > MAX_HELD:
@@ -147,7 +147,7 @@ def is_open(text: str) -> bool:
 
 
 def in_markup(text: str) -> bool:
-    """Whether a comment, a tag, a link or a command has begun in ``text`` and not ended."""
+    """Return whether a comment, a tag, a link or a command has begun in ``text`` and not ended."""
     comment, tag, link, command = (text.rfind(sign) for sign in ("<!--", "<", "[", "[["))
     return (
         (comment >= 0 and text.find("-->", comment + 4) < 0)

@@ -1,4 +1,4 @@
-"""Rules for numbers that count or rank: fractions, scores, ordinals, decades, years, and several of a model."""
+"""Read numbers that count or rank: fractions, scores, ordinals, decades, years, and several planes of one model."""
 
 import re
 from math import gcd
@@ -23,7 +23,7 @@ def expand_ordinal(match: re.Match) -> str:
 
 
 def expand_fraction(match: re.Match) -> str:
-    """3/4 → "three quarters", 1 1/2 → "one and a half", 2 1/4 tsp → "two and a quarter teaspoons"."""
+    """Read 3/4 as "three quarters", 1 1/2 as "one and a half", 2 1/4 tsp as "two and a quarter teaspoons"."""
     whole, unit = match[1], match[4]
     if not (whole or unit) and is_score(match):
         return f"{match[2]} out of {match[3]}"
@@ -36,7 +36,7 @@ def expand_fraction(match: re.Match) -> str:
 
 
 def is_score(match: re.Match) -> bool:
-    """Tell whether 17/20 is a score: after "scored", before "on the test", or out of 15, 20, 25 and so on."""
+    """Return whether 17/20 is a score: after "scored", before "on the test", or out of 15, 20, 25 and so on."""
     n, total = int(match[2]), int(match[3])
     if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
         return False
@@ -66,14 +66,14 @@ def expand_count(match: re.Match) -> str:
 
 
 def expand_year(match: re.Match) -> str:
-    """1984 → "nineteen eighty-four". Before 1900 and in front of a plural it is a count: 1234 apples."""
+    """Read 1984 as "nineteen eighty-four". Before a plural, a number below 1900 is a count: 1234 apples."""
     n, cue = int(match["n"]), follows(match, YEAR_CUE)
     is_count = ((match["plural"] is not None and n < 1900) or n < 1100) and not cue
     return number_words.cardinal(n) if is_count else number_words.year(n)
 
 
 def expand_decade(match: re.Match) -> str:
-    """Read the 90s as "the nineties". Without such a word or an apostrophe before it, "90s" is no decade."""
+    """Read the 90s as "the nineties". Without such a word or an apostrophe before it, "90s" is not a decade."""
     known = match[0].startswith("'") or follows(match, BEFORE_DECADES)
     return number_words.decade(int(match[1])) if known else match[0]
 

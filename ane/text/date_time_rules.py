@@ -1,4 +1,4 @@
-"""Rules for dates and times of day."""
+"""Read dates and times of day."""
 
 import re
 
@@ -47,7 +47,7 @@ def expand_day_month(match: re.Match) -> str:
 
 
 def expand_numeric_date(match: re.Match) -> str:
-    """12/05/2024 → "december fifth, twenty twenty-four". The day comes first if it is above 12, or with dots."""
+    """Read 12/05/2024 as "december fifth, twenty twenty-four". With dots, or if it is above 12, the day comes first."""
     first, second, year = int(match[1]), int(match[3]), match[4]
     day, month = (first, second) if match[2] == "." or first > 12 else (second, first)
     if not (1 <= month <= 12 and 1 <= day <= 31):
@@ -58,7 +58,7 @@ def expand_numeric_date(match: re.Match) -> str:
 
 
 def expand_time(match: re.Match) -> str:
-    """10:30 pm → "ten thirty p m", 14:00 → "fourteen hundred", 1:00:05 → "one hour and five seconds"."""
+    """Read 10:30 pm as "ten thirty p m", 14:00 as "fourteen hundred", 1:00:05 as "one hour and five seconds"."""
     hour, minute, second, am_pm = int(match["hour"]), int(match["minute"]), match["second"], match["am_pm"]
     words = number_words.clock(hour, minute, twelve_hour=bool(am_pm))
     if second and int(second):
@@ -69,7 +69,7 @@ def expand_time(match: re.Match) -> str:
 
 
 def expand_verse(match: re.Match) -> str:
-    """Hebrews 11:1 → "Hebrews 11 1"."""
+    """Write Hebrews 11:1 as "Hebrews 11 1"."""
     book = follows(match, BOOK_BEFORE)
     return f"{match[1]} {match[2]}" if book and book[1] in BOOKS else match[0]
 
@@ -87,7 +87,7 @@ def expand_am_pm(match: re.Match) -> str:
 
 
 def expand_minutes(match: re.Match) -> str:
-    """26:11, where 26 is no hour of a day, is minutes and seconds: "26 eleven"."""
+    """Read 26:11 as the minutes and seconds "26 eleven", because no day has an hour 26."""
     return f"{match[1]} {'oh ' if match[2].startswith('0') else ''}{number_words.cardinal(int(match[2]))}"
 
 

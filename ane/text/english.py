@@ -1,12 +1,12 @@
-"""The default normaliser: English text in words, in the characters that the tokenizer knows.
+"""Turn English text into words, in the characters that the tokenizer knows: the default normaliser.
 
-``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution; to change how something is
-read, change its rule. Web addresses, markup and layout are in ``markup_rules.py``, addresses and codes in
-``address_rules.py``, dates and times in ``date_time_rules.py``, formulas in ``math_rules.py``, money, units and numbers
-in ``number_rules.py``, counts in ``count_rules.py``, words in capitals and Roman numerals in ``capital_rules.py``, the
-letter A in ``letter_rules.py``, and the word lists in ``lexicon.py``.
+``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution. To change how something is
+read, change its rule. ``markup_rules.py`` has the rules for web addresses, markup and layout, ``address_rules.py`` for
+addresses and codes, ``date_time_rules.py`` for dates and times, ``math_rules.py`` for formulas, ``number_rules.py`` for
+money, units and numbers, ``count_rules.py`` for counts, ``capital_rules.py`` for words in capitals and Roman numerals,
+and ``letter_rules.py`` for single letters. ``lexicon.py`` has the word lists.
 
-Where English leaves a choice:
+The rules decide where English leaves a choice:
 
 * Dates are American: 12/05/2024 is "december fifth", unless the month would be above 12 (25/12/2024) or the separator
   is a dot (24.12.2024). ISO dates (2024-05-01) are dates too. Four digits from 1100 to 2099 are read as a year.
@@ -14,11 +14,11 @@ Where English leaves a choice:
 * A minus sign (U+2212) is never a range: 5 − 3 is "five minus three", 5-3 and 5–3 are "five to three".
 * House numbers are read in pairs (1428 Elm St.: "fourteen twenty-eight"), codes after a word such as "PIN" by digits.
 * Decimals, telephone numbers, IP addresses and numbers with a leading zero are read digit by digit.
-* A word in capitals is spelled ("f b i") when it has up to three letters and is not in ``SHORT_WORDS``, has no vowel,
-  or is in ``SPELLED``; otherwise it is a word (UNESCO), and so are those in ``PRONOUNCED``. Three or more words in
-  capitals in a row, not all of them acronyms, are ordinary words; only those in ``SPELLED`` are spelled.
-* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read; of a placeholder such as
-  <name> only the words are read. Dashes between words become commas.
+* A word in capitals is spelled ("f b i") if it has no vowel, is in ``SPELLED``, or has up to three letters and is not
+  in ``SHORT_WORDS``. Other words (UNESCO) and the words in ``PRONOUNCED`` are spoken as words. Three or more words in
+  capitals in a row that are not all acronyms are ordinary words, and only the words in ``SPELLED`` are spelled.
+* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. Of a placeholder such as <name>
+  only the words are read. Dashes between words become commas.
 """
 
 import html
@@ -41,15 +41,16 @@ from ane.text.rule import TextRule, any_of, apply_rules, follows, period_after, 
 
 
 def normalise_english(text: str) -> str:
-    """``text`` in lower-case words: only a–z, single spaces and ``! ' ( ) , - . : ; ?``. Empty if it has no word.
+    """Turn ``text`` into lower-case words: only a–z, single spaces and ``! ' ( ) , - . : ; ?``.
 
-    Takes any Unicode text, never raises, and takes time linear in its length.
+    Takes any Unicode text, never raises, and takes time linear in its length. The result is empty if the text has no
+    word.
     """
     return apply_rules(RULES, text).strip()
 
 
 def normalise_cased(text: str) -> str:
-    """``text`` in words as ``normalise_english`` has them, but with its capitals.
+    """Turn ``text`` into the words of ``normalise_english``, but keep its capitals.
 
     Words in capitals stay as they are, and other letters that are spelled have periods: "FBI", "P.M". Only A–Z and a–z.
     """
@@ -60,14 +61,17 @@ def normalise_cased(text: str) -> str:
 
 
 def expand_title(match: re.Match) -> str:
-    """Gen. Lee → "general Lee". Only the commonest titles are some before a small letter: "Dr. who"."""
+    """Write Gen. Lee as "general Lee". Only the commonest titles are titles before a small letter too: "Dr. who"."""
     key = match[1].lower()
     known = key in TITLES and (match.string[match.end() : match.end() + 1].isupper() or key in ALWAYS_TITLES)
     return f"{TITLES[key]} " if known else match[0]
 
 
 def expand_numbered(match: re.Match) -> str:
-    """Write No. 5 as "number 5". A capital letter, or one after a word such as "class", is that letter: Class D. 4"""
+    """Write No. 5 as "number 5".
+
+    A capital letter, or a letter after a word such as "class", stays a letter: Class D. 4.
+    """
     word = match[1]
     if len(word) == 1 and (
         follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(match.string, match.end()))
@@ -77,7 +81,7 @@ def expand_numbered(match: re.Match) -> str:
 
 
 def expand_abbreviation(match: re.Match) -> str:
-    """E.g. → "for example", Inc. → "incorporated", and its period if it also ends the sentence."""
+    """Write E.g. as "for example", and Inc. as "incorporated", with its period if it also ends the sentence."""
     key = match[1].lower()
     if key in ENDINGS and not match.string[match.end() : match.end() + 1].isalnum():
         return ENDINGS[key] + period_after(match)
@@ -147,7 +151,7 @@ SIGN_WORDS = {
 
 
 def expand_ampersand(match: re.Match) -> str:
-    """AT&T → "a t and t"."""
+    """Read AT&T as "a t and t"."""
     plural_ending = "'s" if match[3] else ""
     return f"{' '.join(match[1].lower())} and {' '.join(match[2].lower())}{plural_ending}"
 
@@ -180,7 +184,7 @@ SIGN_RULES = (
 
 
 def expand_consonants(match: re.Match) -> str:
-    """A lower-case word without a vowel is an abbreviation without its period ("mr"), or spelled ("tv", "html")."""
+    """Expand a lower-case word without a vowel: an abbreviation without its period ("mr"), or letters ("html")."""
     word = match[0]
     if word in INTERJECTIONS:
         return word
@@ -190,7 +194,7 @@ def expand_consonants(match: re.Match) -> str:
 
 
 def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
-    """Rules for text whose words consist of ``letters``."""
+    """Return the rules that clean up text whose words consist of ``letters``."""
     return (
         rule("unknown characters", rf"[^{letters}!'(),\-.:;?\s]+", " "),
         rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)([b-df-hj-np-tv-xz]{2,5})(?![\w'])(?!-\2)", expand_consonants),

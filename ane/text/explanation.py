@@ -1,4 +1,4 @@
-"""Which rules of the English normaliser change a text, one after the other."""
+"""Show which rules of the English normaliser change a text, in their order."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ane.text.user_lexicon import Lexicon
 
 @dataclass(frozen=True)
 class ReadingStep:
-    """A part of a text that a rule replaced. ``rule``: name of a ``TextRule``, or of an entry of a lexicon."""
+    """A part of a text that a rule replaced. ``rule`` is the name of a ``TextRule`` or of an entry of a lexicon."""
 
     text: str
     spoken: str
@@ -18,8 +18,10 @@ class ReadingStep:
 
 
 def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingStep]]:
-    """What ``normalise_english`` returns, or ``normalise_cased``, and the steps to it, without those that change spaces
-    and capitals alone.
+    """Normalise a text, and return the result and the steps to it, except changes of spaces and capitals alone.
+
+    Args:
+        cased: Whether to use ``normalise_cased``, which keeps capitals, and not ``normalise_english``.
     """
     steps: list[ReadingStep] = []
     for text_rule in CASED if cased else RULES:
@@ -36,7 +38,7 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
 
 
 def respelled(text: str, lexicon: Lexicon) -> list[ReadingStep]:
-    """What a lexicon replaces in a text."""
+    """List the parts of a text that a lexicon replaces."""
     return [
         ReadingStep(text[match.start : match.end], match.entry.respelling, f"lexicon: {match.entry.source}")
         for match in lexicon.matches(text)

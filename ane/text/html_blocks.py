@@ -1,4 +1,4 @@
-"""HTML and XHTML to blocks: elements that end a block, and those that are not read aloud."""
+"""Turn HTML and XHTML into blocks, and leave out the elements that are not read aloud."""
 
 import re
 from collections import Counter
@@ -43,14 +43,14 @@ SUPERSCRIPTS = str.maketrans("0123456789-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻�
 
 @dataclass(frozen=True)
 class AnchorMark:
-    """The position of an element whose id was asked for."""
+    """The position of an element whose id the caller asked for."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class OpenElement:
-    """An element that has not ended. ``text_at``: number of pieces of text before it in the current block."""
+    """An element that has not ended. ``text_at`` is the number of text pieces before it in the current block."""
 
     name: str
     skipped: bool
@@ -64,7 +64,12 @@ class OpenElement:
 
 @dataclass
 class BlockReader:
-    """Collects blocks from tokens. ``rules``: what is left out; ``anchors``: ids whose positions are wanted."""
+    """Collects blocks from tokens.
+
+    Attributes:
+        rules: The rules of omission.
+        anchors: The ids whose positions the caller wants.
+    """
 
     rules: Mapping[str, Omission]
     anchors: Collection[str] = ()
@@ -161,7 +166,7 @@ class BlockReader:
         self._close(depth)
 
     def _raise(self, start: int) -> None:
-        """Write the text from a piece on as the power that it is: 10<sup>6</sup> → 10⁶."""
+        """Write the text from a piece on as a power: 10<sup>6</sup> becomes 10⁶."""
         raised = "".join(self._text[start:]).strip()
         if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3) : start])[-5:]):
             self._text[start:] = [raised.translate(SUPERSCRIPTS)]
@@ -190,7 +195,10 @@ class BlockReader:
             self.items.append(block)
 
     def _omission(self, name: str, attributes: Mapping[str, str]) -> str | None:
-        """Why an element is left out: a rule's name, or a kind of ``UNSPEAKABLE``, or ""; None: it is not."""
+        """Return the reason for leaving an element out, or ``None`` if it is read.
+
+        The reason is the name of a rule, a kind of ``UNSPEAKABLE``, or "".
+        """
         if name in UNSPEAKABLE:
             return UNSPEAKABLE[name]
         if name in NEVER_SPOKEN or "hidden" in attributes or attributes.get("aria-hidden") == "true":

@@ -1,8 +1,8 @@
-"""Rules for letters that are no words: A as a letter, not the article, told by what surrounds it.
+"""Tell single letters from words by the text around them: A as the letter or the article, grades, "Ps and Qs".
 
 A letter is a capital A, an article a small one, so that the voices that keep capitals know them apart. A capital A is
-the letter before a digit or a mark, or after a word such as "plan"; and where it does not begin a sentence, unless it
-stands in a title: "Once Upon A Time".
+the letter before a digit or a mark, or after a word such as "plan". Elsewhere it is the letter unless it begins a
+sentence or stands in a title: "Once Upon A Time".
 """
 
 import re
@@ -18,7 +18,7 @@ NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
 
 
 def letter_or_article(match: re.Match) -> str:
-    """Keep the A of "Plan A failed", and write that of "A plan" as "a"."""
+    """Keep the A of "Plan A failed", and write the A of "A plan" as "a"."""
     text, end = match.string, match.end()
     gap, word, more = NEXT.match(text, end).groups()
     after = text[end + len(gap) + len(word) :][:1]

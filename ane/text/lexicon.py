@@ -1,4 +1,7 @@
-"""Word lists and tables of abbreviations, units, currencies, magnitudes and acronyms. Extend them here."""
+"""List the words that the rules know: abbreviations, units, currencies, magnitudes, acronyms.
+
+Extend the tables here.
+"""
 
 # Tables, a subject a line:
 # fmt: off

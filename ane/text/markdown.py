@@ -1,7 +1,7 @@
-"""The one reader of Markdown and of fragments of HTML: for documents, requests, and text that arrives incrementally.
+"""Read Markdown and fragments of HTML, for documents, for requests, and for text that is still arriving.
 
-Markdown is rendered to HTML, and HTML is read in blocks (``ane.text.html_blocks``), with the same rules of omission. A
-text is read as Markdown if it has marks that other texts do not have.
+Markdown is rendered to HTML, and the HTML is read in blocks (``ane.text.html_blocks``), with the same rules of omission
+everywhere. A text is read as Markdown if it has marks that other texts do not have.
 """
 
 import re
@@ -66,16 +66,17 @@ ELEMENT = re.compile(r"</?([A-Za-z][\w-]*)|<[!?]")
 
 
 def has_marks(text: str) -> bool:
-    """Return whether a text has marks of Markdown, or tags of HTML that end a block."""
+    """Return whether a text has marks of Markdown, or HTML tags that end a block."""
     return MARKS.search(text) is not None
 
 
 def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = False) -> tuple[str, int]:
-    """Return Markdown as HTML, and how many notes it has.
+    """Render Markdown as HTML, and count its notes.
 
     Args:
         rules: The rules of omission. Notes stay in the text if "footnotes" is not among the rules.
-        message: Whether the text is no document: items of numbered lists keep their numbers, and formulas are read.
+        message: Whether the text is a message, not a document: numbered lists keep their numbers, and formulas are
+            read.
     """
     from markdown_it import MarkdownIt
 
@@ -93,7 +94,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
 
 
 def without_dollars(match: re.Match[str], message: bool) -> str:
-    """Return a formula as it is read. In a document, one that is displayed or has commands of TeX is left out."""
+    """Return a formula as it is read. A document leaves out a formula that is displayed or has TeX commands."""
     if match["listing"]:
         return match[0]
     if match["code"]:
@@ -124,10 +125,10 @@ def number_items(tokens: "Sequence[Token]") -> None:
 
 
 def plain_text(text: str) -> str:
-    """Return Markdown or HTML as text without marks: its blocks, each with the end of a sentence.
+    """Return Markdown or HTML as text without marks. Every block ends as a sentence does.
 
-    It lacks listings, images, notes and their marks, and struck-out text, as documents do. [pause:1.5s] and
-    other commands stay.
+    Listings, images, notes, their marks and struck-out text are left out, as in documents. [pause:1.5s] and other
+    commands stay.
     """
     protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
     reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
@@ -138,7 +139,7 @@ def plain_text(text: str) -> str:
 
 
 def spoken_block(block: TextBlock) -> str:
-    """Return the text of a block with a mark at its end; a heading that is I, V or X is a number."""
+    """Return the text of a block with a mark at its end. A heading that is I, V or X is a number."""
     lone = block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text)
     return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))) if lone else block.text)
 
@@ -150,10 +151,10 @@ def ended(text: str) -> str:
 
 
 class MarkdownFeed:
-    """Takes listings and tables out of a text that arrives incrementally.
+    """Takes listings and tables out of a text that is still arriving.
 
-    A listing is dropped while it arrives. A table is held until it ends, or is too long. All other text passes at once,
-    except for the beginning of a line that may open a listing or a table.
+    It drops a listing while the listing arrives. It holds a table until the table ends or is too long. All other text
+    passes at once, except for the beginning of a line that may open a listing or a table.
     """
 
     LONGEST_TABLE = 4000  # characters
@@ -193,7 +194,7 @@ class MarkdownFeed:
         return ""
 
     def _whole(self, line: str) -> str:
-        """The text of a line that has arrived."""
+        """Return the text of a line that has arrived."""
         fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
         if self._fence:
             if fence and fence[1].startswith(self._fence) and not line.strip(" `~\n\r"):

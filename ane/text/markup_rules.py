@@ -1,4 +1,4 @@
-"""Rules for web addresses, file names, Markdown, HTML, lists and line breaks."""
+"""Read web addresses, file names, Markdown, HTML, lists and line breaks."""
 
 import re
 
@@ -48,7 +48,7 @@ def expand_address(address: str) -> str:
 
 
 def expand_url(match: re.Match) -> str:
-    """Host and path in words. Scheme, "www.", query and fragment are left out."""
+    """Write host and path of an address in words. Scheme, "www.", query and fragment are left out."""
     address = match["address"].rstrip(".,;:!?)'\"")
     closing = match["address"][len(address) :]
     return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
@@ -97,7 +97,7 @@ AFTER_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\Z")
 
 
 def expand_escape(match: re.Match) -> str:
-    r"""Make \n of a program a break. In C:\new, or where no place near is sure to be one, the letter stays."""
+    r"""Make \n of a program a break. In C:\new, or if no place nearby is sure to be a break, the letter stays."""
     text, start = match.string, match.start()
     after = text[match.end() : match.end() + 1]
     path = follows(match, IN_A_PATH, 60) or (after.islower() and follows(match, AFTER_DRIVE))
@@ -107,7 +107,7 @@ def expand_escape(match: re.Match) -> str:
 
 
 def indexed(match: re.Match) -> str:
-    """Write the index of `a[0]` without its brackets, in which it would be a citation."""
+    """Write the index of `a[0]` without its brackets, because in brackets it would be a citation."""
     return re.sub(r"(?<=[\w\])])\[([\w-]{1,40})\]", r" \1 ", match[0])
 
 

@@ -1,4 +1,4 @@
-"""Rules for formulas: comparisons, powers, variables, scientific and hexadecimal numbers, TeX, chemical formulas."""
+"""Read formulas: comparisons, powers, functions, scientific and hexadecimal numbers, TeX and chemical formulas."""
 
 import re
 
@@ -35,7 +35,7 @@ def expand_comparison(match: re.Match) -> str:
 
 
 def expand_power(match: re.Match) -> str:
-    """x^2 → "x squared", 10^-6 → "10 to the power of minus six", 10^8 m/s → "10 to the power of eight meters ..."."""
+    """Read x^2 as "x squared", 10^-6 as "10 to the power of minus six", and 10^8 m/s with its unit in words."""
     exponent, end = match[1].lstrip("-"), " " * match.string[match.end() : match.end() + 1].isalpha()
     if match["unit"]:
         known = match.string.endswith("10", 0, match.start())
@@ -67,7 +67,7 @@ TERM = rf"(?:[-−] ?| ?minus )?{VARIABLE}(?:{OPERATOR_OF}{VARIABLE}){{0,4}}"
 
 
 def expand_tex(match: re.Match) -> str:
-    """$\\frac{a}{b} \\le x_1$ → " a over b ≤ x 1". Dollars around what is no formula stay: "$5 or US$"."""
+    r"""Write $\frac{a}{b} \le x_1$ as " a over b ≤ x 1". Dollars around other text stay: "$5 or US$"."""
     formula = match[1] or match[2]
     if re.fullmatch("[A-Za-z]{3,}", formula) or (
         formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)
@@ -77,7 +77,7 @@ def expand_tex(match: re.Match) -> str:
 
 
 def plain_formula(formula: str) -> str:
-    """Return a formula of TeX without commands and braces: x_{1}^{2} \\le \\frac{a}{b} → "x 1^2 ≤ a over b"."""
+    r"""Write a TeX formula without commands and braces: x_{1}^{2} \le \frac{a}{b} becomes "x 1^2 ≤ a over b"."""
     formula = re.sub(r"\\([%$#])", r"\1", re.sub(r"\^\s*\{?\\circ\}?", "°", formula))
     formula = re.sub(r"\\(sum|prod|int)\s*_\s*(\{[^{}]*\}|\w)\s*\^\s*(\{[^{}]*\}|\\?\w+)", expand_bounds, formula)
     formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)  # 3x is no "three times"
@@ -92,7 +92,7 @@ def plain_formula(formula: str) -> str:
 
 
 def expand_bounds(match: re.Match) -> str:
-    """Read the sum and its bounds, \\sum_{i=1}^n, as "the sum from i=1 to n of"."""
+    r"""Read the sum and its bounds, \sum_{i=1}^n, as "the sum from i=1 to n of"."""
     return f" {TEX[match[1]].removesuffix(' of')} from {match[2]} to {match[3]} of "
 
 

@@ -1,4 +1,4 @@
-"""Rules for digits other than dates, times and counts: telephone numbers, ranges, money, units."""
+"""Read telephone numbers, ranges, money and units: all digits except dates, times and counts."""
 
 import re
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 
 
 def expand_digit_groups(match: re.Match) -> str:
-    """+44 20 7946 → "plus four four, two zero, seven nine four six"."""
+    """Read +44 20 7946 as "plus four four, two zero, seven nine four six"."""
     plus = "plus " if match[0].startswith("+") else ""
     return plus + number_words.digit_groups(match[0])
 
@@ -71,7 +71,7 @@ def expand_lettered_number(match: re.Match) -> str:
 
 
 def expand_version(match: re.Match) -> str:
-    """2.0.1 → "two point zero point one". Four groups are an IP address, read digit by digit."""
+    """Read 2.0.1 as "two point zero point one". Four groups are an IP address, read digit by digit."""
     parts = match[0].split(".")
     if re.fullmatch(r"\d{1,3}(\.\d{3}){2}", match[0]):  # 1.234.567: points as thousands separators
         return number_words.number(match[0].replace(".", ""))
@@ -84,7 +84,7 @@ def expand_version(match: re.Match) -> str:
 
 
 def expand_money(match: re.Match) -> str:
-    """£1.50 → "one pound and fifty pence", €3 million → "three million euros", $2/h → "two dollars per hour"."""
+    """Read £1.50 as "one pound and fifty pence", €3 million as "three million euros", and $2/h with "per hour"."""
     groups = match.groupdict()
     one, many, hundredth, hundredths = CURRENCIES[groups["sign"]]
     amount = groups["amount"]
@@ -104,7 +104,7 @@ def expand_money(match: re.Match) -> str:
 
 
 def expand_per_unit(groups: dict[str, str | None]) -> str:
-    """ "/km" → " per kilometer", "/s²" → " per second squared", "/cm³" → " per cubic centimeter"."""
+    """Read "/km" as " per kilometer", "/s²" as " per second squared", and "/cm³" as " per cubic centimeter"."""
     per = groups.get("per")
     if not per:
         return ""
@@ -128,7 +128,7 @@ def expand_range_of_money(match: re.Match) -> str:
 
 
 def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, str]) -> str:
-    """ "1", "50" and the pound's row of ``CURRENCIES`` → "one pound and fifty pence"."""
+    """Read "1" and "50" with the pound's row of ``CURRENCIES`` as "one pound and fifty pence"."""
     one, many, hundredth, hundredths = currency
     amounts = []
     if whole.strip("0"):
@@ -142,7 +142,7 @@ def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, 
 
 
 def plural(unit: str) -> str:
-    """ "mile per hour" → "miles per hour", "square foot" → "square feet", "degree celsius" → "degrees celsius"."""
+    """Put a unit in the plural: "miles per hour", "square feet", "degrees celsius"."""
     head, rest = re.fullmatch(r"(.*?)( per .*| of .*| celsius| fahrenheit|)", unit).groups()
     for one, many in IRREGULAR_PLURALS.items():
         if head.endswith(one):
@@ -151,7 +151,10 @@ def plural(unit: str) -> str:
 
 
 def expand_quantity(match: re.Match) -> str:
-    """5km → "five kilometers", 1 °C → "one degree celsius", 20 m² → "twenty square meters", 5-km → "five kilometer"."""
+    """Read 5km as "five kilometers", 1 °C as "one degree celsius", 20 m² as "twenty square meters", and so on.
+
+    Between the number and a noun the unit is singular: 5-km, "a 5 km walk".
+    """
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
         return match[0]
@@ -160,13 +163,13 @@ def expand_quantity(match: re.Match) -> str:
 
 
 def expand_unit(match: re.Match, single: bool = False) -> str:
-    """Read the unit of a match, and what it is per: m/s → "meters per second"."""
+    """Read the unit of a match, and the unit after its slash: m/s is "meters per second"."""
     unit = POWERS[match["power"] or ""] + UNITS[match["unit"]]
     return (unit if single else plural(unit)) + expand_per_unit(match.groupdict())
 
 
 def parts_in_words(amounts: Sequence[str | None], units: Sequence[str]) -> list[str]:
-    """Give ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"], without an amount that is ``None``."""
+    """Write ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"], without an amount that is ``None``."""
     known = [(re.sub(r"^0+(?=\d)", "", amount), unit) for amount, unit in zip(amounts, units, strict=True) if amount]
     return [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in known]
 
@@ -184,7 +187,7 @@ def expand_position(match: re.Match) -> str:
 
 
 def expand_height(match: re.Match) -> str:
-    """5'10" → "five feet ten inches"."""
+    """Read 5'10" as "five feet ten inches"."""
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
 
 
@@ -192,7 +195,7 @@ def expand_height(match: re.Match) -> str:
 
 
 def expand_millions(match: re.Match) -> str:
-    """5M → "five million". After a word such as "seat" the letter is part of a label, and nothing changes."""
+    """Read 5M as "five million". After a word such as "seat" the letter is part of a label, and nothing changes."""
     if follows(match, LABELLED):
         return match[0]
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"

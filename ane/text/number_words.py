@@ -1,6 +1,6 @@
-"""Numbers in English words, American style: 342 is "three hundred forty-two", and no commas inside a number.
+"""Write numbers in English words, American style: 342 is "three hundred forty-two", without commas.
 
-Cardinals and ordinals are Unicode's (CLDR, package unicode-rbnf).
+Cardinals and ordinals follow Unicode's rules (CLDR, package unicode-rbnf).
 """
 
 import re
@@ -18,29 +18,29 @@ def spelling(language: str) -> RbnfEngine:
 
 
 def digits(text: str) -> str:
-    """Each decimal digit of ``text`` as a word; other characters are skipped. "007" → "zero zero seven"."""
+    """Write each decimal digit of ``text`` as a word, and skip other characters: "007" is "zero zero seven"."""
     return " ".join(DIGITS[int(character)] for character in text if character.isdecimal())
 
 
 def digit_groups(text: str) -> str:
-    """Digits one by one, with a comma between groups. "555-1234" → "five five five, one two three four"."""
+    """Write digits one by one, with a comma between groups: "555-1234" is "five five five, one two three four"."""
     return ", ".join(digits(group) for group in re.findall(r"\d+", text))
 
 
 def cardinal(n: int) -> str:
-    """0 → "zero"; 1234 → "one thousand two hundred thirty-four". ``n`` has at most ``LONGEST`` digits, n >= 0."""
+    """Write 1234 as "one thousand two hundred thirty-four". ``n`` is at least 0 and has at most ``LONGEST`` digits."""
     return spelling("en").format_number(n, ruleset_names=["spellout-cardinal"]).text
 
 
 def ordinal(n: int) -> str:
-    """1 → "first"; 121 → "one hundred twenty-first"."""
+    """Write 1 as "first", and 121 as "one hundred twenty-first"."""
     return spelling("en").format_number(n, ruleset_names=["spellout-ordinal"]).text
 
 
 def number(text: str) -> str:
-    """A number as written, thousands separators and one decimal point allowed, in words.
+    """Write a number in words. It may have thousands separators and one decimal point.
 
-    Decimals are read digit by digit ("3.14" → "three point one four"), and so are numbers with a leading zero ("007")
+    Decimals are read digit by digit ("3.14" is "three point one four"), and so are numbers with a leading zero ("007")
     or more than ``LONGEST`` digits.
     """
     whole, _, decimals = text.replace(",", "").partition(".")
@@ -50,9 +50,9 @@ def number(text: str) -> str:
 
 
 def year(n: int) -> str:
-    """1984 → "nineteen eighty-four"; 1905 → "nineteen oh five"; 1900 → "nineteen hundred"; 2007 → "two thousand seven".
+    """Write 1984 as "nineteen eighty-four", 1905 as "nineteen oh five", and 2007 as "two thousand seven".
 
-    ``n`` from 1000 to 2999.
+    ``n`` is from 1000 to 2999, or the number of an airliner: 747 is "seven forty-seven".
     """
     century, rest = divmod(n, 100)
     if century % 10 == 0 and rest < 10:
@@ -63,15 +63,16 @@ def year(n: int) -> str:
 
 
 def decade(n: int) -> str:
-    """1990 → "nineteen nineties"; 90 → "nineties"; 1900 → "nineteen hundreds"."""
+    """Write 1990 as "nineteen nineties", 90 as "nineties", and 1900 as "nineteen hundreds"."""
     words = year(n) if n >= 1000 else cardinal(n)
     return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
 
 def clock(hour: int, minute: int, twelve_hour: bool) -> str:
-    """10:30 → "ten thirty"; 10:05 → "ten oh five"; 10:00 → "ten o'clock"; 14:00 → "fourteen hundred".
+    """Write 10:30 as "ten thirty", 10:05 as "ten oh five", 10:00 as "ten o'clock", and 14:00 as "fourteen hundred".
 
-    ``twelve_hour``: "a m" or "p m" follows, and 10:00 is "ten". 0:00 is "midnight".
+    Args:
+        twelve_hour: Whether "a m" or "p m" follows, so that 10:00 is "ten". Otherwise 0:00 is "midnight".
     """
     if minute:
         return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
@@ -83,10 +84,10 @@ def clock(hour: int, minute: int, twelve_hour: bool) -> str:
 
 
 def fraction(numerator: int, denominator: int) -> str:
-    """1/2 → "one half"; 3/4 → "three quarters"; 8/10 → "eight out of ten" (a rating); 50/50 → "fifty fifty".
+    """Write 1/2 as "one half", 3/4 as "three quarters", 8/10 as "eight out of ten" (a rating), 50/50 as "fifty fifty".
 
-    Proper fractions with denominators up to 100 are read as fractions, except n/10 and n/100 with n > 1, which in prose
-    are ratings. Others are "over": 22/7 → "twenty-two over seven".
+    Proper fractions with denominators up to 100 are read as fractions. In prose, n/10 and n/100 with n > 1 are ratings.
+    Other fractions are "over": 22/7 is "twenty-two over seven".
     """
     rating = (denominator in (10, 100) and numerator > 1) or (denominator == numerator == 5)
     if rating:
@@ -105,6 +106,6 @@ ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
 def roman(numeral: str) -> int:
-    """XIV → 14."""
+    """Return the value of a Roman numeral: 14 for XIV."""
     values = [ROMAN[letter] for letter in numeral.upper()] + [0]
     return sum(-values[i] if values[i] < values[i + 1] else values[i] for i in range(len(numeral)))

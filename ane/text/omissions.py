@@ -1,4 +1,4 @@
-"""What a narrator leaves out of a book, as named rules; each can be turned off."""
+"""Define the named rules for the parts of a book that a narrator leaves out. You can turn each rule off."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from ane.text.lexicon import words
 
 @dataclass(frozen=True)
 class Omission:
-    """A rule for parts that are not read aloud: elements of HTML, and those of some types and classes."""
+    """A rule for parts that are not read aloud: HTML elements, and elements of some types and classes."""
 
     summary: str  # for the help and the documentation
     elements: frozenset[str] = frozenset()
@@ -86,30 +86,39 @@ NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")  # types and classe
 
 
 def is_front_title(title: str) -> bool:
-    """Return whether a title, with or without a stop after it, is one of front matter."""
+    """Return whether a title, with or without a stop after it, is a title of front matter."""
     return FRONT_TITLES.fullmatch(title.rstrip(" .:")) is not None
 
 
 def omitted_text(omitted: Mapping[str, int], tables: int = 0) -> str:
-    """ "31 footnotes, 1 listing of code; read aloud: 2 tables"; "" where nothing was left out, and no table is read."""
+    """Describe omissions, as "31 footnotes, 1 listing of code; read aloud: 2 tables".
+
+    Returns "" if there are none and no table is read.
+    """
     parts = [f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items() if omitted.get(kind)]
     read = f"; read aloud: {tables} table{'s' * (tables > 1)}" if tables else ""
     return (", ".join(parts) or ("nothing" if read else "")) + read
 
 
 def can_be_kept(omitted: Mapping[str, int]) -> bool:
-    """Whether a rule that ``keep`` turns off left out one of these."""
+    """Return whether a rule that ``keep`` turns off left out one of these parts."""
     return any(omitted.get(kind) for kind in (*OMISSIONS, "running-heads"))
 
 
 def counted_omissions(found: Counter[str]) -> dict[str, int]:
-    """``COUNTED``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
+    """Count omissions by the kinds of ``COUNTED``.
+
+    A footnote counts once: by the marks that refer to notes, or by the notes.
+    """
     notes = {"footnotes": max(found["footnotes"], found["marks"])}
     return {kind: count for kind, count in {**found, **notes}.items() if kind in COUNTED and count}
 
 
 def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:
-    """The rules that apply when those named in ``keep`` are turned off. Raises UserError for an unknown name."""
+    """Return the rules that apply if the rules named in ``keep`` are turned off.
+
+    Raises UserError for an unknown name.
+    """
     for name in keep:
         if name not in OMISSIONS:
             raise UserError(f"keep must name rules of {', '.join(OMISSIONS)}; got {name!r}", "keep")

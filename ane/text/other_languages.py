@@ -1,8 +1,8 @@
-"""Languages other than English: which one a text in Latin letters is in, by its commonest words; and numbers in words,
-for fine-tunes that speak them.
+"""Recognise the language of a text in Latin letters, and write its numbers in words.
 
-Only numbers are spelt out, by the rules of Unicode's CLDR (package unicode-rbnf): cardinals, with dots between
-thousands and a decimal comma. Ordinals, dates, units and abbreviations are left as they are written.
+The commonest words of a text decide its language. Numbers in words serve fine-tunes that speak the language. Only
+cardinals are spelt out, with dots between thousands and a decimal comma, by the rules of Unicode's CLDR (package
+unicode-rbnf). Ordinals, dates, units and abbreviations stay as they are written.
 """
 
 import re
@@ -27,7 +27,7 @@ BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")  # between a let
 
 
 def normalise_language(text: str, language: str) -> str:
-    """Lower case, single spaces, numbers in words of ``language``, a key of ``COMMA``."""
+    """Write a text in lower case with single spaces, and its numbers in words of ``language``, a key of ``COMMA``."""
 
     def spelt(found: re.Match[str]) -> str:
         whole, fraction = _whole(re.sub(r"\D", "", found[1]), language), found[2]
@@ -72,7 +72,7 @@ COMMON = {
 
 
 def foreign_language(text: str) -> str:
-    """The name of the language, or "" for English and for what is too short to tell."""
+    """Return the name of a text's language, or "" for English and for a text that is too short to tell."""
     words = re.findall(r"[^\W\d_]+", text.casefold())
     counts = {name: sum(word in common for word in words) for name, common in COMMON.items()}
     best = max(counts, key=lambda name: counts[name])

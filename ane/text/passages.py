@@ -1,4 +1,4 @@
-"""A text with pauses and other markup as passages, each spoken at one speed and volume."""
+"""Divide a text at its pauses and changes of voice into passages, each with one speed and volume."""
 
 import math
 import re
@@ -37,11 +37,11 @@ class Passage:
     """A piece of a text, and the silence after it.
 
     Attributes:
-        text: may be empty.
-        silence: seconds of silence after the text.
-        speed: relative to the rest of the speech, 2 being twice as fast.
-        gain: factor of the samples.
-        voice: the name of who speaks; "": the voice of the whole speech.
+        text: The text to speak. It may be empty.
+        silence: Seconds of silence after the text.
+        speed: Speed relative to the rest of the speech. 2 is twice as fast.
+        gain: Factor for the samples.
+        voice: Name of the voice. "" means the voice of the whole speech.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Passage:
 def read_pauses(
     text: str, first_line: int = 1, strict: bool = True, voice: str = "", quotations: Sequence[Quotation] = ()
 ) -> list[Passage]:
-    """Return the passages between the pauses of a text, and between its changes of voice.
+    """Divide a text at its pauses and at its changes of voice.
 
     Args:
         first_line: The number of its first line, for messages.
@@ -87,12 +87,12 @@ def read_pauses(
 
 
 def is_voice(match: re.Match[str]) -> bool:
-    """Whether a match of ``COMMAND`` changes the voice."""
+    """Return whether a match of ``COMMAND`` changes the voice."""
     return match[0].startswith("[voice")
 
 
 def last_voice(text: str, before: str = "") -> str:
-    """The voice at the end of a text that ``before`` begins."""
+    """Return the voice that speaks at the end of a text. ``before`` is the voice at its beginning."""
     found = [(match["voice"] or "").strip() for match in COMMAND.finditer(text) if is_voice(match)]
     return found[-1] if found else before
 
@@ -103,13 +103,13 @@ def with_voice_mark(text: str, voice: str) -> str:
 
 
 def without_voice_mark(text: str) -> tuple[str, str]:
-    """Return a text without the mark of ``with_voice_mark``, and the voice, or "" if it has no mark."""
+    """Remove the mark that ``with_voice_mark`` wrote, and return the text and the voice ("" if there is no mark)."""
     found = MARKED.fullmatch(text)
     return (found[2], found[1]) if found else (text, "")
 
 
 def without_words(text: str) -> str:
-    """The last mark of a voice in a text, and pauses of the same length in all as the text has."""
+    """Return the last voice mark of a text, and pauses that last as long as all its pauses together."""
     voices = [match[0] for match in COMMAND.finditer(text) if is_voice(match)][-1:]
     silence = sum(passage.silence for passage in read_pauses(text))
     pauses = [
@@ -120,12 +120,12 @@ def without_words(text: str) -> str:
 
 
 def without_commands(text: str) -> str:
-    """A text as it is read: neither pauses nor what only looks like one."""
+    """Remove the pauses and voice marks of a text, and also text that only looks like one."""
     return " ".join(COMMAND.sub(" ", text).split()) if COMMAND.search(text) else text
 
 
 def pause_seconds(match: re.Match[str], where: str) -> float:
-    """Seconds of a match of ``COMMAND``. Raises UserError when it is no pause."""
+    """Return the length of a pause that ``COMMAND`` matched, in seconds. Raises UserError if it is not a pause."""
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
         raise UserError(
@@ -141,7 +141,7 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
 
 
 def duration_seconds(duration: str, where: str, example: str) -> float:
-    """ "1.5s" → 1.5, "500ms" → 0.5. Raises UserError when it is no duration, or longer than ``MAX_PAUSE``."""
+    """Read "1.5s" as 1.5 and "500ms" as 0.5. Raises UserError if it is not a duration, or longer than ``MAX_PAUSE``."""
     found = DURATION.fullmatch(duration)
     if not found:
         raise UserError(f"{where} is not a pause: write {example}")

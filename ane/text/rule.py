@@ -1,4 +1,4 @@
-"""The rule type of the English normaliser, and what its rules share."""
+"""Define the rule type of the English normaliser, and the helpers that its rules share."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 class TextRule:
     """One substitution of the normaliser: each match of ``pattern`` becomes ``replacement``, as in ``re.sub``.
 
-    ``name`` is an example of what the rule matches, or describes it.
+    ``name`` is an example that the rule matches, or a description.
     """
 
     name: str
@@ -29,7 +29,7 @@ class TextRule:
 
 
 def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> TextRule:
-    """A ``TextRule`` from an uncompiled pattern."""
+    """Build a ``TextRule`` from a pattern that is not compiled yet."""
     return TextRule(name, re.compile(pattern), replacement)
 
 
@@ -40,20 +40,20 @@ def apply_rules(rules: Iterable[TextRule], text: str) -> str:
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern for any of ``words``, longest first: "km" before "k"."""
+    """Build a pattern that matches any of ``words``, longest first, so that "km" comes before "k"."""
     return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
 
 
 def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match | None:
-    """Return the match of ``pattern``, which ends with \\Z, in the ``longest`` characters before ``match``.
+    r"""Return the match of ``pattern``, which ends with \Z, in the ``longest`` characters before ``match``.
 
-    A rule whose context is long to write begins with its rare part and asks this, so that it stays fast.
+    A rule with a long context stays fast if its pattern begins with its rare part, and then calls this.
     """
     return pattern.search(match.string[max(0, match.start() - longest) : match.start()])
 
 
 def period_after(match: re.Match) -> str:
-    """ "." if the abbreviation at the end of ``match`` also ends its sentence, else ""."""
+    """Return "." if the abbreviation at the end of ``match`` also ends its sentence, and "" otherwise."""
     if LINE_END.match(match.string, match.end()):
         return "."
     following = NEXT_WORD.match(match.string, match.end())

@@ -1,4 +1,4 @@
-"""The words of ``<say-as>`` in SSML: characters, numbers, dates, times and the other kinds of W3C, Polly and Google."""
+"""Turn the text of ``<say-as>`` in SSML into words, for the kinds that W3C, Polly and Google define."""
 
 import re
 import unicodedata
@@ -35,9 +35,14 @@ DATE_FORMATS = ("mdy", "dmy", "ymd", "md", "dm", "ym", "my", "y", "m", "d")
 
 
 def say_as(text: str, kind: str, form: str = "") -> str:
-    """The words for ``text``, read as ``kind`` ("characters", "cardinal", …); ``form``: SSML's ``format``.
+    """Turn ``text`` into words, read as a kind such as "characters" or "cardinal".
 
-    Raises ValueError for an unknown kind or format, or a text that is not of the kind.
+    Args:
+        kind: A key of ``KINDS``.
+        form: SSML's ``format``, or "".
+
+    Raises:
+        ValueError: The kind or format is unknown, or the text is not of that kind.
     """
     text = " ".join(text.split())
     if kind not in KINDS:
@@ -48,7 +53,7 @@ def say_as(text: str, kind: str, form: str = "") -> str:
 
 
 def characters(text: str, _: str) -> str:
-    """ "A-1" → "A, dash, one"; letters keep their case, in which the normaliser reads them by name."""
+    """Read "A-1" as "A, dash, one". Letters keep their case, so that the normaliser reads them by name."""
     names = [character_name(character) for character in text if not character.isspace()]
     return ", ".join(names)
 
@@ -85,7 +90,10 @@ def telephone(text: str, _: str) -> str:
 
 
 def date(text: str, form: str) -> str:
-    """With a format its parts are in that order; without one, what the normaliser reads as a date."""
+    """Read a date. With a format its parts are in that order.
+
+    Without a format, the normaliser's rules must know the date.
+    """
     if not form:
         return by_rules(text, RULES, "a date: add a format such as mdy")
     form = re.sub(r"(.)\1+", r"\1", form)  # "yyyymmdd", as Polly and Google write it
@@ -133,7 +141,7 @@ def digits(text: str, _: str) -> str:
 
 
 def fraction(text: str, _: str) -> str:
-    """ "2/9" → "two ninths", "3+1/2" → "three and one half"."""
+    """Read "2/9" as "two ninths", and "3+1/2" as "three and one half"."""
     found = re.fullmatch(r"(?:(\d{1,9})(?:\s*\+\s*|\s+))?(\d{1,9})\s*/\s*(\d{1,9})", text)
     if not found or int(found[3]) < 2:
         raise ValueError(f"{text!r} is not a fraction: write it as 2/9 or 3+1/2")
@@ -143,12 +151,12 @@ def fraction(text: str, _: str) -> str:
 
 
 def as_written(text: str, _: str) -> str:
-    """Return a text that the normaliser reads rightly without a hint."""
+    """Return the text unchanged: the normaliser reads it rightly without a hint."""
     return text
 
 
 def by_rules(text: str, rules: tuple[TextRule, ...], wanted: str) -> str:
-    """What the rules make of the whole text, which must leave no digit."""
+    """Apply the rules to the whole text. Raises ValueError if they change nothing, or leave a digit."""
     words = apply_rules(rules, text)
     if words == text or re.search(r"\d", words):
         raise ValueError(f"{text!r} is not {wanted}")

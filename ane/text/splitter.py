@@ -1,7 +1,7 @@
-"""Splits text into chunks, each spoken in one pass.
+"""Split text into chunks that are spoken in one pass.
 
-Each break has a cost, lowest between paragraphs and sentences; a sentence is broken only if it is too long. Chunks are
-kept even in length, since the model tends to babble on very short ones.
+Every possible break has a cost. Breaks between paragraphs and sentences cost least, and a sentence is broken only if it
+is too long. The chunks get similar lengths, because the model tends to babble on very short ones.
 """
 
 import re
@@ -22,13 +22,13 @@ HARD_BREAK = "|"
 
 
 def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
-    """``text`` in chunks of about ``desired`` and at most ``maximum`` characters; a longer word stays whole.
+    """Split ``text`` into chunks of about ``desired`` and at most ``maximum`` characters. A longer word stays whole.
 
-    "|" in the text is a break too, as in upstream's read.py. Chunks without a letter or digit are dropped, unless all
-    are: then they all are returned, and the tokenizer refuses those it cannot speak.
+    "|" in the text is a break too, as in upstream's read.py. Chunks without a letter or digit are dropped. If no chunk
+    has one, all are returned, and the tokenizer rejects the text.
 
     Raises:
-        UserError: not ``1 <= desired <= maximum``.
+        UserError: ``1 <= desired <= maximum`` does not hold.
     """
     if not 1 <= desired <= maximum:
         raise UserError(
@@ -77,12 +77,12 @@ class TextPiece(str):
 
 
 def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[TextPiece]:
-    """Chunks of ``text``. Joined by spaces they are ``text``, with each run of whitespace as one space."""
+    """Split ``text`` into chunks. Joined by spaces, they are ``text`` with each run of whitespace as one space."""
     return pack(pieces(words(text), maximum), desired, maximum)
 
 
 def words(text: str) -> list[TextPiece]:
-    """The words of ``text`` with their punctuation, each with the cost of a break after it."""
+    """Split ``text`` into words with their punctuation and the cost of a break after them."""
     spans = list(WORD_TEXT.finditer(text))
     found, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
@@ -101,7 +101,7 @@ def words(text: str) -> list[TextPiece]:
 
 
 def break_cost(word: str, gap: str, following: str) -> float:
-    """The cost of a break between ``word`` and ``following``, which the whitespace ``gap`` separates."""
+    """Return the cost of a break between ``word`` and ``following``. The whitespace between them is ``gap``."""
     if gap.count("\n") > 1:
         return PARAGRAPH
     if not any(map(str.isalnum, following)):
@@ -122,7 +122,7 @@ def break_cost(word: str, gap: str, following: str) -> float:
 
 
 def is_abbreviation(word: str, following: str) -> bool:
-    """Whether the period of ``word`` belongs to it and ends no sentence: "Dr.", "e.g.", "J.", "U.S." before "Army"."""
+    """Return whether the period of ``word`` belongs to it and ends no sentence: "Dr.", or "U.S." before "Army"."""
     if not word.endswith(".") or word.endswith(".."):
         return False
     stem, following = word[:-1].lstrip(OPENING).lower(), following.lstrip(OPENING)
@@ -139,13 +139,13 @@ def is_abbreviation(word: str, following: str) -> bool:
 
 
 def is_quantity(word: str, following: str) -> bool:
-    """Whether ``word`` is a number and ``following`` its unit or magnitude: "5 km", "$3 million"."""
+    """Return whether ``word`` is a number and ``following`` its unit or magnitude: "5 km", "$3 million"."""
     unit = following.rstrip(CLOSING + ".,;:!?")
     return NUMBER.fullmatch(word) is not None and (unit in UNITS or unit in MAGNITUDES or unit.lower() in QUANTITIES)
 
 
 def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
-    """``found`` joined to clauses, which ``pack`` compares faster; a sentence above ``maximum`` is left as words."""
+    """Join words into clauses, which ``pack`` compares faster. A sentence above ``maximum`` stays in words."""
     result: list[TextPiece] = []
     for sentence in cut_after(found, QUOTED):
         if len(join(sentence)) > maximum:
@@ -158,7 +158,7 @@ def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
 
 
 def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
-    """``found`` in runs that end where a break costs at most ``cost``."""
+    """Cut a sequence into runs that end where a break costs at most ``cost``."""
     result: list[list[TextPiece]] = [[]]
     for piece in found:
         result[-1].append(piece)
@@ -168,13 +168,13 @@ def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
-    """Join pieces to one, with the break after the last."""
+    """Join pieces into one. Its break is the break after the last piece."""
     return TextPiece(" ".join(run), run[-1].cost)
 
 
 @lru_cache(maxsize=16)
 def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.ndarray, np.ndarray]":
-    """Return the cost of a chunk of each length up to ``maximum``: its distance from ``desired``, and its shortness."""
+    """Return two costs for each length up to ``maximum``: of its distance from ``desired``, and of its shortness."""
     import numpy as np
 
     distances = np.array([(length / desired - 1) ** 2 for length in range(maximum + 1)])
@@ -184,9 +184,9 @@ def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.nda
 def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
     """Join neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
 
-    A chunk costs ``CHUNK``, the squared relative distance of its length from ``desired``, and the break after it. Where
-    ``maximum`` is above twice ``desired``, that distance can exceed 1; then the costs of short chunks and of breaks
-    from ``UNCERTAIN`` up are multiplied by its maximum.
+    The cost of a chunk is ``CHUNK``, plus the squared relative distance of its length from ``desired``, plus the cost
+    of the break after it. If ``maximum`` is above twice ``desired``, that distance can exceed 1. Then its maximum
+    multiplies the costs of short chunks and of breaks from ``UNCERTAIN`` up.
     """
     import numpy as np  # every command's --help imports this module, so numpy is imported here
 

@@ -1,7 +1,7 @@
-"""Reads SSML (W3C, Speech Synthesis Markup Language 1.1) as far as the models can do what it asks for.
+"""Read SSML (W3C, Speech Synthesis Markup Language 1.1), as far as the models can do the things that it asks for.
 
 Markup without effect on the words, such as ``<emphasis>``, is left out with a note. Markup that decides which words are
-spoken is refused if it cannot be read. All faults of a document are reported at once, with their lines.
+spoken is rejected if it cannot be read. All faults of a document are reported at once, with their lines.
 """
 
 import re
@@ -55,7 +55,7 @@ TEXT_ONLY = ("sub", "say-as")  # elements that hold text and no elements
 
 
 def read_ssml(document: str) -> list[Passage]:
-    """The passages of a document, at least one. ``read_passages`` states the errors."""
+    """Read the passages of a document, at least one. ``read_passages`` lists the errors."""
     return list(merged(SsmlReader().read(document))) or [Passage("")]
 
 
@@ -79,7 +79,7 @@ class SsmlElement:
 
 
 class SsmlReader:
-    """Collects passages. No document type is accepted, so there are no entities and nothing external."""
+    """Collects the passages of a document. It accepts no document type, so nothing external is read."""
 
     def __init__(self) -> None:
         self.passages: list[Passage] = []
@@ -113,11 +113,11 @@ class SsmlReader:
         return self.passages
 
     def fault(self, text: str, line: int = 0) -> None:
-        """Keep a fault of the document, which is reported with all others."""
+        """Record a fault of the document. All faults are reported together."""
         self.faults.append(f"line {line or self._parser.CurrentLineNumber}: {text}")
 
     def note(self, text: str) -> None:
-        """Keep a note on markup without effect."""
+        """Record a note on markup without effect."""
         self.notes.setdefault(text, set()).add(self._parser.CurrentLineNumber)
 
     def error(self, fault: str) -> UserError:
@@ -144,7 +144,7 @@ class SsmlReader:
             self.passages.append(Passage("", self._pause(attributes)))
 
     def _check(self, name: str, attributes: Mapping[str, str], parent: SsmlElement | None) -> None:
-        """Keep the faults of a start tag, and notes on what has no effect in it."""
+        """Record the faults of a start tag, and a note for each part of it that has no effect."""
         if name in WITHOUT_EFFECT or ":" in name:
             self.note(f"<{name}> has no effect{WITHOUT_EFFECT.get(name, '')}")
         elif name not in ELEMENTS:
@@ -201,7 +201,7 @@ class SsmlReader:
             self._end_sentence()
 
     def _add(self, text: str, element: SsmlElement) -> None:
-        """Append text. What an element gives is a word of its own: a space is put between it and a letter beside it."""
+        """Append text. The text of an element is a separate word, so a space goes between it and an adjacent letter."""
         before = self.passages[-1].text[-1:] if self.passages else ""
         given = element.name in TEXT_ONLY
         if (given or self._given) and before.isalnum() and text[:1].isalnum():
@@ -236,7 +236,7 @@ class SsmlReader:
         return STRENGTHS.get(strength, 0.0)
 
     def _prosody(self, attributes: Mapping[str, str], name: str, around: float) -> float:
-        """Return what an attribute of <prosody> makes of the speed or the gain ``around`` it, within the limits."""
+        """Apply an attribute of <prosody> to the speed or gain ``around`` it. Returns the result, within the limits."""
         named, (least, most), example = PROSODY[name]
         text = attributes.get(name, "medium").strip()
         value = named[text] if text in named else prosody_factor(name, text)
@@ -255,7 +255,7 @@ class SsmlReader:
 
 
 def prosody_factor(name: str, text: str) -> float | None:
-    """ "120%", "+20%" and "1.2" → 1.2 as a rate, "-6dB" → 0.501 as a volume; None: it is no value."""
+    """Read "120%", "+20%" and "1.2" as a rate, and "-6dB" as the volume 0.501. Returns ``None`` for other text."""
     if name == "volume":
         found = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
         return round(10 ** (float(found[1]) / 20), 3) if found else None
@@ -266,7 +266,7 @@ def prosody_factor(name: str, text: str) -> float | None:
 
 
 def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """Neighbours that sound alike and have no silence between them as one passage; empty ones are left out."""
+    """Join neighbours that sound alike and have no silence between them, and leave out empty passages."""
     held: Passage | None = None
     for passage in passages:
         alike = (

@@ -1,4 +1,4 @@
-"""Subtitles as SubRip (.srt) and WebVTT (.vtt)."""
+"""Write subtitles as SubRip (.srt) and WebVTT (.vtt)."""
 
 import html
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def vtt(cues: Iterable[Cue]) -> str:
 
 
 def clock(seconds: float, point: str) -> str:
-    """3723.5 → "01:02:03" + point + "500"."""
+    """Write 3723.5 seconds as "01:02:03", ``point`` and "500"."""
     whole, milliseconds = divmod(round(seconds * 1000), 1000)
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{milliseconds:03}"
 

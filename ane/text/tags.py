@@ -1,11 +1,11 @@
-"""Tags and text of HTML, XHTML and XML, in time and memory that grow with the length of the markup alone.
+"""Read the tags and the text of HTML, XHTML and XML, in time and memory that grow only with the length of the markup.
 
-A tokenizer, not a parser of document types: it declares, loads and expands nothing. Character references are the
-predefined ones of HTML, each replaced once. So a "billion laughs" or an external entity is text without a meaning.
-Sloppy markup is read as browsers do, up to the point that matters for reading aloud.
+This is a tokenizer, not a parser of document types: it declares, loads and expands nothing. It replaces each of HTML's
+predefined character references once. So a "billion laughs" or an external entity is text without a meaning. It reads
+sloppy markup as browsers do, as far as that matters for reading aloud.
 
-Why not the standard library: expat refuses sloppy XHTML, and the time of html.parser (Python 3.11.7) grows with the
-square of the number of unfinished comments and tags.
+The standard library does not fit: expat rejects sloppy XHTML, and the time of html.parser (Python 3.11.7) grows with
+the square of the number of unfinished comments and tags.
 """
 
 import re
@@ -32,7 +32,7 @@ class MarkupToken(NamedTuple):
 
 
 def tokenize(markup: str) -> Iterator[MarkupToken]:
-    """The tags and the text of ``markup``, in order. An empty element (``<br/>``) is a start and an end."""
+    """Yield the tags and the text of ``markup``, in order. An empty element (``<br/>``) is a start and an end."""
     position, end = 0, len(markup)
     while position < end:
         opening = markup.find("<", position)
@@ -69,7 +69,7 @@ def tokenize(markup: str) -> Iterator[MarkupToken]:
 
 
 def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
-    """Yield the tokens of a tag; return where to go on."""
+    """Yield the tokens of a tag, and return the position after it."""
     name = tag[2].rpartition(":")[2].lower()
     if tag[1]:
         yield MarkupToken("end", name)
@@ -88,7 +88,7 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
 
 
 def element_texts(markup: str, *names: str) -> list[list[str]]:
-    """For each name the texts, with single spaces and of at most 500 characters, of the elements that bear it."""
+    """Return the texts of the elements with each name, in single spaces and of at most 500 characters."""
     found: dict[str, list[str]] = {name: [] for name in names}
     inside = ""
     for token in tokenize(markup):

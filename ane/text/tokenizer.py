@@ -1,4 +1,4 @@
-"""Converts text to token ids and back, as upstream (tortoise/utils/tokenizer.py) does."""
+"""Convert text to token ids and back, as upstream (tortoise/utils/tokenizer.py) does."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -23,13 +23,24 @@ SHOWN = 60  # characters of the user's text in an error message
 
 
 class Tokenizer:
-    """The tokenizer of a bundle. ``ids``: by token; ``size``: their number; ``normalise``: applied before encoding."""
+    """The tokenizer of a bundle.
+
+    Attributes:
+        ids: Token ids by token.
+        size: Number of tokens.
+        normalise: The normaliser that is applied before encoding.
+    """
 
     def __init__(self, json: str, normaliser: str = "english", source: str = "tokenizer.json"):
-        """``json``: content of a tokenizer.json of the ``tokenizers`` library; ``source``: its path, for messages.
+        """Build a tokenizer.
+
+        Args:
+            json: Content of a tokenizer.json of the ``tokenizers`` library.
+            normaliser: A key of ``NORMALISERS``.
+            source: Path of that file, for messages.
 
         Raises:
-            UserError: ``json`` is no tokenizer, or ``normaliser`` is unknown.
+            UserError: ``json`` is not a tokenizer, or ``normaliser`` is unknown.
         """
         if normaliser not in NORMALISERS:
             raise UserError(f"there is no text normaliser {normaliser!r}; choose one of {', '.join(NORMALISERS)}")
@@ -52,31 +63,34 @@ class Tokenizer:
         self._has_space_token = self._encoder.token_to_id(SPACE) is not None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ``text``, without start and stop tokens. ``NothingToSayError``: nothing in it can be spoken."""
+        """Return the ids of ``text``, without start and stop tokens.
+
+        Raises NothingToSayError if nothing in it can be spoken.
+        """
         ids = self.speakable_ids(text)
         if not ids:
             raise nothing_to_say_error(text)
         return ids
 
     def speakable_ids(self, text: str, end: str = "") -> list[int]:
-        """Like ``encode``, but returns an empty list where that raises.
+        """Encode like ``encode``, but return an empty list if nothing can be spoken.
 
         Args:
-            end: is added to a normalised text that ends with a letter.
+            end: Text to add to a normalised text that ends with a letter.
         """
         normalised = self.normalise(text)
         ids = self.encode_normalised(normalised + end if normalised[-1:].isalpha() else normalised)
         return ids if any(character.isalnum() for character in self.decode(ids)) else []
 
     def encode_normalised(self, normalised: str) -> list[int]:
-        """Ids of normalised text. Lone surrogates, which cannot be encoded, become U+FFFD."""
+        """Return the ids of normalised text. Lone surrogates, which cannot be encoded, become U+FFFD."""
         text = LONE_SURROGATE.sub("\ufffd", normalised)
         if self._has_space_token:
             text = text.replace(" ", SPACE)
         return self._encoder.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The normalised text of ``ids``, without stop and unknown tokens."""
+        """Return the normalised text of ``ids``, without stop and unknown tokens."""
         text = self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
         if self._has_space_token:
             text = text.replace(" ", "").replace(SPACE, " ")
@@ -84,7 +98,7 @@ class Tokenizer:
 
 
 class NothingToSayError(UserError):
-    """A text is empty, or has no letter that the voice can speak."""
+    """The error for a text that is empty, or has no letter that the voice can speak."""
 
 
 def nothing_to_say_error(text: str) -> NothingToSayError:
@@ -96,6 +110,6 @@ def nothing_to_say_error(text: str) -> NothingToSayError:
 
 
 def shorten(text: str) -> str:
-    """``text`` on one line, cut to ``SHOWN`` characters."""
+    """Write ``text`` on one line, cut to ``SHOWN`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

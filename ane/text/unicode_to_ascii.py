@@ -1,7 +1,7 @@
-"""Converts Unicode text to ASCII and the few signs that the English normaliser expands.
+r"""Convert Unicode text to ASCII and the few signs that the English normaliser expands.
 
 Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Emoji and other pictures are dropped. Line
-breaks become "\\n"; other control characters are dropped.
+breaks become "\n", and other control characters are dropped.
 """
 
 import re
@@ -93,7 +93,7 @@ ELEMENT = any_of(ELEMENTS)
 
 @lru_cache(maxsize=4096)
 def ascii_character(character: str) -> str:
-    """ASCII for one character. Letters and numbers of any script are romanised; unknown symbols become a space."""
+    """Write one character in ASCII: letters and numbers of any script by their sound, unknown symbols as a space."""
     if character.isascii():
         return character if character.isprintable() or character == "\n" else " " if character.isspace() else ""
     if character in KEPT:
@@ -115,7 +115,7 @@ def ascii_character(character: str) -> str:
 
 
 def spoken_sign(character: str) -> str:
-    """Read ∪ as "union": a currency or a sign of mathematics by its name in Unicode; an arrow is silent."""
+    """Read ∪ as "union": a currency or mathematical sign has its Unicode name. An arrow is silent."""
     plain, name = unicodedata.normalize("NFKC", character), unicodedata.name(character, "").lower()
     if len(plain) == 1 and plain.isascii():
         return plain
@@ -123,7 +123,7 @@ def spoken_sign(character: str) -> str:
 
 
 def script_of(word: str) -> str:
-    """The script of a word without Latin letters, such as "Cyrillic"; "" where it is Latin all the same."""
+    """Return the script of a word, such as "Cyrillic", or "" if it is Latin after all or a single Greek letter."""
     if re.fullmatch(GREEK, word):  # a single letter is a symbol
         return ""
     name = unicodedata.name(word[0], "").partition(" ")[0]
@@ -132,12 +132,12 @@ def script_of(word: str) -> str:
 
 
 def foreign_scripts(text: str) -> list[str]:
-    """Names of the scripts other than Latin in which words of ``text`` are written."""
+    """List the scripts other than Latin in which words of ``text`` are written."""
     return [] if text.isascii() else sorted(set(map(script_of, WORD.findall(text))) - {""})
 
 
 def unread_signs(text: str) -> list[str]:
-    """Name the signs of ``text`` that nothing is spoken for, other than pictures, arrows and ornaments: "⌘"."""
+    """List the signs of ``text`` that are not spoken, except pictures, arrows and ornaments: "⌘"."""
     return (
         []
         if text.isascii()
@@ -153,7 +153,11 @@ def unread_signs(text: str) -> list[str]:
 
 
 def readable(text: str, unreadable: str) -> str:
-    """``text`` with its words in other scripts than Latin as a key of ``UNREADABLE`` says. UserError: "refuse"."""
+    """Rewrite the words of ``text`` that are not in Latin script.
+
+    Args:
+        unreadable: A key of ``UNREADABLE``, which says how. "refuse" raises UserError if there is such a word.
+    """
 
     def replaced(found: re.Match[str]) -> str:
         script = script_of(word := found[0])
@@ -170,24 +174,27 @@ def readable(text: str, unreadable: str) -> str:
 
 
 def letter_name(character: str) -> str:
-    """П → "pe", こ → "ko". Characters without a name, as Chinese ones, are romanised."""
+    """Return the name of a letter: "pe" for П, "ko" for こ.
+
+    A character without a name, such as a Chinese one, is romanised.
+    """
     found = LETTER_NAME.search(unicodedata.name(character, ""))
     return found[1].lower() if found else anyascii(character)
 
 
 def expand_roman_character(match: re.Match) -> str:
-    """Chapter Ⅻ → "Chapter 12", but Henry Ⅷ → "Henry VIII"."""
+    """Write Chapter Ⅻ as "Chapter 12", but Henry Ⅷ as "Henry VIII"."""
     letters = unicodedata.normalize("NFKC", match[0]).upper()
     return letters if follows(match, RULER_BEFORE) else str(roman(letters))
 
 
 def expand_greek(match: re.Match) -> str:
-    """A single Greek letter is a symbol, read by its name: α → "alpha", Δt → "delta t"."""
+    """Read a single Greek letter, which is a symbol, by its name: α is "alpha", Δt is "delta t"."""
     return unicodedata.name(match[1]).split()[-1].lower() + (" " if match[2] else "")
 
 
 def expand_superscript(match: re.Match) -> str:
-    """10⁶ → 10^6. x² and km³ are left to later rules, and footnote marks are dropped."""
+    """Write 10⁶ as 10^6. Later rules read x² and km³, and footnote marks are dropped."""
     base, superscript = match[1], match[2]
     if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):  # a word
         return base

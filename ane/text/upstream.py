@@ -1,7 +1,7 @@
-"""Text normalisation as upstream does it (tortoise/utils/tokenizer.py), quirks included, so that token ids are equal.
+"""Normalise text as upstream does (tortoise/utils/tokenizer.py), quirks included, so that token ids are equal.
 
 Upstream transliterates with Unidecode, which is GPL. Here ``anyascii`` does it, and ``TRANSLITERATION`` and ``GREEK``
-hold what upstream gives where the two differ. After lower-casing the result is upstream's for ASCII, Latin-1, Latin
+hold upstream's result where the two differ. After lower-casing the result is upstream's for ASCII, Latin-1, Latin
 Extended-A, modern and ancient Greek, the alphabets of Russian, Ukrainian, Bulgarian and Serbian, General Punctuation,
 currency signs, fractions, superscripts, circled and full-width characters, common arrows, and emoji (dropped). It
 differs in places for phonetic letters (Latin Extended-B, IPA, modifier letters), rare symbols, historic Greek and
@@ -186,21 +186,22 @@ ABBREVIATIONS = tuple(
 
 
 def normalise_upstream(text: str) -> str:
-    """Upstream's english_cleaners: ASCII, lower case, numbers and abbreviations in words, no double quotes.
+    """Apply upstream's english_cleaners: ASCII, lower case, numbers and abbreviations in words, no double quotes.
 
-    Where upstream raises (a number beyond inflect's range, "$,5") the digits are read one by one, or left as they are.
+    Upstream raises an error for a number beyond inflect's range, and for "$,5". Here such digits are read one by one,
+    or stay as they are.
     """
     text = apply_rules((*NUMBER_RULES, *ABBREVIATIONS), "".join(map(transliterate, text)).lower())
     return re.sub(r"\s+", " ", text).replace('"', "")
 
 
 def normalise_basic(text: str) -> str:
-    """Upstream's basic_cleaners: lower case, each run of whitespace one space."""
+    """Apply upstream's basic_cleaners: lower case, and each run of whitespace as one space."""
     return re.sub(r"\s+", " ", text.lower())
 
 
 def transliterate(character: str) -> str:
-    """ASCII for one character, as upstream gives it; the module's docstring lists where this differs."""
+    """Write one character in ASCII, as upstream does. The module's docstring lists where the result differs."""
     if character.isascii():
         return character
     if character in TRANSLITERATION:
@@ -219,7 +220,7 @@ def transliterate(character: str) -> str:
 
 
 def expand_dollars(match: re.Match) -> str:
-    """$1.50 → "1 dollar, 50 cents"; later rules expand the numbers."""
+    """Write $1.50 as "1 dollar, 50 cents". Later rules expand the numbers."""
     amount = match[1]
     whole, _, decimals = amount.partition(".")
     if "." in decimals or "," in amount or len(amount) > LONGEST:
@@ -230,7 +231,7 @@ def expand_dollars(match: re.Match) -> str:
 
 
 def expand_integer(match: re.Match) -> str:
-    """Numbers between 1000 and 3000 are read as years; larger ones keep the commas that inflect writes."""
+    """Read numbers between 1000 and 3000 as years. Larger numbers keep the commas that inflect writes."""
     if len(match[0]) > LONGEST:
         return number_words.digits(match[0])
     n = int(match[0])
@@ -248,8 +249,10 @@ def expand_ordinal(match: re.Match) -> str:
 
 
 def inflected(n: int, joint: str) -> str:
-    """A number as the package inflect writes it, which upstream uses: a comma after each group of three digits, and
-    ``joint`` before the last two digits.
+    """Write a number as the package inflect writes it, which upstream uses: a comma after each group of three digits.
+
+    Args:
+        joint: Text before the last two digits.
     """
     groups = [(n // 1000**power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
     parts = [

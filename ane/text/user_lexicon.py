@@ -1,4 +1,4 @@
-"""A user's lexicon: how single words and phrases are read, as respellings that are applied before everything else."""
+"""Respell words and phrases as a user's lexicon says, before any other rule reads the text."""
 
 import os
 import re
@@ -25,10 +25,10 @@ class LexiconEntry:
     """A word or phrase with its respelling.
 
     Attributes:
-        exact: whether capitals must be as in ``word``.
-        word_class: "noun": only after an article or the like; "verb": only after a pronoun, "to" or an auxiliary; "":
-            anywhere.
-        source: where it was read, such as "words.tsv, line 3".
+        exact: Whether capitals must be as in ``word``.
+        word_class: "noun" applies only after an article or the like, "verb" only after a pronoun, "to" or an auxiliary,
+            and "" anywhere.
+        source: Where the entry was read, such as "words.tsv, line 3".
     """
 
     word: str
@@ -38,7 +38,10 @@ class LexiconEntry:
     source: str = ""
 
     def applies(self, text: str, previous: str) -> bool:
-        """Whether it applies to ``text``, which is ``word`` but for capitals, after the word ``previous``."""
+        """Return whether the entry applies to ``text`` after the word ``previous``.
+
+        ``text`` is ``word``, perhaps with other capitals.
+        """
         if self.exact and " ".join(text.replace("’", "'").split()) != " ".join(self.word.replace("’", "'").split()):
             return False
         return not self.word_class or previous in CLASSES[self.word_class]
@@ -54,16 +57,16 @@ class LexiconMatch:
 
 
 class Lexicon:
-    """Entries by their words, or words and their respellings: ``Lexicon({"Nguyen": "win"})``.
+    """A set of words with their respellings: ``Lexicon({"Nguyen": "win"})``.
 
-    ``lexicon(text)`` is the text with its words respelled, in time linear in its length, and then, by ``unreadable``
-    (a key of ``UNREADABLE``), the scripts made readable that voices cannot read.
+    ``lexicon(text)`` respells the words of a text, in time linear in its length. Then ``unreadable`` (a key of
+    ``UNREADABLE``) decides how it makes scripts readable that voices cannot read.
 
-    Only whole words match, the longest phrase first. Of entries for the same word those with more conditions come
-    first.
+    Only whole words match, the longest phrase first. If a word has several entries, the entry with more conditions
+    comes first.
 
     Raises:
-        UserError: two entries for the same word, case and class; in a call, what ``readable`` refuses.
+        UserError: Two entries have the same word, case and class. A call raises the errors of ``readable``.
     """
 
     def __init__(self, entries: Iterable[LexiconEntry] | Mapping[str, str] = (), unreadable: str = "nearest"):
@@ -99,7 +102,7 @@ class Lexicon:
         return readable(self.respelt(text), self.unreadable)
 
     def respelt(self, text: str) -> str:
-        """``text`` with the entries' respellings alone."""
+        """Respell the words of ``text``, and leave its scripts as they are."""
         parts, end = [], 0
         for match in self.matches(text):
             parts += [text[end : match.start], match.entry.respelling]
@@ -107,7 +110,7 @@ class Lexicon:
         return "".join(parts) + text[end:]
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
-        """What is replaced, in order, without overlaps."""
+        """Yield the parts of a text that are replaced, in order and without overlaps."""
         found = list(tokens(text))
         index = 0
         while index < len(found):
@@ -117,7 +120,7 @@ class Lexicon:
             index += max(1, length)
 
     def _longest(self, text: str, found: list["LexiconToken"], first: int) -> tuple[int, LexiconMatch | None]:
-        """The longest phrase from token ``first`` on that an entry applies to: its number of tokens, and the match."""
+        """Find the longest phrase from token ``first`` on that has an entry, and return its token count and match."""
         previous = found[first - 1].folded if first else ""
         node, best = self._root, (0, None)
         for index in range(first, len(found)):
@@ -133,7 +136,10 @@ class Lexicon:
 
 @dataclass(frozen=True)
 class LexiconToken:
-    """A word or a sign of a text. ``folded``: without capitals; ``spaced``: whether whitespace is before it."""
+    """A word or a sign of a text.
+
+    ``folded`` is it without capitals, and ``spaced`` says whether whitespace precedes it.
+    """
 
     folded: str
     start: int
@@ -149,19 +155,19 @@ def tokens(text: str) -> Iterator[LexiconToken]:
 
 
 def chosen_lexicon(path: str | None, unreadable: str | None) -> Lexicon | None:
-    """The lexicon that the flags of a command ask for, if they do."""
+    """Return the lexicon that the flags of a command ask for, or ``None`` if they ask for none."""
     if path:
         return read_lexicon(path, unreadable or "nearest")
     return Lexicon(unreadable=unreadable) if unreadable else None
 
 
 def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
-    """Read a lexicon: lines of word, respelling and optional columns.
+    """Read a lexicon file: lines of word, respelling and optional columns.
 
-    Lines are UTF-8; blank ones and those that begin with "#" are skipped.
+    The file is UTF-8. Blank lines and lines that begin with "#" are skipped.
 
     Raises:
-        UserError: the file cannot be read, or a line of it; with the line and what to do.
+        UserError: The file or one of its lines cannot be read. The message has the line and says what to do.
     """
     path = Path(os.path.expanduser(path))
     try:
@@ -179,7 +185,7 @@ def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
 
 
 def entry_fault(word: str, respelling: str) -> str:
-    """Return why a word cannot have this respelling, or "" if it can."""
+    """Return the reason why a word cannot have this respelling, or "" if it can."""
     return next(
         (
             f"the {name} {value!r} has no letter or digit"
@@ -191,7 +197,7 @@ def entry_fault(word: str, respelling: str) -> str:
 
 
 def read_line(line: str, path: Path, number: int) -> LexiconEntry:
-    """The entry of a line. Raises UserError when it has none."""
+    """Read the entry of a line. Raises UserError if it has none."""
     columns = [column.strip() for column in line.split("\t")]
     word, respelling, case, word_class = [*columns, "", "", "", ""][:4]
     fault = (

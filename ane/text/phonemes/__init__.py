@@ -1,9 +1,9 @@
-"""English text to phonemes, by dictionaries and rules that are free to use: no espeak, no GPL.
+"""Turn English text into phonemes, with dictionaries and rules that are free to use (no espeak, no GPL).
 
-``phonemise`` reads the normalised text (``ane.text.english``), tags the words (``Tagger``), looks each of them up
-(``dictionary``) from the last to the first, since how "the" and "to" sound depends on the next word, and asks a small
-network for those that no dictionary has (``unknown_words``). The dictionaries are misaki's, the weights of the tagger
-and of the network hibari-tts'; see data/NOTICE.
+``phonemise`` reads the normalised text (``ane.text.english``) and tags the words with their parts of speech. Then it
+looks the words up (``dictionary``) from the last to the first, because the sound of "the" and "to" depends on the next
+word. A small network reads the words that no dictionary has (``unknown_words``). The dictionaries come from misaki, the
+weights of the tagger and of the network from hibari-tts (see data/NOTICE).
 """
 
 import re
@@ -45,7 +45,7 @@ NO_STUTTER = frozenset({"d-day", "b-ball", "b-boy", "c-clamp", "s-shape", "s-sha
 
 @dataclass
 class PhonemeWord:
-    """A word or a mark of the normalised text, its phonemes, and whether whitespace follows."""
+    """A word or a mark of the normalised text, its phonemes, and whether whitespace follows it."""
 
     text: str
     phonemes: str
@@ -62,10 +62,11 @@ class Part:
 
 
 def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
-    """The words and marks of ``text``, with their phonemes; none if nothing in it can be spoken.
+    """Split ``text`` into words and marks with their phonemes. The list is empty if nothing in the text can be spoken.
 
     Args:
-        british: as in Britain. The network for words that no dictionary has speaks American; its vowels are replaced.
+        british: Whether to speak as in Britain. The network for unknown words speaks American, so its vowels are
+            replaced.
     """
     dictionary = Dictionary(british, marked_words(text))
     pieces = [
@@ -100,7 +101,7 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
 
 
 def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
-    """Give the parts of a word their phonemes, the longest known runs first. Returns what follows the word before."""
+    """Add phonemes to a word's parts, the longest known runs first. Returns the context for the word before it."""
     right = len(parts)
     if stutters := stuttered([part.text.lower() for part in parts]):
         following = pronounce(parts[stutters:], following, dictionary)
@@ -129,7 +130,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
 
 
 def stuttered(words: Sequence[str]) -> int:
-    """Count the parts before a word that are its beginning, again and again: 2 of "d", "-", "did", "n't"."""
+    """Count the parts before a word that repeat its beginning: 2 for "d", "-", "did", "n't"."""
     count = len(words) - next((at for at, word in enumerate(reversed(words)) if word == "-"), len(words))
     last = "".join(words[count:])
     known = (
@@ -143,7 +144,10 @@ def stuttered(words: Sequence[str]) -> int:
 
 
 def first_sound(phonemes: str, letters: int) -> str:
-    """Return the sound of a word's first ``letters`` (1 or 2), with a vowel after a stop, which has none of its own."""
+    """Return the sound of a word's first ``letters`` (1 or 2).
+
+    A stop gets a vowel, because it cannot be spoken alone.
+    """
     plain = phonemes.translate(WITHOUT_STRESS)
     consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
     if not consonants:
@@ -153,7 +157,10 @@ def first_sound(phonemes: str, letters: int) -> str:
 
 
 def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:
-    """Whether the parts from ``left`` to ``right`` are a known word together; the first of them gets its phonemes."""
+    """Return whether the parts from ``left`` to ``right`` are a known word together.
+
+    The first part gets its phonemes.
+    """
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
     found = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
@@ -166,7 +173,7 @@ def look_up_run(parts: Sequence[Part], left: int, right: int, following: Followi
 
 
 def before(word: Part, following: Following) -> Following:
-    """What follows the word before this one."""
+    """Return the context that this word is for the word before it."""
     vowel = next(
         (sound in VOWELS for sound in word.phonemes or "" if sound in VOWELS or sound in CONSONANTS), following.vowel
     )
@@ -174,7 +181,7 @@ def before(word: Part, following: Following) -> Following:
 
 
 def soften(parts: Sequence[Part]) -> None:
-    """Leave a compound of several words ("well-known") at most one main stress for every two of them."""
+    """Reduce the stress of a compound ("well-known") to at most one main stress for every two words."""
     spoken = [
         (PRIMARY in part.phonemes, weight(part.phonemes), index) for index, part in enumerate(parts) if part.phonemes
     ]
@@ -197,7 +204,7 @@ BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
 
 def part_of_speech(words: Sequence[str]) -> list[str]:
-    """The tag of each word; punctuation is a word."""
+    """Return the tag of each word. Punctuation counts as words."""
     known = table("tags")
     context = [*BEFORE, *map(frequent_form, words), *AFTER]  # context[index + 2] is the word
     tags = list(BEFORE)
@@ -212,19 +219,19 @@ def best_tag(found: Sequence[str]) -> str:
 
 @cache
 def tags_by_name() -> list[str]:
-    """Return all tags, the last in the alphabet first: the first feature, "b", has a weight for each."""
+    """List all tags, the last in the alphabet first. The first feature, "b", has a weight for every tag."""
     return sorted((each.partition("=")[0] for each in (table("weights").get("b") or "").split()), reverse=True)
 
 
 @lru_cache(KEPT_FEATURES)
 def weights(feature: str) -> np.ndarray:
-    """Return how much a feature speaks for each of ``tags_by_name``, (tags,) float64."""
+    """Return how much a feature speaks for each tag of ``tags_by_name``, as float64 of shape (tags,)."""
     stated = dict(each.split("=") for each in (table("weights").get(feature) or "").split())
     return np.array([float(stated.get(tag, 0)) for tag in tags_by_name()])
 
 
 def frequent_form(word: str) -> str:
-    """A word without capitals, or the shape of one that is too rare for weights of its own."""
+    """Return a word without capitals, or its shape if it is too rare to have weights."""
     form = "!HYPHEN" if "-" in word and word[0] != "-" else word.lower()
     return form if table("vocabulary").get(form) is not None else f"<{shape(word)}>"
 
@@ -240,7 +247,10 @@ def shape(word: str) -> str:
 
 
 def features(index: int, word: str, context: Sequence[str], before: str, second_before: str) -> tuple[str, ...]:
-    """What the weights are by. ``before``, ``second_before``: the tags of the words before this one."""
+    """List the features of a word that have weights.
+
+    ``before`` and ``second_before`` are the tags of the words before it.
+    """
     far_left, left, own, right, far_right = context[index : index + 5]
     return (
         "b",

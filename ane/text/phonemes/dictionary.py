@@ -1,9 +1,9 @@
-"""Phonemes of one English word: from misaki's dictionaries, by its rules (misaki 0.9.4, hexgrad, Apache-2.0).
+"""Find the phonemes of one English word in misaki's dictionaries, by its rules (misaki 0.9.4, hexgrad, Apache-2.0).
 
 Phonemes are Kokoro's: IPA with ``A I O W Y`` for the diphthongs of "day, my, go, now, boy", ``ᵊ`` and ``ᵻ`` for weak
-vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel; in British English ``Q`` for the diphthong
-of "go". The dictionaries are sorted tables in compressed text files, read in a few milliseconds: entries are searched,
-not parsed.
+vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel. In British English ``Q`` is the diphthong
+of "go". The dictionaries are sorted tables in compressed text files. Reading one takes a few milliseconds, because
+entries are searched, not parsed.
 """
 
 import gzip
@@ -43,13 +43,13 @@ class SortedTable:
 
 @cache
 def table(name: str) -> SortedTable:
-    """The table in ``data``, kept once read."""
+    """Return the table in ``data``, and keep it in memory."""
     return SortedTable(DATA / f"{name}.tsv.gz")
 
 
 @cache
 def borrowed_words() -> dict[str, str]:
-    """Read the phonemes of words with marks on their letters. A word without them is in it if it has no other entry."""
+    """Read the phonemes of words with marks on their letters, with and without these marks as keys."""
     lines = (DATA / "borrowed_words.tsv").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("\t") for line in lines)
     return {without_marks(word): phonemes for word, phonemes in written.items()} | written
@@ -61,9 +61,9 @@ def without_marks(word: str) -> str:
 
 
 def marked_words(text: str) -> dict[str, str]:
-    """Give each word of a text that has marks on its letters by its form without them, in lower case.
+    """Find the words of a text with marks on their letters, by their form without marks, in lower case.
 
-    A word that the text also has without them is left out: in "resume your résumé" they cannot be told apart later.
+    A word that the text also has without marks is left out: in "resume your résumé" they cannot be told apart later.
     """
     if text.isascii():
         return {}
@@ -104,7 +104,12 @@ WEAKER, CAPITALISED, CAPITALS = -0.5, 0.5, 2.0
 
 @dataclass(frozen=True)
 class Following:
-    """What follows a word: whether its first sound is a vowel (None: nothing, or a pause), and whether it is "to"."""
+    """The context after a word.
+
+    Attributes:
+        vowel: Whether the next sound is a vowel. ``None`` means that a pause follows.
+        to: Whether the next word is "to".
+    """
 
     vowel: bool | None = None
     to: bool = False
@@ -122,7 +127,7 @@ class Dictionary:
         self.weak = "ɪ" if british else "ᵻ"  # the vowel of -es and -ed
 
     def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
-        """The phonemes of a word with this part of speech; None if no dictionary has it, or a word it is made from."""
+        """Return the phonemes of a word with this part of speech, or ``None`` if no dictionary has it or its stem."""
         stress = None if word == word.lower() else CAPITALS if word == word.upper() else CAPITALISED
         found = self.function_word(word, tag, stress, following)
         if found is not None:
@@ -142,7 +147,7 @@ class Dictionary:
         )
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
-        """Find the phonemes of a drawn out word, "shhhh" or "nooo", with its letter twice, or once."""
+        """Find the phonemes of a drawn-out word, "shhhh" or "nooo", with its letter twice, or once."""
         shorter = DRAWN_OUT.sub(r"\1\1", word)
         if shorter == word:
             return None
@@ -151,7 +156,7 @@ class Dictionary:
         )
 
     def function_word(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """The phonemes of words that depend on their neighbours, and of letters with periods, which are spelled."""
+        """Return the phonemes of a word that depends on its neighbours, or of letters with periods."""
         lower = word.lower()
         if "." in word and word.replace(".", "").isalpha():
             return self.spelled(word)
@@ -180,7 +185,7 @@ class Dictionary:
         return None
 
     def written_in_capitals(self, word: str, tag: str, stress: float | None, following: Following) -> bool:
-        """Whether a word is the one without capitals: "The" or "THE", and a name only if it is long."""
+        """Return whether a word is to be read without its capitals: "The" or "THE", and a name only if it is long."""
         if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
             return False
         if (tag == "NNP" and len(word) <= 7) or self.has_entry(word):
@@ -192,7 +197,7 @@ class Dictionary:
         )
 
     def is_known(self, word: str) -> bool:
-        """Whether a word has an entry, or is spelled."""
+        """Return whether a word has an entry, or is spelled."""
         if self.has_entry(word):
             return True
         if not word.isascii() or not word.isalpha():
@@ -204,7 +209,7 @@ class Dictionary:
         )
 
     def look_up(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """The entry of a known word; a name in capitals, and any other unknown word, is spelled."""
+        """Return the entry of a known word. A name in capitals and any other unknown word are spelled."""
         name = False
         if word == word.upper() and self.gold(word) is None:
             word, name = word.lower(), tag == "NNP"
@@ -214,10 +219,11 @@ class Dictionary:
         return stressed(found, stress)
 
     def entry(self, word: str, tag: str, at_end: bool = False, checked: bool = False) -> str | None:
-        """The phonemes in the dictionaries, for the part of speech where they differ by it.
+        """Return the phonemes in the dictionaries, for the part of speech if they differ by it.
 
         Args:
-            at_end: whether a pause follows. checked: only in the dictionary that was checked by hand.
+            at_end: Whether a pause follows.
+            checked: Whether to look only in the dictionary that was checked by hand.
         """
         value = self.gold(word)
         if value is None and not checked:
@@ -254,7 +260,7 @@ class Dictionary:
         return self.with_either_capital(f"silver{self.region}", word)
 
     def with_either_capital(self, name: str, word: str) -> str | None:
-        """An entry; one in lower case is also that of its capitalised form, and the other way about."""
+        """Return an entry. A word in lower case and its capitalised form share their entries."""
         found = table(name).get(word)
         if found is not None or len(word) < 2:
             return found
@@ -263,14 +269,14 @@ class Dictionary:
         return table(name).get(word.lower()) if word == word.capitalize() else None
 
     def spelled(self, word: str) -> str | None:
-        """The names of the letters, the last of them stressed most."""
+        """Return the names of the letters, with the main stress on the last."""
         letters = [self.gold(letter.upper()) for letter in word if letter.isalpha()]
         if not letters or None in letters:
             return None
         return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))
 
     def plural(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """A word with -s, -es, -ies or 's, from the word without it."""
+        """Return the phonemes of a word with -s, -es, -ies or 's, from the word without it."""
         if len(word) < 3 or not word.endswith("s"):
             return None
         longer = len(word) > 4
@@ -287,7 +293,7 @@ class Dictionary:
         return stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
 
     def past(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """A word with -d or -ed."""
+        """Return the phonemes of a word with -d or -ed, from the word without it."""
         if len(word) < 4 or not word.endswith("d"):
             return None
         stems = (
@@ -302,7 +308,7 @@ class Dictionary:
         return stem + ("t" if stem[-1] in "pkfθʃsʧ" else f"{self.weak}d" if stem[-1] in "td" else "d")
 
     def participle(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """A word with -ing, with or without an e or a doubled letter before it."""
+        """Return the phonemes of a word with -ing, from its stem: "run" or "make" for "running" and "making"."""
         if len(word) < 5 or not word.endswith("ing"):
             return None
         stems = (
@@ -318,14 +324,14 @@ class Dictionary:
         return stem and f"{stem}ɪŋ"
 
     def stem_phonemes(self, stems: tuple[str, ...], tag: str, stress: float | None, following: Following) -> str | None:
-        """The phonemes of the first stem that is known."""
+        """Return the phonemes of the first stem that is known."""
         return next(
             (self.look_up(stem, tag, stress, following) for stem in stems if stem and self.is_known(stem)), None
         )
 
 
 def stressed(phonemes: str | None, stress: float | None) -> str | None:
-    """Phonemes with more or less stress."""
+    """Return phonemes with more or less stress."""
     if phonemes is None or stress is None:
         return phonemes
     if PRIMARY in phonemes:

@@ -1,6 +1,6 @@
-"""Words that no dictionary has: letters to phonemes by a small Transformer, with the weights of hibari-tts.
+"""Turn the letters of unknown words into phonemes, by a small Transformer with the weights of hibari-tts.
 
-Each letter has four places for phonemes or blanks; equal neighbours are one, and blanks are dropped (as in CTC).
+Each letter has four places for phonemes or blanks. Equal neighbours count once, and blanks are dropped (as in CTC).
 """
 
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ HEADS, LAYERS, LONGEST = 4, 4, 24  # letters beyond the longest word that it lea
 
 @cache
 def alphabets() -> tuple[dict[str, int], dict[int, str]]:
-    """The numbers of letters, and the phonemes by their numbers; 0 is a blank."""
+    """Return the numbers of letters, and the phonemes by their numbers. 0 is a blank."""
     letters, phonemes = (DATA / "characters.txt").read_text(encoding="utf-8").split("\n")[:2]
     return {letter: number for number, letter in enumerate(letters, 1)}, dict(enumerate(phonemes, 1))
 
@@ -27,7 +27,7 @@ def weights() -> dict[str, np.ndarray]:
 
 @lru_cache(4096)
 def spoken_letters(word: str) -> str:
-    """The phonemes of a word of letters; "" if the network knows none of them."""
+    """Return the phonemes of a word of letters, or "" if the network knows none of them."""
     letters, phonemes = alphabets()
     ids = [letters[letter] for letter in word if letter in letters][:LONGEST]
     if not ids:
@@ -44,7 +44,7 @@ def spoken_letters(word: str) -> str:
 
 
 def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray:
-    """Self-attention, (T, C) → the same."""
+    """Apply self-attention. Input and output have the shape (T, C)."""
     q, k, v = (
         (x @ w[f"{layer}.qkv.weight"] + w[f"{layer}.qkv.bias"]).reshape(len(x), 3, HEADS, -1).transpose(1, 2, 0, 3)
     )  # each (h, T, C / h)
@@ -55,12 +55,12 @@ def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray
 
 
 def normalised(x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Layer normalisation."""
+    """Apply layer normalisation."""
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
     return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """By its approximation with tanh: within 5e-4."""
+    """Compute GELU by its approximation with tanh, within 5e-4."""
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.float32) * (x + 0.044715 * x**3)))
