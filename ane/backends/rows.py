@@ -1,4 +1,4 @@
-"""Run stages on rows of any length: in windows where a stage has margins, else up to the longest that one call takes.
+"""Run stages on rows of any length, in windows, and say how long a row may be if a stage has no windows.
 
 The backend says how long a row of one call may be (``Backend.row_limit``), so a model knows nothing of packages.
 """

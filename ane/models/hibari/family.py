@@ -1,7 +1,7 @@
-"""What hibari declares to bundles, backends and commands: its stages (named network calls), and how packages run them.
+"""Declare hibari to bundles, backends and commands: its stages (named network calls) and how packages run them.
 
 Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P and C channels of the states for the
-prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs may be anything.
+prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs have no meaning.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from ane.bundles.hub import Snapshot
 
 REPOSITORY = "maureesewilliams/hibari"
-TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # of the phonemes: for the prosody, and for the sound
+TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # phoneme tables of the prosody and of the sound
 
 
-def two_frames(found: np.ndarray) -> np.ndarray:
-    """The prosody (B, 2S, 2) of what packages return: a slow frame's two side by side, f0 in hundreds of Hz."""
-    B, S, _ = found.shape
-    found = found.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
-    return found * np.array([PITCH_SCALE, 1], np.float32)
+def two_frames(pairs: np.ndarray) -> np.ndarray:
+    """Split slow frames (B, S, 4) of packages, with f0 in hundreds of Hz, into frames (B, 2S, 2) with f0 in Hz."""
+    B, S, _ = pairs.shape
+    prosody = pairs.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
+    return prosody * np.array([PITCH_SCALE, 1], np.float32)
 
 
 STAGES = {
-    # channels: the states for the prosody, those for the sound, and the log durations
+    # channels of the output: states for the prosody, states for the sound, log durations
     "text": Stage(
         "hibari",
         {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
@@ -43,7 +43,7 @@ STAGES = {
         "text",
         Rows("symbols", tables=TABLES),
     ),
-    # states repeated for their durations → f0 in Hz, and energy
+    # predicts f0 in Hz and energy from states that are repeated for their durations
     "prosody": Stage(
         "hibari",
         {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
@@ -91,8 +91,8 @@ class HibariFamily(ModelFamily):
             raise UserError(
                 f"{repository} has a file for each voice: name one, such as {REPOSITORY}/voices/am_fenrir_v2.int8.onnx"
             )
-        found = download_files(REPOSITORY, (file,), revision=revision, kind="hibari", progress=progress)
-        return Snapshot(found.revision, found.directory / file, found.files, found.licence)
+        files = download_files(REPOSITORY, (file,), revision=revision, kind="hibari", progress=progress)
+        return Snapshot(files.revision, files.directory / file, files.files, files.licence)
 
 
 FAMILY = HibariFamily()

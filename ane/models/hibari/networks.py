@@ -1,14 +1,14 @@
-"""hibari: phonemes to the spectra of a harmonic-plus-noise vocoder, in three parts that the host connects.
+"""Define hibari: from phonemes to the spectra of a harmonic-plus-noise vocoder, in three parts that the host connects.
 
-A FastSpeech (Ren et al. 2019, arXiv 1905.09263) with pitch and energy (FastSpeech 2, arXiv 2006.04558) whose blocks are
-ConvNeXt's (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814), as in the package hibari-tts of Maureese
-Williams (Apache-2.0), with its names of parameters.
+It is a FastSpeech (Ren et al. 2019, arXiv 1905.09263) with pitch and energy (FastSpeech 2, arXiv 2006.04558) and
+ConvNeXt blocks (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814). Structure and parameter names are from
+the package hibari-tts (Maureese Williams, Apache-2.0).
 
     phonemes ─ text ─> durations, states ─ prosody ─> f0, energy ─ spectra ─> spectra ─> harmonic_noise
                             at 40 Hz: states repeated        at 80 Hz: states repeated, f0, energy
 
 Axes: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), C channels. ``mask`` is 1 at real positions and 0 at
-padding, which changes nothing.
+padding. Padding changes no result at a real position.
 """
 
 import torch
@@ -22,7 +22,7 @@ from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
 
 class PackedAttention(nn.Module):
-    """Self-attention with one projection for queries, keys and values, named as in ``nn.MultiheadAttention``."""
+    """Self-attention with one projection for queries, keys and values. Names are as in ``nn.MultiheadAttention``."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -32,7 +32,7 @@ class PackedAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """(B, T, C), bias (B, 1, 1, T) added to the scores → (B, T, C)."""
+        """Attend within x (B, T, C), with a bias (B, 1, 1, T) that is added to the scores. Returns (B, T, C)."""
         q, k, v = (
             part.unflatten(2, (self.heads, -1)).transpose(1, 2)  # each (B, h, T, C / h)
             for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
@@ -42,7 +42,7 @@ class PackedAttention(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """A Transformer layer with the norms first; (B, T, C) → the same."""
+    """A Transformer layer with the norms first: (B, T, C) → (B, T, C)."""
 
     def __init__(self, width: int, inner: int, heads: int):
         super().__init__()
@@ -58,7 +58,10 @@ class AttentionLayer(nn.Module):
 
 
 class PhonemeEncoder(nn.Module):
-    """Phonemes (B, T) int64, mask (B, T, 1) → states (B, T, C), 0 at padding. One layer is applied several times."""
+    """Encodes phonemes (B, T) int64 with a mask (B, T, 1) to states (B, T, C), which are 0 at padding.
+
+    The only attention layer is applied ``repeats`` times.
+    """
 
     def __init__(self, symbols: int, width: int, inner: int, heads: int, repeats: int):
         super().__init__()
@@ -79,7 +82,7 @@ class PhonemeEncoder(nn.Module):
 
 
 class ProsodyNet(nn.Module):
-    """Durations from phonemes, then f0 and energy from the states of these, repeated for their durations."""
+    """Predicts durations from phonemes, then f0 and energy from the phonemes' states, repeated for their durations."""
 
     def __init__(self, config: HibariConfig):
         super().__init__()
@@ -91,17 +94,17 @@ class ProsodyNet(nn.Module):
         self.pro_out = nn.Conv1d(width, 4, 1)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """States (B, S, C), mask (B, S, 1) → (B, 2S, 2): f0 in Hz, and energy."""
+        """Predict f0 in Hz and energy (B, 2S, 2) from states (B, S, C) and their mask (B, S, 1)."""
         x = self.pro_in(states.transpose(1, 2)).transpose(1, 2) * mask
         for block in self.pro:
             x = block(x, mask)
-        found = self.pro_out(x.transpose(1, 2)).transpose(1, 2)  # (B, S, 4): f0, f0, energy, energy
-        found = found.unflatten(2, (2, 2)).transpose(2, 3).flatten(1, 2)  # (B, 2S, 2)
-        return torch.cat([found[..., :1] * PITCH_SCALE, found[..., 1:]], dim=2)
+        pairs = self.pro_out(x.transpose(1, 2)).transpose(1, 2)  # (B, S, 4): f0, f0, energy, energy
+        prosody = pairs.unflatten(2, (2, 2)).transpose(2, 3).flatten(1, 2)  # (B, 2S, 2)
+        return torch.cat([prosody[..., :1] * PITCH_SCALE, prosody[..., 1:]], dim=2)
 
 
 class SpectrumDecoder(FrameDecoder):
-    """The sound's own phoneme encoder, and the decoder from its repeated states, log f0 and energy to spectra."""
+    """The phoneme encoder of the sound, and the decoder from its repeated states, log f0 and energy to spectra."""
 
     def __init__(self, config: HibariConfig):
         super().__init__(
@@ -118,16 +121,22 @@ class Hibari(nn.Module):
         self.m = SpectrumDecoder(config)
 
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Phonemes (B, T) int64, mask (B, T) → (B, T, C' + C + 1): states for prosody and sound, log durations."""
+        """Encode phonemes (B, T) int64 with a mask (B, T).
+
+        Returns states for the prosody, states for the sound, and log durations, (B, T, C' + C + 1).
+        """
         mask = mask[..., None]
         states = self.pn.text(ids, mask)
         log_durations = self.pn.dur(states.transpose(1, 2)).transpose(1, 2)  # (B, T, 1)
         return torch.cat([states, self.m.text(ids, mask), log_durations * mask], dim=-1)
 
     def prosody(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Repeated states of the prosody (B, S, C'), mask (B, S) → (B, 2S, 2): f0 in Hz, and energy."""
+        """Predict f0 in Hz and energy (B, 2S, 2) from repeated prosody states (B, S, C') and their mask (B, S)."""
         return self.pn(states, mask[..., None])
 
     def spectra(self, frames: Tensor, mask: Tensor) -> Tensor:
-        """Frames (B, L, C + 2), mask (B, L) → (B, L, 5 · 601): states of the sound, log f0 and energy → spectra."""
+        """Decode frames (B, L, C + 2) with a mask (B, L) to spectra (B, L, 5 · 601).
+
+        A frame has a repeated state of the sound, log f0 and energy.
+        """
         return self.m(frames, mask[..., None])

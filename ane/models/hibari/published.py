@@ -1,7 +1,7 @@
-"""The voices that hibari's author publishes: a file with one int8 ONNX graph each, in the form of hibari-tts 0.2.1.
+"""Import the voices that hibari's author publishes: one int8 ONNX graph per voice, in the form of hibari-tts 0.2.1.
 
-The weights of a matrix are int8 with a scale, or with a scale for each row. Its graph becomes an ONNX package of a
-bundle (``ane.models.hibari.stage_graphs``), which reads the weights from the bundle's safetensors.
+A matrix has int8 weights with one scale, or with one scale per row. The graph becomes an ONNX package of a bundle
+(``ane.models.hibari.stage_graphs``), which reads the weights from the bundle's safetensors.
 """
 
 from collections import Counter
@@ -26,13 +26,13 @@ from ane.system.errors import UserError
 from ane.system.file_gate import read_regular
 
 PACKAGE = "packages/hibari-int8.onnx"
-PARTS = "m.", "pn."  # how the names of parameters begin
+PARTS = "m.", "pn."  # beginnings of parameter names
 RELEASE = "hibari-tts 0.2.1"
 
 
 @dataclass(frozen=True)
 class PublishedVoice:
-    """A voice of hibari-tts: its file, the SHA-256 of that, and Kokoro's voice, from which it learned."""
+    """A voice of hibari-tts: its file, the file's SHA-256, and the Kokoro voice that it learned from."""
 
     name: str
     file: str
@@ -64,11 +64,11 @@ VOICES = tuple(
 def import_published(path: Path) -> Contents:
     """Read the graph of a voice.
 
-    A file with the name of one of ``VOICES`` must be that voice. Another file may be any voice of the same form: it is
-    British if its name begins with "b", as Kokoro's names do ("bf_emma").
+    A file with the name of one of ``VOICES`` must be that voice. Another file may be any voice of the same form. It is
+    British if its name begins with "bf_" or "bm_", as Kokoro's British names do ("bf_emma").
 
     Raises:
-        UserError: The file is damaged, or of another form.
+        UserError: The file is damaged, or it has another form.
     """
     known = next((voice for voice in VOICES if voice.file == path.name), None)
     if known and sha256_of(path) != known.sha256:
@@ -100,8 +100,10 @@ def import_published(path: Path) -> Contents:
 
 
 def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Path, path: Path) -> PackageRecord:
-    """Write the package of a voice into a bundle's folder, with the weights, which torch reads too. Raises UserError:
-    the graph is of another form than its parameters.
+    """Write the package of a voice into a bundle's folder, with the weights, which torch reads too.
+
+    Raises:
+        UserError: The graph does not have the form that its parameters imply.
     """
     stages = folder / PACKAGE
     stages.mkdir(parents=True, exist_ok=True)
@@ -118,8 +120,8 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
         "hibari",
         "int8",
         PACKAGE,
-        [record(folder, f"{PACKAGE}/{each.name}") for each in (file, *graphs)],
-        {each.stem: FunctionRecord(each.stem, {}) for each in graphs},
+        [record(folder, f"{PACKAGE}/{part.name}") for part in (file, *graphs)],
+        {graph.stem: FunctionRecord(graph.stem, {}) for graph in graphs},
         format="onnx",
         source={PUBLISHED: path.name},
     )
@@ -141,7 +143,7 @@ def form_error(path: Path, fault: str) -> UserError:
 
 
 def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
-    """Return the state dict of a voice. Raises UserError unless its parameters are those of the network."""
+    """Return the state dict of a voice. Raises UserError if its parameters do not fit the network."""
     if [one.name for one in model.graph.input] != ["ids", "speed"]:
         raise form_error(path, f"its inputs are {', '.join(one.name for one in model.graph.input)}, not ids and speed")
     try:
@@ -149,12 +151,12 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
         shapes = layout(NETWORKS["hibari"], config_of(model.graph, weights)).shapes
     except (KeyError, StopIteration, ValueError, TypeError) as error:
         raise form_error(path, f"its part {error} is missing or of another kind") from error
-    found = {key: value.shape for key, value in weights.items() if not key.endswith(SCALE)}
-    for key in sorted(shapes.keys() | found.keys()):
-        if shapes.get(key) != found.get(key):
+    stored = {key: value.shape for key, value in weights.items() if not key.endswith(SCALE)}
+    for key in sorted(shapes.keys() | stored.keys()):
+        if shapes.get(key) != stored.get(key):
             raise form_error(
                 path,
-                f"its parameter {key} has the shape {found.get(key, 'of none')}, the network has "
+                f"its parameter {key} has the shape {stored.get(key, 'of none')}, the network has "
                 f"{shapes.get(key, 'none of that name')}",
             )
     for key, value in weights.items():
@@ -164,10 +166,10 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
 
 
 def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
-    """Return the state dict of a published graph. An int8 tensor KEY of (O, I) has its scale at KEY.scale, (1,) or (O,)
-    float32.
+    """Return the state dict of a published graph.
 
-    The graph names biases by their keys. Each is added to MatMulInteger(x, W), whose other factors are the scales.
+    An int8 tensor KEY of (O, I) has its scale at KEY.scale, (1,) or (O,) float32. The graph names biases by their keys.
+    It adds a bias to the product of MatMulInteger(x, W) and the scales.
 
     Raises:
         ValueError: A weight has a zero point.
@@ -192,7 +194,7 @@ def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
 
 
 def config_of(graph: GraphProto, weights: Mapping[str, np.ndarray]) -> HibariConfig:
-    """Return the sizes of a voice's network. Raises KeyError: a parameter is missing."""
+    """Return the sizes of a voice's network. Raises KeyError if a parameter is missing."""
     norms = Counter(node.input[1] for node in graph.node if node.op_type == "LayerNormalization")
     symbols, width = weights["m.text.emb.weight"].shape
     return HibariConfig(

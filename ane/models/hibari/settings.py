@@ -1,4 +1,4 @@
-"""The settings of a request, apart from its text."""
+"""Define the settings of a request to hibari."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -12,8 +12,8 @@ from ane.system.checked import validated
 @validated
 class HibariSettings(SpeechSettings):
     split: tuple[int, int] | None = split_setting(100, 250)
-    pause: float = Field(0.0, ge=0, le=10)  # seconds between two chunks, beside the half second of the model
-    british: bool = False  # whether the voice speaks as in Britain; bundle.json says so
+    pause: float = Field(0.0, ge=0, le=10)  # seconds between two chunks, in addition to the model's half second
+    british: bool = False  # whether the voice speaks British English, as bundle.json says
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:

@@ -1,8 +1,8 @@
 """Cut a published graph of hibari-tts into the three stages of the model hibari, as an ONNX package of a bundle.
 
-The graph computes in int8 with a range for each call (``DynamicQuantizeLinear``), so its rounding is the published
-one. Its weights stay where they are: a stage reads them from the bundle's safetensors as ONNX's external data, and the
-three files hold the operations only.
+The graph computes in int8 with one range per call (``DynamicQuantizeLinear``), and the stages round exactly as it does.
+A stage reads its weights from the bundle's safetensors as ONNX's external data, so the three files hold only the
+operations.
 """
 
 import json
@@ -21,11 +21,11 @@ from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
 
 IR_VERSION, OPSET = 10, 17
-INLINE = 128  # bytes; smaller tensors stay in the graph
+INLINE = 128  # bytes: smaller tensors stay in the graph
 BATCH, LENGTH = "batch", "length"
 SPECTRA_OUTPUTS = "lh", "theta", "ln", "lr", "phi"
-LEAST_DB = 35.0  # between a stage and its part of the graph: a rounding may differ, and move an int8 step
-PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # phonemes
+LEAST_DB = 35.0  # least SNR between a stage and its part of the graph: one other rounding can move an int8 step
+PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # ids of phonemes
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Cut:
     """A stage of the published graph.
 
     Attributes:
-        name: The stage.
-        value: The stage's input beside its mask.
-        inner: The value of the published graph in its place, (1, channels, n) without padding, or ids (1, n).
+        name: Name of the stage.
+        value: Name of the stage's input other than its mask.
+        inner: Value of the published graph that the input replaces, (1, channels, n) without padding, or ids (1, n).
         outputs: Values of the published graph, (1, channels, n) each, or one of (1, n, channels).
-        rate: Output positions for each input position.
+        rate: Output positions per input position.
         output: Name of the stage's output.
         channels: Channels of the input. 0 means that it is ids.
-        rows: Whether the output is one of (1, n, channels).
+        rows: Whether the output is one value (1, n, channels).
     """
 
     name: str
@@ -57,7 +57,7 @@ def cuts_of(graph: GraphProto) -> list[Cut]:
     """Find the stages in a published graph by the names of parameters, which do not depend on its exporter.
 
     Raises:
-        ValueError: A part is not there.
+        ValueError: A part is missing.
     """
     convs = {node.input[1]: node for node in graph.node if node.op_type == "Conv"}
     sizes = {one.name: tuple(one.dims) for one in graph.initializer}
@@ -90,8 +90,8 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
         weights: The bundle's safetensors, in ``folder``.
 
     Raises:
-        ValueError, KeyError: The graph is of another form, ONNX Runtime cannot run it, or a stage computes something
-            else than its part of the graph.
+        ValueError, KeyError: The graph has another form, ONNX Runtime cannot run it, or a stage does not compute what
+            its part of the graph computes.
     """
     model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)
@@ -113,7 +113,7 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
 
 
 def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> None:
-    """Raise ValueError if a stage returns other numbers than the published graph computes in its place."""
+    """Raise ValueError if a stage returns numbers that differ from those inside the published graph."""
     whole = ModelProto()
     whole.CopyFrom(published)
     stated = {one.name for one in whole.graph.output}
@@ -135,18 +135,18 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
 def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Run a graph, and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # fatal faults alone: the others are raised
+    options.log_severity_level = 4  # logs fatal faults only, because other faults are raised
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         return dict(zip((one.name for one in session.get_outputs()), session.run(None, inputs), strict=True))
-    except Exception as error:  # the errors of ONNX Runtime have no other class in common
+    except Exception as error:  # ONNX Runtime's errors have no narrower class in common
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         raise ValueError(f"ONNX Runtime cannot run it: {str(error).strip().splitlines()[0][:300]}") from error
 
 
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
-    """Add to a part of the published graph what makes it a stage: the padding is cut off, and put back at the end."""
+    """Turn a part of the published graph into a stage, which cuts the padding off and puts it back at the end."""
     nodes, constants = list(part.node), list(part.initializer)
 
     def constant(name: str, value: np.ndarray) -> str:
@@ -205,7 +205,7 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
 
 
 def widen_convolutions(graph: GraphProto) -> None:
-    """Give convolutions over a sequence a second axis of length 1: ONNX Runtime has faster code for two axes."""
+    """Give convolutions a second axis of length 1, because ONNX Runtime has faster code for two axes."""
     kernels = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:2]}
     for tensor in graph.initializer:
         if tensor.name in kernels:
@@ -234,9 +234,9 @@ def widen_convolutions(graph: GraphProto) -> None:
 
 
 def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[int, int]]:
-    """Return where each tensor lies in a safetensors file: (bytes, shape) → (offset, length).
+    """Return the place of each tensor in a safetensors file: (bytes, shape) → (offset, length).
 
-    The file begins with the length of its JSON header, which states the tensors' offsets behind it.
+    The file begins with the length of its JSON header, which gives the tensors' offsets from the header's end.
     """
     content = weights.read_bytes()
     [length] = struct.unpack("<Q", content[:8])
@@ -252,10 +252,10 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
 def share_weights(
     graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]], file: str
 ) -> None:
-    """Replace the graph's weights by references to the file. An int8 weight is stored transposed there.
+    """Replace the graph's weights by references to the file, which stores an int8 weight transposed.
 
     Raises:
-        ValueError: a weight is not in the file.
+        ValueError: A weight is not in the file.
     """
     kept, transposes = [], []
     for tensor in graph.initializer:
@@ -282,7 +282,7 @@ def share_weights(
 
 
 def check_shapes(model: ModelProto) -> None:
-    """Raise ValueError if a node reads a value that nothing makes."""
+    """Raise ValueError if a node reads a value that no node or input provides."""
     graph = model.graph
     known = {one.name for one in (*graph.input, *graph.initializer)} | {""}
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Synthesis of 24 kHz speech: phonemes, durations, pitch and energy, spectra, and their sound."""
+"""Speak English with hibari: text to phonemes, durations, pitch and energy, spectra, and 24 kHz sound."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,17 +18,17 @@ from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
 
-MOST_IDS = 402  # of one pass: as the published program
-SLOW_FRAME = 2  # frames of a slow one, in which durations count
-MOST_SILENCE = 4  # slow frames before a chunk: the model would wait for a third of a second
+MOST_IDS = 402  # phonemes of one pass, as in the published program
+SLOW_FRAME = 2  # frames of a slow frame, the unit of durations
+MOST_SILENCE = 4  # slow frames of silence before a chunk, because the model would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
-GAIN = 1.7  # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
-WHOLE_FRAMES = 256  # a chunk of at most so many is one call: its first sound waits 6 ms longer
-FIRST_FRAMES = 24  # of the first call of a longer chunk, without margins
+GAIN = 1.7  # factor for the network's quiet voice, whose peaks in forty sentences are at most 0.57
+WHOLE_FRAMES = 256  # most frames of a chunk that gets one call, whose first sound comes 6 ms later
+FIRST_FRAMES = 24  # frames of a longer chunk's first call, without margins
 
 
 class HibariSynthesizer(Speaker):
-    """A hibari model on a backend: English. The same text and seed give the same sound."""
+    """A hibari model on a backend. It speaks English, and gives the same sound for the same text and seed."""
 
     settings, sample_rate, speeds = HibariSettings, SAMPLE_RATE, (0.25, 4.0)
 
@@ -56,21 +56,24 @@ class HibariSynthesizer(Speaker):
     ) -> Iterator[RenderedChunk]:
         try:
             yield from rendered_in_order(
-                chunks, lambda rendered, own: self.sound(rendered, request, own), context, self.backend.calls_at_once
+                chunks,
+                lambda rendered, chunk_context: self.sound(rendered, request, chunk_context),
+                context,
+                self.backend.calls_at_once,
             )
         finally:
             self.backend.release()
 
     def sound(self, rendered: RenderedChunk, request: SpeechRequest, context: SpeechContext) -> Iterator[np.ndarray]:
-        """The sound of a chunk, whose facts are known with the first piece.
+        """Yield the sound of a chunk. Its facts are known with the first piece.
 
-        A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
-        The first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks have the
-        same calls, because an engine that quantises activations for each call gives the same sound only then.
+        A duration is at least 25 ms, so faster speech is made at the trained speed and then leaves out spectra. The
+        first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks make the same
+        calls, because an engine that quantises activations per call gives the same sound only for the same calls.
         """
         chunk: Any = rendered.chunk
         speed = request.speed * chunk.speed
-        skip = max(speed, 1.0)  # frames for one that is spoken
+        skip = max(speed, 1.0)  # frames per spoken frame
         with context.timeline.record("text"):
             states, counts = self.text(chunk, min(speed, 1.0))
             counts[0] = min(counts[0], int(MOST_SILENCE * skip))
@@ -93,7 +96,12 @@ class HibariSynthesizer(Speaker):
             yield np.clip(samples, -1, 1, out=samples)
 
     def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""
+        """Return f0 in Hz (L,) and the frames (L, C + 2) that spectra are made of.
+
+        Args:
+            states: States of the phonemes, (T, P + C).
+            counts: Slow frames of each phoneme, (T,).
+        """
         for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
         slow = for_prosody.repeat(counts, axis=0)  # (S, P)
         margin = margins(self.config)["prosody"]
@@ -103,7 +111,7 @@ class HibariSynthesizer(Speaker):
         return f0, np.column_stack((for_sound.repeat(SLOW_FRAME * counts, axis=0), pitch, prosody[:, 1]))
 
     def spectra(self, frames: np.ndarray, spoken: np.ndarray) -> Iterator[np.ndarray]:
-        """The spectra of those of frames (L, C + 2) that are spoken, window after window."""
+        """Yield the spectra of the spoken frames among frames (L, C + 2), window after window."""
         done, first = 0, WHOLE_FRAMES if len(frames) <= WHOLE_FRAMES else FIRST_FRAMES
         for window in run_rows(self.backend, "spectra", margins(self.config)["spectra"], frames, first=first):
             inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
@@ -112,7 +120,7 @@ class HibariSynthesizer(Speaker):
                 yield window if len(inside) == len(window) else window[inside]
 
     def text(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
-        """The states of phonemes (T, P + C), and how many slow frames each takes, (T,) int64, at least one."""
+        """Return the states of phonemes (T, P + C), and the slow frames of each phoneme, (T,) int64, at least one."""
         length = len(chunk.ids)
         ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)
         ids[0, :length] = chunk.ids

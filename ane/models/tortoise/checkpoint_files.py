@@ -1,8 +1,8 @@
-"""Finding official files of Tortoise, and which of its networks a file holds, whatever its name and its wrapping.
+"""Find official files of Tortoise, and the networks that a file has, whatever its name and its wrapping.
 
-DL-Art-School and its forks save a fine-tuned decoder alone (N_gpt.pth, N_gpt_ema.pth), trainers wrap a state dict
-({"model": …, "optimizer": …}) or add "module." to its keys, others store safetensors or put the files into models/,
-transformers has keys of its own.
+DL-Art-School and its forks save only a fine-tuned decoder (N_gpt.pth, N_gpt_ema.pth). Trainers wrap a state dict
+({"model": …, "optimizer": …}) or add "module." to its keys. Other programs store safetensors, or put the files into
+models/. transformers has different keys.
 """
 
 import json
@@ -32,7 +32,7 @@ WRAPPERS = (
     "model",
     "ema",
 )
-NESTED = 3  # wrappers within each other, at most
+NESTED = 3  # most wrappers within each other
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
@@ -40,7 +40,7 @@ BIGVGAN = "bigvgan_24khz_100band.pth"
 
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state dict in a file, and the other entries of its wrappers. Raises UserError."""
+    """Return the state dict in a file, and the other entries of its wrappers. Raises UserError for another content."""
     if path.suffix == ".safetensors":
         return plain_names(read_safetensors(path)), {}
     loaded = load_pickle(path)
@@ -62,7 +62,7 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def has_networks(path: Path) -> bool:
-    """Whether a file has networks of Tortoise. Raises UserError for a damaged file, or one that lacks keys of one."""
+    """Return whether a file has networks of Tortoise. Raises UserError if it is damaged, or if a network lacks keys."""
     entries, _ = read_entries(path)
     if not (names := _names(entries)):
         for file in REQUIRED:
@@ -80,8 +80,10 @@ def _names(entries: Entries) -> tuple[str, ...]:
 
 
 def find_files(path: Path) -> dict[str, Path]:
-    """The official checkpoints at ``path``, a directory or one file, by their official names. Raises UserError: no such
-    path, or a file that is none of them.
+    """Return the official checkpoints at ``path``, a directory or one file, by their official names.
+
+    Raises:
+        UserError: The path does not exist, or the file is not one of them.
     """
     if os.path.isfile(path):
         entries, _ = read_entries(path)
@@ -116,7 +118,7 @@ def find_files(path: Path) -> dict[str, Path]:
 
 
 def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -> None:
-    """Raise UserError when a network that speech needs is neither in the files nor in ``base``."""
+    """Raise UserError if a network that speech needs is neither in the files nor in ``base``."""
     missing = [
         name for name in REQUIRED if name not in files and not (base and set(networks_of(name)) <= set(base.networks))
     ]
@@ -139,22 +141,23 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
 
 
 def is_official_config(path: Path) -> bool:
-    """Whether a config.json is ours or upstream's. Coqui's, BigVGAN's and transformers', which state other things, are
-    left aside.
+    """Return whether a config.json is ours or upstream's.
+
+    Coqui, BigVGAN and transformers have files of this name with other contents, which are not read.
     """
     if not os.path.isfile(path):
         return False
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return True  # whoever reads it says what is wrong
+        return True  # the code that reads it reports the fault
     return not isinstance(stated, dict) or not (
         {"model", "model_args"} <= set(stated) or "upsample_rates" in stated or "model_type" in stated
     )
 
 
 def check_vocoder(path: Path) -> None:
-    """Raise UserError when a vocoder that is named does not exist or is another network."""
+    """Raise UserError if the vocoder at ``path`` does not exist or is another network."""
     if not os.path.isfile(path):
         raise UserError(f"vocoder {path}: {no_such_file(path)}", "vocoder")
     entries = read_entries(path)[0]
@@ -167,7 +170,10 @@ def check_vocoder(path: Path) -> None:
 
 
 def bigvgan_arguments(path: Path) -> dict[str, Any]:
-    """The sizes of a BigVGAN in the JSON beside it, of the same name or config.json; {}: none, the official ones."""
+    """Return the sizes of a BigVGAN from the JSON next to it, which has the same name or is config.json.
+
+    Returns {} if there is none. Then the sizes are the official ones.
+    """
     for beside in (path.with_suffix(".json"), path.parent / "config.json"):
         stated = read_json(beside) if os.path.isfile(beside) else None
         if isinstance(stated, dict) and "upsample_rates" in stated:
@@ -177,13 +183,13 @@ def bigvgan_arguments(path: Path) -> dict[str, Any]:
 
 
 def states_vocabulary(config: Mapping[str, Any]) -> bool:
-    """Whether constructor arguments, directly or under "constructor", give the decoder's number of text tokens."""
+    """Return whether constructor arguments give the decoder's number of text tokens, directly or in "constructor"."""
     stated = config.get("autoregressive.pth", {})
     return "number_text_tokens" in (stated.get("constructor", stated) if isinstance(stated, Mapping) else {})
 
 
 def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
-    """Raise UserError when the tokenizer.json at ``path``, or its substitute, has an id beyond the text tokens."""
+    """Raise UserError if the tokenizer.json at ``path``, or its substitute, has an id beyond the text tokens."""
     own = path / "tokenizer.json"
     source = str(own) if os.path.isfile(own) else f"{path} has no tokenizer.json, and the one used in its place"
     ids = Tokenizer(tokenizer, source=source).ids
@@ -196,8 +202,9 @@ def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:
-    """The decoder's config with the number of text tokens that the weights have: rows of the table, without the stop
-    token's. Forks keep the official start token, 255, whatever the vocabulary.
+    """Return the decoder's config with the text tokens of the weights: the table's rows without the stop token.
+
+    Forks keep the official start token, 255, for any vocabulary.
     """
     table = entries.get("text_embedding.weight")
     rows = table.shape[0] if getattr(table, "ndim", 0) == 2 else 0
@@ -207,8 +214,10 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
 
 
 def settings_of_tokenizer(content: str) -> dict[str, Any]:
-    """The settings that a tokenizer.json asks for: forks state its language in it, and English cleaning would spell
-    another language's numbers in English and take its accents away. Numbers stay digits in a language without rules.
+    """Return the settings that a tokenizer.json needs.
+
+    Forks name its language in it. English cleaning would spell the numbers of another language in English and remove
+    its accents. In a language without rules, numbers stay digits.
     """
     try:
         language = json.loads(content)["model"]["language"]

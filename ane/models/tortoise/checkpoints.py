@@ -1,4 +1,4 @@
-"""Imports official checkpoints, a directory or one file, by upstream's keys."""
+"""Import official checkpoints, a directory or one file, by upstream's keys."""
 
 import hashlib
 import os
@@ -49,7 +49,7 @@ FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
 def packaged_file(name: str) -> Path:
-    """A data file of this package, used where the checkpoint directory has none."""
+    """Return the path of a data file of this package, used if the checkpoint directory has none."""
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
 
 
@@ -64,23 +64,24 @@ def import_tortoise(
 ) -> Contents:
     """Read the official .pth files of one directory, or one of them.
 
-    A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package. Files of other names, and
-    one file alone, are known by their keys (``ane.models.tortoise.checkpoint_files``).
+    A tokenizer.json and a mel_norms.pth next to the checkpoints replace the files of this package. A file with another
+    name, or a single file, is recognised by its keys (``ane.models.tortoise.checkpoint_files``).
 
     Args:
-        config: Upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}. By default they are
-            those in the directory's config.json, or else those of ``base``, or the official values. The key
-            "trained": false marks random weights. Where they do not state it, the vocabulary is that of the weights.
+        path: Directory or file.
+        config: Upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}. By default they come
+            from the directory's config.json, or from ``base``, or are the official values. The key "trained": false
+            marks random weights. If the arguments do not state the vocabulary, it is read from the weights.
         where: Name of ``config`` in messages.
-        base: A model whose networks are used where the checkpoints have none, as for a fine-tuned decoder alone.
-        vocoder: A BigVGAN that speaks in place of UnivNet, its JSON beside it.
-        precision: Of the stored parameters (default: that of the decoder's).
-        ignore_unknown: Whether entries are accepted of which this version does not know what they are for.
+        base: Model whose networks replace missing ones, for example if there is only a fine-tuned decoder.
+        vocoder: File of a BigVGAN that replaces UnivNet, with its JSON next to it.
+        precision: Precision of the stored parameters (default: the decoder's precision).
+        ignore_unknown: Whether to accept entries whose purpose this version does not know.
 
     Raises:
-        UserError: a required file is missing, damaged, another model, or another size than its config states, it has
-            unknown entries, the arguments are not upstream's, or the tokenizer has an id that the decoder does not
-            know.
+        UserError: A required file is missing or damaged, is another model, has another size than its config states, or
+            has unknown entries. Or the arguments are not upstream's, or the tokenizer has an id that the decoder does
+            not know.
     """
     files, folder = checked_files(path, base, vocoder)
     own = [name for file in files for name in networks_of(file)]
@@ -111,7 +112,7 @@ def import_tortoise(
         surplus.refuse_unknown()
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
-        """Read a network's state dict; only weight-normed tensors are copied."""
+        """Read a network's state dict. Only weight-normed tensors are copied."""
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]
@@ -140,7 +141,7 @@ def import_tortoise(
 
 
 def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tuple[dict[str, Path], Path]:
-    """The checkpoints by official name, and their directory. Raises UserError when a required one is missing."""
+    """Return the checkpoints by official name, and their directory. Raises UserError if a required one is missing."""
     files = find_files(path)
     check_complete(path, files, base)
     folder = next(iter(files.values()), path).parent
@@ -151,7 +152,7 @@ def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tupl
 
 
 def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = None) -> dict[str, Path]:
-    """Every file at ``path`` that is read, by its official name. Raises UserError when a required one is missing."""
+    """Return every file at ``path`` that is read, by official name. Raises UserError if a required one is missing."""
     files, folder = checked_files(path, base, vocoder)
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
@@ -159,7 +160,7 @@ def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = 
 def sizes_of(
     files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
 ) -> dict[str, Any]:
-    """The config of each network: the stated ones, those of ``base``, or the official ones; see ``import_tortoise``."""
+    """Return each network's config: from ``config``, from ``base``, or the official one (see ``import_tortoise``)."""
     own = {name for file in files for name in networks_of(file)}
     stated = dict(config or {})
     if BIGVGAN in files and (beside := bigvgan_arguments(files[BIGVGAN])):
@@ -178,7 +179,7 @@ def sizes_of(
 
 
 def _entries(file: Path, sizes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state dict in a file under upstream's keys, and the other entries of its wrappers."""
+    """Return the state dict in a file under upstream's keys, and the other entries of its wrappers."""
     entries, beside = read_entries(file)
     return official_entries(entries, sizes["autoregressive"].heads) if held_files(entries) else entries, beside
 
@@ -191,7 +192,10 @@ def _md5(file: Path) -> str:
 def find_voices(
     folder: Path, base: Bundle | None, sizes: Mapping[str, Any], decoder_md5: str
 ) -> tuple[dict[str, Path], str, list[str]]:
-    """The voices of the directory, else those of the base where their latents fit, which one speaks, and notes."""
+    """Return the voices, the name of the default voice, and notes.
+
+    The voices are those in the directory, or the voices of ``base`` if their latents fit.
+    """
     own = folder / "voices"
     if os.path.isdir(own):
         return {path.stem: path for path in own.glob("*.safetensors")}, "random", []

@@ -1,4 +1,4 @@
-"""What Tortoise declares to bundles, backends and commands, with its stages (named network calls).
+"""Declare Tortoise to bundles, backends and commands, with its stages (named network calls).
 
 Dimension names: B batch, T text tokens, S codes, N latents, L mel frames, D width of the decoder, C width of the
 diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary, Z channels of
@@ -29,7 +29,7 @@ from ane.system.errors import UserError
 SOURCE_FILTERS = "source_filter", "mel_source_filter"
 
 STAGES = {
-    # reference audio to voice latents, one clip per row
+    # encode reference audio to voice latents, one clip per row
     "ar_conditioning": Stage(
         "conditioning_encoder",
         {"mel": TensorSpec(("B", 80, "L"))},
@@ -46,7 +46,7 @@ STAGES = {
     "diffusion_random": Stage(
         "rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")), packaged=Exact("latent")
     ),
-    # ranking: a score is the dot product of a text's row with the speech's
+    # rank candidates: a score is the dot product of the text's row with the speech's row
     "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text", run_clvp),
     "clvp_speech": Stage(
         "clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech", run_clvp
@@ -130,12 +130,12 @@ class TortoiseFamily(ModelFamily):
         if not parts:
             return get(REQUIRED, FILES)
         file = PurePosixPath(*parts)
-        found = get((str(file),), (str(file), str(file.with_name("tokenizer.json"))))
-        return replace(found, directory=found.directory / file)
+        snapshot = get((str(file),), (str(file), str(file.with_name("tokenizer.json"))))
+        return replace(snapshot, directory=snapshot.directory / file)
 
 
 def base_model(base: str | None) -> Bundle | None:
-    """The bundle that a checkpoint is completed from. Raises UserError when it is missing or of another family."""
+    """Open the bundle that completes a checkpoint. Raises UserError if it is missing or of another family."""
     if base is None:
         return None
     model = open_model(base)

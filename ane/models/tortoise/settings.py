@@ -1,4 +1,4 @@
-"""The settings of a request, apart from its text, voice and seed, and the presets for them."""
+"""Define the settings of a request to Tortoise, and the presets for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,18 +12,22 @@ from ane.system.errors import UserError
 
 SAMPLE_RATE = 24000  # Hz
 CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"  # groups of options
-DEFAULT_PRESET = "ultra_fast"  # for a model whose settings name none
+DEFAULT_PRESET = "ultra_fast"  # preset of a model whose settings name none
 MAX_CANDIDATES = 10_000
-MIN_SILENCE = 0.01  # seconds; the audio is faded in and out there
+MIN_SILENCE = 0.01  # seconds, in which the audio is faded in and out
 
 
 @validated
 class Sampling:
-    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' default.
+    """Settings of the sampling of codes. The defaults are from upstream's presets, and top_k 50 from transformers.
 
     Attributes:
-        repetition_penalty: 1: none. typical_mass: for typical sampling, between 0 and 1; None: not used.
-        max_codes: a candidate ends after this many codes if no stop code was sampled.
+        temperature: Divisor of the logits.
+        repetition_penalty: Penalty for codes that were already sampled. 1 means no penalty.
+        top_k: Number of most likely codes that can be sampled.
+        top_p: Share of the probability from which codes are sampled.
+        typical_mass: Mass of typical sampling, between 0 and 1. ``None`` turns typical sampling off.
+        max_codes: Most codes of a candidate. It ends there if no stop code was sampled.
     """
 
     temperature: float = setting(0.8, "sampling temperature of the codes", metavar="T", group=CODES, ge=0.01, le=100)
@@ -38,16 +42,17 @@ class Sampling:
 
 @validated
 class Diffusion:
-    """How the spectrogram is sampled.
+    """Settings of the diffusion, which samples the spectrogram.
 
     Attributes:
-        steps: denoising steps out of the 4000 trained ones.
-        sampler: a name of ``ane.models.tortoise.schedule.SAMPLERS``.
-        guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
-        temperature: scale of the initial noise.
-        spacing: how the steps are spaced among the trained timesteps (``ane.models.tortoise.schedule``).
-        guidance_steps: how many of the last steps are guided, each of which takes two passes (Kynkäänniemi et al. 2024
-            limit guidance to an interval); None: all.
+        steps: Number of denoising steps, out of 4000 trained timesteps.
+        sampler: Name of one of ``ane.models.tortoise.schedule.SAMPLERS``.
+        guidance: Scale k of classifier-free guidance at the last step, ramped up from k/steps. ``None`` means no
+            guidance.
+        temperature: Scale of the initial noise.
+        spacing: Spacing of the steps among the trained timesteps (``spaced_timesteps``).
+        guidance_steps: Number of last steps that are guided, each of which takes two passes (Kynkäänniemi et al. 2024
+            limit guidance to an interval). ``None`` means all steps.
     """
 
     steps: int = setting(100, "number of denoising steps", metavar="N", group=DIFFUSION, ge=1, le=TRAINED_STEPS)
@@ -81,9 +86,9 @@ class Preset:
     """A named choice between speed and quality.
 
     Attributes:
-        candidates: number sampled for each chunk; ranking keeps the best.
-        diffusion: how the spectrogram is sampled; None: sound is made straight from the latents.
-        upstream: whether upstream has a preset of this name (api.py, tts_with_preset).
+        candidates: Number of candidates per chunk. Ranking chooses the best.
+        diffusion: Settings of the diffusion. ``None`` makes sound straight from the latents.
+        upstream: Whether upstream has a preset of this name (api.py, tts_with_preset).
     """
 
     candidates: int
@@ -100,8 +105,8 @@ class Preset:
         return f"{candidates} × {self.diffusion.steps}{guided} steps"
 
 
-# Those not from upstream use few steps of a better sampler; their names are
-# candidates x steps. `fastest` is upstream's path without diffusion (api_fast.py).
+# Presets that are not from upstream use few steps of a better sampler. Their names are candidates x steps. `fastest` is
+# upstream's path without diffusion (api_fast.py).
 PRESETS = {
     "fastest": Preset(1, None),
     "1x10": Preset(1, Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
@@ -116,18 +121,22 @@ PRESETS = {
 
 @validated
 class Settings(SpeechSettings):
-    """Settings of a request; ``Settings.of(preset, **changes)`` makes them from a preset.
+    """Settings of a request. ``Settings.of(preset, **changes)`` makes them from a preset.
 
     Attributes:
-        diffusion: how the spectrogram is sampled; None for the path without diffusion.
-        best: number of candidates per chunk that are synthesised, best first.
-        sampling: how codes are sampled.
-        normaliser: a name of ``ane.text.NORMALISERS``.
-        clip_mode: a mode of ``ane.models.tortoise.voices.encode_clips``.
-        split: desired and maximum characters of a chunk; None: the text is one chunk.
-        silence: seconds of silence kept before and after each chunk's speech; None: all, as in upstream.
-        codes_per_word: codes in a chunk at most for each word of its text, 21.5 a second, and text without a mark at
-            its end gets a full stop: what a small model needs that rambles after a single word; None: neither.
+        candidates: Number of candidates per chunk.
+        diffusion: Settings of the diffusion. ``None`` means the path without diffusion.
+        best: Number of candidates per chunk that become sound, best first.
+        sampling: Settings of the sampling of codes.
+        normaliser: Name of one of ``ane.text.NORMALISERS``.
+        clip_mode: Mode of ``ane.models.tortoise.voices.encode_clips``.
+        split: Desired and maximum characters of a chunk. ``None`` makes the text one chunk.
+        silence: Seconds of silence that stay before and after each chunk's speech. ``None`` keeps all silence, as in
+            upstream.
+        codes_per_word: Most codes in a chunk per word of its text, of which a second has 21.5. Text without a mark at
+            its end then also gets a full stop. A small model that rambles after a single word needs both. ``None``
+            means neither.
+        lanes: Number of candidates that are sampled at once, over all chunks.
     """
 
     presets: ClassVar[Sequence[str]] = tuple(PRESETS)
@@ -174,15 +183,16 @@ class Settings(SpeechSettings):
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """A preset, overridden by a model's own settings, overridden by ``changes``.
+        """Make settings from a preset. The model's settings override the preset, and ``changes`` override both.
 
         Args:
-            preset: a name of ``PRESETS``; None: ``default_preset(model)``.
-            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
-                "split", "silence", "normaliser", "codes_per_word", and "preset", the default preset.
+            preset: Name of one of ``PRESETS``. ``None`` means ``default_preset(model)``.
+            model: The model's ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's), "split",
+                "silence", "normaliser", "codes_per_word", and "preset", the default preset.
+            changes: Fields of the settings.
 
         Raises:
-            UserError: there is no such preset, the model's settings are unknown or out of range, or a change is.
+            UserError: The preset does not exist, or a setting of the model or a change is unknown or out of range.
         """
         preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
@@ -196,7 +206,7 @@ class Settings(SpeechSettings):
 
 
 def default_preset(model: Mapping[str, Any] | None = None) -> str:
-    """The preset of a request that names none. Raises UserError when the model's ``settings`` name an unknown one."""
+    """Return the default preset. Raises UserError if the model's ``settings`` name an unknown preset."""
     preset = (model or {}).get("preset", DEFAULT_PRESET)
     if not isinstance(preset, str) or preset not in PRESETS:
         raise _model_error(f"no preset is named {preset!r}")
@@ -204,7 +214,7 @@ def default_preset(model: Mapping[str, Any] | None = None) -> str:
 
 
 def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid ones."""
+    """Return the fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid settings."""
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
     unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser", "codes_per_word"}))

@@ -1,9 +1,8 @@
-"""What upstream's checkpoints hold: the keys of each network, and the configs from its constructor arguments.
+"""Map the keys in upstream's checkpoints to networks, and upstream's constructor arguments to configs.
 
-transformers stores the same weights in a layout of its own: its ClvpModelForConditionalGeneration holds the decoder and
-CLVP, its UnivNetModel the vocoder. The keys are those of its converters (models/clvp/convert_clvp_to_hf.py,
-models/univnet/convert_univnet.py of 4.36 to 4.57), which rename upstream's and store q, k and v of the decoder and of
-the conditioning encoder apart.
+transformers stores the same weights in another layout: its ClvpModelForConditionalGeneration has the decoder and CLVP,
+and its UnivNetModel the vocoder. Its converters (models/clvp/convert_clvp_to_hf.py, models/univnet/convert_univnet.py
+of 4.36 to 4.57) rename upstream's keys, and store q, k and v of the decoder and the conditioning encoder separately.
 """
 
 import difflib
@@ -24,13 +23,15 @@ from ane.system.errors import UserError
 
 
 def networks_of(file: str) -> list[str]:
-    """Names of the networks whose parameters upstream keeps in ``file``."""
+    """Return the names of the networks whose parameters upstream stores in ``file``."""
     return [name for name, network in NETWORKS.items() if network.file == file]
 
 
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
-    """For every key of network ``name``, the entries of the file at ``path`` that it is computed from (``sources``).
-    Raises UserError: a key is missing, is not a float tensor, or has another shape than in the network.
+    """Return for every key of network ``name`` the file's entries that it is computed from (``sources``).
+
+    Raises:
+        UserError: A key is missing, is not a float tensor, or has another shape than in the network.
     """
     return match_entries(
         layout(NETWORKS[name], configs[name]).shapes,
@@ -43,8 +44,10 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Check that no layer in the file is left unused, which would load only a part of a larger model. Raises UserError:
-    the file has more layers than the config.
+    """Check that every layer in the file is used, because otherwise only a part of a larger model would be loaded.
+
+    Raises:
+        UserError: The file has more layers than the config.
     """
     used_keys = {folded_key(key) for key in used}
     patterns = {pattern(key) for key in used_keys}
@@ -58,10 +61,9 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
         )
 
 
-# Files hold more that speech does not need: buffers of old releases, and embeddings of GPT-2 that Tortoise replaces
-# by its own
+# Entries of files that speech does not need: buffers of old releases, and GPT-2 embeddings that Tortoise replaces.
 UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight")
-# upstream's generation refers to the decoder's layers under second names (GPT2InferenceModel in its autoregressive.py)
+# Upstream's generation gives the decoder's layers second names (GPT2InferenceModel in its autoregressive.py).
 COPY = {
     f"inference_model.{copied}.": f"{own}."
     for copied, own in (
@@ -75,7 +77,7 @@ COPY = {
 
 
 def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
-    """Whether speech is known not to need an entry of a file with these networks."""
+    """Return whether speech is known not to need an entry of a file with these networks."""
     copied = next((start for start in COPY if key.startswith(start)), None)
     if copied and "autoregressive" in networks:
         own = COPY[copied] + key.removeprefix(copied)
@@ -88,9 +90,9 @@ def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
-    """The other official file whose keys, ignoring layer numbers, are all among ``entries``; None: there is none.
+    """Return another official file whose keys, ignoring layer numbers, are all among ``entries``, or ``None``.
 
-    Of several, the one with the most keys; of equals, one whose shapes with ``configs`` match too.
+    If there are several, it is the file with most keys, and among equals a file whose shapes match ``configs``, too.
     """
     present = {pattern(folded_key(key)) for key in entries}
     best: tuple[int, bool, str | None] = (0, False, None)
@@ -102,7 +104,7 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
 
 
 def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
-    """The keys of an official file, without layer numbers."""
+    """Return the keys of an official file, without layer numbers."""
     return {
         pattern(NETWORKS[name].prefix + key)
         for name in networks_of(file)
@@ -111,7 +113,7 @@ def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
 
 
 def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> list[str]:
-    """The keys of an official file, without layer numbers, that ``entries`` lacks; [] unless it has most of them."""
+    """Return the keys of an official file, without layer numbers, that ``entries`` lacks, or [] if half are lacking."""
     wanted = _patterns(file, configs)
     lacking = sorted(wanted - {pattern(folded_key(key)) for key in entries})
     return lacking if 2 * len(lacking) < len(wanted) else []
@@ -137,7 +139,7 @@ def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> 
 
 
 def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
-    """Whether entries have all shapes of an official file's networks."""
+    """Return whether entries have all shapes of an official file's networks."""
     found = [
         (sources(NETWORKS[name].prefix + key, entries), shape)
         for name in networks_of(file)
@@ -167,7 +169,7 @@ TRAINING_ONLY = {
     "hifidecoder.pth": {"inference_padding"},  # upstream stores it and does not use it
 }
 
-# Other keys of a config, and networks of upstream's without which it speaks by default.
+# Other keys of a config, and upstream's networks that its default speech does not use.
 NOT_READ = ("trained", "mel_norms.pth", "classifier.pth", "cvvp.pth")
 
 # Arguments for which only the official value is supported: others change the network's structure or the mels.
@@ -186,13 +188,15 @@ FIXED = {
 
 
 def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config for every network, by name: those given for its file, the official values for the rest.
+    """Return a config for every network, by name, with official values for arguments that are not given.
 
-    ``values`` maps file names ("autoregressive.pth") to constructor arguments, directly or under the key "constructor".
-    Keys that start with an underscore and the key "trained" are ignored. ``where`` begins messages.
+    Args:
+        values: Constructor arguments by file name ("autoregressive.pth"), directly or under the key "constructor". Keys
+            that start with an underscore and the key "trained" are ignored.
+        where: Beginning of messages.
 
     Raises:
-        UserError: not such a mapping, an unknown file, an unknown argument, or an invalid value.
+        UserError: The mapping has another form, or a file, an argument or a value is unknown or invalid.
     """
     files = {network.file for network in NETWORKS.values()}
     for file in values:
@@ -207,7 +211,7 @@ def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
-    """The arguments given for ``file``. Raises UserError for an unknown one, or one of the wrong type."""
+    """Return the arguments given for ``file``. Raises UserError if an argument is unknown or has the wrong type."""
     entry = values.get(file, {})
     if isinstance(entry, Mapping) and "constructor" in entry:
         entry = entry["constructor"]
@@ -232,12 +236,12 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
 
 
 def _suggestion(name: str, known: set[str]) -> str:
-    """The end of a message about an unknown name: similar known ones, else all."""
+    """Return the end of a message about an unknown name: similar known names, or all if there are none."""
     near = difflib.get_close_matches(name, sorted(known), 3)
     return f"; do you mean {' or '.join(near)}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
-# a key of the layout → the official files that have the same weights
+# a key of the layout, and the official files that have the same weights
 HELD = {
     "speech_decoder_model.final_norm.weight": ("autoregressive.pth", "clvp2.pth"),
     "resblocks.0.kernel_predictor.input_conv.bias": ("vocoder.pth",),
@@ -289,15 +293,16 @@ QUERY = re.compile(r"^(gpt\.h\.\d+\.attn|conditioning_encoder\.attn\.\d+)\.q_pro
 
 
 def held_files(entries: Entries) -> tuple[str, ...]:
-    """The official files whose weights a file in transformers' layout has; () for any other file."""
+    """Return the official files whose weights a file in transformers' layout has, or () for any other file."""
     return next((files for key, files in HELD.items() if key in entries), ())
 
 
 def official_entries(entries: Mapping[str, Any], heads: int) -> dict[str, Any]:
-    """Entries of that layout under upstream's keys, in upstream's shapes.
+    """Return entries of transformers' layout under upstream's keys, in upstream's shapes.
 
     Args:
-        heads: of the decoder, which are those of its conditioning encoder too.
+        entries: Entries in transformers' layout.
+        heads: Number of heads of the decoder and of its conditioning encoder.
     """
     renamed = {_official_key(key): value for key, value in entries.items()}
     for key in [key for key in renamed if QUERY.match(key)]:
@@ -316,7 +321,7 @@ def official_entries(entries: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 
 def _join(renamed: dict[str, Any], key: str, parts: list[Any], heads: int) -> None:
-    """Put q, k and v together: one after the other in GPT-2, in the conditioning encoder head by head."""
+    """Join q, k and v: one after the other in GPT-2, and head by head in the conditioning encoder."""
     if key.startswith("gpt."):
         joined = torch.cat(parts)
         renamed[key.replace("q_proj", "c_attn")] = joined.T if joined.ndim == 2 else joined

@@ -1,8 +1,8 @@
-"""BigVGAN: mel spectrogram to sound by periodic activations (Lee et al. 2023, arXiv 2206.04658; NVIDIA/BigVGAN).
+"""Define BigVGAN, which turns a mel spectrogram into sound with periodic activations (Lee et al. 2023).
 
-HiFi-GAN's levels and blocks; in place of leaky ReLUs are Snake functions, x + sin²(αx)/β (Ziyin et al. 2020, arXiv
-2006.08195), each computed at twice the rate between two low-pass filters, so that its overtones do not alias. Written
-from the papers and compared with NVIDIA's code (MIT).
+It has HiFi-GAN's levels and blocks, but Snake functions, x + sin²(αx)/β (Ziyin et al. 2020, arXiv 2006.08195), replace
+leaky ReLUs. A Snake is computed at twice the rate between two low-pass filters, so that its overtones do not alias. The
+code was written from the papers (BigVGAN: arXiv 2206.04658) and compared with NVIDIA/BigVGAN (MIT).
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import BORDER, ImageConv, ImageConvTranspose, level_margins
 from ane.system.errors import UserError
 
-TAPS = 12  # of the low-pass filters, at twice the rate
+TAPS = 12  # taps of the low-pass filters, at twice the rate
 REACH = 6  # samples on either side that an activation reads
 HOP, BANDS = 256, 100
 
 
 @dataclass(frozen=True)
 class BigVGANConfig(Config):
-    """Sizes, named as in NVIDIA's JSON; those of bigvgan_24khz_100band are the defaults."""
+    """Sizes, named as in NVIDIA's JSON. The defaults are the sizes of bigvgan_24khz_100band."""
 
     identifiers: ClassVar[frozenset[str]] = frozenset(("snake_logscale", "use_tanh_at_final", "use_bias_at_final"))
 
@@ -67,7 +67,7 @@ class BigVGANConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs."""
+        """The margin in frames that the input of each level needs."""
         blocks = max(
             sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
@@ -76,7 +76,7 @@ class BigVGANConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames on either side that the sound of a frame depends on."""
+        """The frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
 
 
@@ -85,14 +85,14 @@ def is_bigvgan(keys: Iterable[str]) -> bool:
 
 
 def low_pass() -> np.ndarray:
-    """(12,) float32: a sinc of half the rate under Kaiser's window for a transition of 0.3, of sum 1."""
-    attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95
+    """Return a low-pass filter, (12,) float32 of sum 1: a sinc of half the rate under a Kaiser window."""
+    attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95  # for a transition of 0.3
     taps = np.kaiser(TAPS, 0.1102 * (attenuation - 8.7)) * np.sinc((np.arange(TAPS) - TAPS // 2 + 0.5) / 2)
     return (taps / taps.sum()).astype(np.float32)
 
 
 class Snake(nn.Module):
-    """Its parameters; ``beta`` is ``alpha`` in the older of the two functions."""
+    """The function x + sin²(αx)/β. The older of its two forms, "snake", has one parameter for α and β."""
 
     def __init__(self, channels: int, config: BigVGANConfig):
         super().__init__()
@@ -101,7 +101,7 @@ class Snake(nn.Module):
         self.beta = nn.Parameter(torch.empty(channels)) if config.activation == "snakebeta" else None
 
     def scales(self) -> tuple[Tensor, Tensor]:
-        """α, and β plus a tiny number, (C,) each."""
+        """Return α, and β plus a tiny number, (C,) each."""
         alpha, beta = self.alpha, self.alpha if self.beta is None else self.beta
         if self.logarithms:
             alpha, beta = alpha.exp(), beta.exp()
@@ -113,7 +113,7 @@ class Snake(nn.Module):
 
 
 class Activation(nn.Module):
-    """Snake at twice the rate: (B, C, 1, T) → the same. The ends are repeated, not padded with zeros."""
+    """A Snake at twice the rate: (B, C, 1, T) → (B, C, 1, T). The ends are repeated, not padded with zeros."""
 
     def __init__(self, channels: int, config: BigVGANConfig):
         super().__init__()
@@ -132,7 +132,10 @@ class Activation(nn.Module):
 
 
 class PeriodicBlock(nn.Module):
-    """For each dilation: activation, dilated convolution, activation, convolution, add; (B, C, 1, T) → the same."""
+    """A residual block, (B, C, 1, T) → (B, C, 1, T).
+
+    For each dilation, it adds the result of an activation, a dilated convolution, an activation and a convolution.
+    """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...], config: BigVGANConfig):
         super().__init__()
@@ -172,7 +175,7 @@ class BigVGAN(nn.Module):
         self.conv_post = ImageConv(widths[-1], 1, 7, padding=3, bias=config.use_bias_at_final)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Mel (B, M, L), natural logarithms → audio (B, 1, 256 · L) within ±1."""
+        """Make audio (B, 1, 256 · L) within ±1 from a mel (B, M, L) of natural logarithms."""
         x = self.conv_pre(mel[:, :, None])
         sizes = len(self.config.resblock_kernel_sizes)
         for level, [up] in enumerate(self.ups):

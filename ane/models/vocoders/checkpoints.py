@@ -1,4 +1,4 @@
-"""HiFi-GAN as jik876 and NVIDIA publish it, in files of torch.save."""
+"""Read HiFi-GAN generators as jik876 and NVIDIA publish them, in files of torch.save."""
 
 import re
 from collections.abc import Mapping
@@ -16,19 +16,23 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 CONFIG_FILE = "config.json"
-NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")  # NVIDIA's: level, block
+NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")  # NVIDIA's names: level, block
 # dilations of the official versions: (kind of block, kernel size) → dilations
 DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
 
 
 class HifiganCheckpoint:
-    """A generator with its sizes: those in config.json beside it, else those in the file, else those of its tensors.
+    """A generator and its sizes.
 
-    ``unused``: the entries of the generator that the network, which the family declares, does not use; ``beside``:
-    those next to the generator.
+    The sizes come from config.json in the same folder, or from the file, or from the shapes of the tensors.
+
+    Attributes:
+        config: Sizes of the generator.
+        unused: Names of the generator's entries that the network does not use.
+        beside: Other entries of the file, next to the generator.
 
     Raises:
-        UserError: no such file, not a HiFi-GAN generator, damaged, or for another sound than ``AUDIO``.
+        UserError: The file is missing or damaged, is not a HiFi-GAN generator, or makes a sound other than ``AUDIO``.
     """
 
     def __init__(self, path: Path, network: Network):
@@ -50,12 +54,12 @@ class HifiganCheckpoint:
         self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The state dict, weight norm folded in."""
+        """Return the state dict, with weight norm folded in."""
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
 
 def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.Tensor]:
-    """The generator's state dict under jik876's names. Raises UserError when the file has none."""
+    """Return the generator's state dict under jik876's names. Raises UserError if the file has no generator."""
     entries = loaded.get("generator", loaded)
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
         raise UserError(
@@ -67,7 +71,7 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     blocks = 1 + max((block for _, block in nested), default=0)
 
     def flat(key: str) -> str:
-        """resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks a level."""
+        """Flatten a key: resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks per level."""
         found = NESTED_BLOCK.fullmatch(key)
         return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
 
@@ -79,7 +83,11 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
 
 
 def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelHifiganConfig:
-    """The sizes, wherever they are stated. Raises UserError when they describe no generator, or one of other mels."""
+    """Return the sizes from the first place that has them.
+
+    Raises:
+        UserError: The sizes do not describe a generator, or describe one for other mels.
+    """
     beside = path.parent / CONFIG_FILE
     stated, where = loaded.get("config"), f"{path}: config"
     if beside.is_file() and isinstance(content := read_json(beside), Mapping) and "upsample_rates" in content:
@@ -104,7 +112,7 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
 
 
 def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
-    """The sizes from the tensors, where they are those of an official version. Raises UserError for others."""
+    """Infer the sizes of an official version from its tensors. Raises UserError for another version."""
 
     def shape(key: str) -> tuple[int, ...]:
         source = sources(f"{key}.weight", entries)

@@ -1,8 +1,9 @@
-"""HiFi-GAN, versions 1 to 3: mel spectrogram to sound (Kong et al. 2020, arXiv 2010.05646; jik876/hifi-gan models.py).
+"""Define HiFi-GAN, versions 1 to 3, which turns a mel spectrogram into sound (Kong et al. 2020, arXiv 2010.05646).
 
-NVIDIA's HiFi-GAN (DeepLearningExamples, PyTorch/SpeechSynthesis/HiFiGAN) is the same network under the same names.
-Tortoise's (``ane.models.tortoise.networks.hifigan``) has the same levels and is conditioned on a voice. Other vocoders'
-convolutions are here, too: on images one pixel high, and how many frames the sound of a frame depends on.
+Names are from jik876/hifi-gan (models.py). NVIDIA's HiFi-GAN (DeepLearningExamples,
+PyTorch/SpeechSynthesis/HiFiGAN) is the same network under the same names. Tortoise's HiFi-GAN
+(``ane.models.tortoise.networks.hifigan``) has the same levels and is conditioned on a voice. This module also has the
+convolutions of all vocoders, on images one pixel high, and computes how many frames the sound of a frame depends on.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ from ane.system.errors import UserError
 class ImageConv(nn.Conv1d):
     """A zero-padded convolution in time (no groups) of images one pixel high: (B, C, 1, T) → (B, O, 1, T').
 
-    torch supports channels last for images, not for sequences. With it, oneDNN need not reorder input and output, which
-    takes a tenth to two fifths of a float32 convolution's time.
+    torch supports channels last for images, but not for sequences. With channels last, oneDNN does not need to reorder
+    input and output, which takes a tenth to two fifths of a float32 convolution's time.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,22 +47,22 @@ class ImageConvTranspose(nn.ConvTranspose1d):
 
 
 def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
-    """Frames on either side that the input of each level needs as margin, for padding in that and all later levels.
+    """Return the margin in frames that the input of each level needs, because of padding in this and all later levels.
 
     Args:
-        rates: samples per frame of each level, in order.
-        reaches: samples, at the level's own rate, at either end that padding in this level affects.
+        rates: Samples per frame of each level, in order.
+        reaches: Samples at either end that padding in a level affects, at the level's rate.
     """
-    own = [-(-reach // rate) for rate, reach in zip(rates, reaches, strict=True)]
-    return [sum(own[level:]) for level in range(len(own))]
+    levels = [-(-reach // rate) for rate, reach in zip(rates, reaches, strict=True)]
+    return [sum(levels[level:]) for level in range(len(levels))]
 
 
 def affected_samples(size: int, stride: int, pad: int) -> int:
-    """Output samples at an end that a transposed convolution would compute differently if its input continued there."""
+    """Return how many output samples at an end would differ if a transposed convolution's input continued there."""
     return max(size - stride - pad, pad)
 
 
-# the sound that a vocoder here must have been trained for, with the names of jik876's config.json
+# the sound that vocoders must have been trained for, with the names of jik876's config.json
 AUDIO = {
     "sampling_rate": 22050,
     "num_mels": 80,
@@ -76,7 +77,7 @@ BORDER = 3  # positions on either side that conv_pre and conv_post (kernel size 
 
 @dataclass(frozen=True)
 class MelHifiganConfig(Config):
-    """Sizes, named as in jik876's config.json; those of version 1 are the defaults."""
+    """Sizes, named as in jik876's config.json. The defaults are the sizes of version 1."""
 
     num_mels: int = 80
     resblock: str = "1"
@@ -87,7 +88,7 @@ class MelHifiganConfig(Config):
     resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
 
     def check(self, where: str) -> None:
-        """Raise UserError for sizes that describe no generator, or one of other mels than ``AUDIO``."""
+        """Raise UserError if the sizes do not describe a generator, or describe one for mels other than ``AUDIO``."""
         levels = len(self.upsample_rates)
         if self.resblock not in ("1", "2"):
             raise UserError(f"{where}: resblock must be one of 1, 2, not {self.resblock!r}")
@@ -111,7 +112,7 @@ class MelHifiganConfig(Config):
 
     @property
     def hop(self) -> int:
-        """Samples of a mel frame."""
+        """The samples of a mel frame."""
         return prod(self.upsample_rates)
 
     @property

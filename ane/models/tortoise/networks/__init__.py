@@ -1,4 +1,4 @@
-"""The networks of Tortoise in plain PyTorch, inference only, with upstream's parameter names."""
+"""Declare the networks of Tortoise, which are plain PyTorch for inference with upstream's parameter names."""
 
 from ane.bundles.family import Network
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig

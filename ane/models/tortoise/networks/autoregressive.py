@@ -1,7 +1,7 @@
-"""UnifiedVoice: the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
+"""Define UnifiedVoice, the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
 
-Its input is a sequence of embeddings (columns), [voice][text][codes], (B, T, D), looked up outside the network with the
-positions added. The output at a column predicts the code that follows it.
+Its input is a sequence of embeddings (columns), [voice][text][codes], (B, T, D). The host looks them up and adds the
+positions. The output at a column predicts the code that follows it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from ane.system.errors import UserError
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-# sizes that are ids: of text tokens, and of codes
+# sizes that are ids of text tokens or of codes
 TEXT_TOKENS = ("start_text_token", "stop_text_token")
 CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
@@ -41,10 +41,10 @@ class UnifiedVoiceConfig(Config):
     start_mel_token: int = 8192
     stop_mel_token: int = 8193
     calm_token: int = 83  # the code of silence
-    calm_run: int = 8  # silent codes in a row that are kept (upstream api.py)
+    calm_run: int = 8  # most silent codes in a row that stay (upstream api.py)
     tail_tokens: tuple[int, ...] = (45, 45, 248)  # written over the last codes of the buffer (upstream api.py)
-    # by which words are timed: (layer, head, delay in codes) each, and codes that are added to what they state;
-    # none: they are chosen on each chunk (``ane.models.tortoise.word_times``)
+    # heads that time words, (layer, head, delay in codes) each, and codes that are added to their times;
+    # without any, heads are chosen on each chunk (``ane.models.tortoise.word_times``)
     alignment_heads: tuple[tuple[int, int, int], ...] = ()
     alignment_shift: float = 0.0
 
@@ -114,11 +114,11 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(config.model_dim, config.model_dim)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Compute the linear layers after attention: (B, T, D) → (B, T, D)."""
         return self.c_proj(attend(*self.heads_of(x)).transpose(1, 2).reshape(x.shape))
 
     def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, D) → q, k, v, (B, heads, T, head_width) each."""
+        """Return q, k and v, (B, heads, T, head_width) each, of x (B, T, D)."""
         B, T, D = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         return q, k, v
@@ -136,9 +136,9 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block; the residual stream keeps the precision of its input."""
+    """A transformer block with the norms first. The residual stream keeps the precision of its input."""
 
-    # (norm, linear layer, GELU) that a kernel computes in one call (``ane.backends.torch.kernels``)
+    # norm, linear layer and GELU, which a kernel computes in one call (``ane.backends.torch.kernels``)
     joins = (
         ("ln_1", "attn.c_attn", None),
         (None, "attn.c_proj", None),
@@ -172,15 +172,15 @@ class PositionTable(nn.Module):
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention without a cache: each column attends to itself and to those before it."""
+    """Attend without a cache: each column attends to itself and to all earlier columns."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class UnifiedVoice(nn.Module):
-    """Columns (B, T, D) → hidden (B, T, D) → logits (B, T, V).
+    """The decoder: columns (B, T, D) → hidden (B, T, D) → logits (B, T, V).
 
-    ``hidden``, GPT-2's ln_f followed by ``final_norm`` as in upstream, is the *latent* of the code that the column
-    predicts, the input of diffusion and HiFi-GAN.
+    ``hidden`` is the output of GPT-2's ln_f and then ``final_norm``, as in upstream. It is the *latent* of the code
+    that the column predicts, which diffusion and HiFi-GAN take.
     """
 
     def __init__(self, config: UnifiedVoiceConfig):
@@ -196,7 +196,7 @@ class UnifiedVoice(nn.Module):
         self.mel_head = Linear(D, config.number_mel_codes)
 
     def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
-        """Columns → hidden, (B, T, D) each; ``attend`` has a function for each layer (default: causal, no cache)."""
+        """Compute hidden (B, T, D) from columns (B, T, D). ``attend``: a function per layer (default: ``causal``)."""
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
         return self.finish(x)
@@ -206,17 +206,19 @@ class UnifiedVoice(nn.Module):
         return self.gpt.h
 
     def finish(self, x: Tensor) -> Tensor:
-        """What the last block returns → hidden."""
+        """Compute hidden from the output of the last block."""
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
-        """What the columns from the ``prefix``-th on attend to in the prefix; nothing after the last of these is run.
+        """Return the scores with which the columns after the prefix attend to the prefix. Later layers are not run.
 
         Args:
-            x: (1, T, D). heads: (layer, head) each.
+            x: Columns, (1, T, D).
+            prefix: Number of columns of the prefix.
+            heads: Heads whose scores are returned, (layer, head) each.
 
         Returns:
-            (heads, T − prefix, prefix) float32: q·k / √head_width, before the softmax.
+            Scores q·k / √head_width before the softmax, (heads, T − prefix, prefix) float32.
         """
         found: dict[tuple[int, int], Tensor] = {}
         last = max(layer for layer, _ in heads)
@@ -237,11 +239,11 @@ class UnifiedVoice(nn.Module):
         return torch.stack([found[layer, head] for layer, head in heads])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) float32."""
+        """Compute logits (…, V) float32 from hidden (…, D)."""
         return self.mel_head(hidden).float()
 
     @staticmethod
     def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:
-        """Keys and shapes in the official file that only training uses: the head that predicts text."""
+        """Return keys and shapes in the official file that only training uses: the head that predicts text."""
         rows = config.number_text_tokens + 1
         return {"text_head.weight": (rows, config.model_dim), "text_head.bias": (rows,)}

@@ -1,6 +1,6 @@
-"""CLVP scores codes against a text (upstream models/clvp.py).
+"""Define CLVP, which scores codes against a text (upstream models/clvp.py).
 
-A score is the dot product of two vectors: that of the codes has unit length, that of the text exp(temperature).
+A score is the dot product of two vectors. The codes' vector has length 1, and the text's vector exp(temperature).
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class CLVPConfig(Config):
 
 
 class Encoder(nn.Module):
-    """(B, T, width) → (B, width): transformer, mean over time."""
+    """A transformer and a mean over time: (B, T, width) → (B, width)."""
 
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
@@ -51,17 +51,17 @@ class CLVP(nn.Module):
         self.to_speech_latent = nn.Linear(config.dim_speech, config.dim_latent, bias=False)
 
     def text_latent(self, tokens: Tensor) -> Tensor:
-        """Token ids (B, T) → (B, E), not normalised."""
+        """Encode token ids (B, T) to vectors (B, E) that are not normalised."""
         return self.to_text_latent(self.text_transformer(self.text_emb(tokens)))
 
     def speech_latent(self, codes: Tensor) -> Tensor:
-        """Codes (B, S) → (B, E), not normalised."""
+        """Encode codes (B, S) to vectors (B, E) that are not normalised."""
         return self.to_speech_latent(self.speech_transformer(self.speech_emb(codes)))
 
     def text(self, tokens: Tensor) -> Tensor:
-        """Token ids (B, T) → (B, E) float32 of length exp(temperature)."""
+        """Encode token ids (B, T) to vectors (B, E) float32 of length exp(temperature)."""
         return F.normalize(self.text_latent(tokens).float(), dim=-1) * self.temperature.float().exp()
 
     def speech(self, codes: Tensor) -> Tensor:
-        """Codes (B, S) → unit vectors (B, E) float32."""
+        """Encode codes (B, S) to unit vectors (B, E) float32."""
         return F.normalize(self.speech_latent(codes).float(), dim=-1)

@@ -1,7 +1,7 @@
-"""The two encoders of reference clips, and the network that maps noise to a latent of a random voice.
+"""Define the two encoders of reference clips, and the network that maps noise to the latent of a random voice.
 
-Upstream: ConditioningEncoder (models/autoregressive.py), contextual_embedder (models/diffusion_decoder.py),
-models/random_latent_generator.py.
+They follow upstream's ConditioningEncoder (models/autoregressive.py), contextual_embedder
+(models/diffusion_decoder.py) and models/random_latent_generator.py.
 """
 
 import math
@@ -25,7 +25,7 @@ class ConditioningEncoderConfig(Config):
 
 
 class ConditioningEncoder(nn.Module):
-    """Mel of a clip (B, 80, L) → the decoder's voice latent (B, D), the first position of the attention's output."""
+    """Encodes the mel of a clip (B, 80, L) to the decoder's voice latent (B, D), the attention's first output."""
 
     mels, blocks = 80, 6
 
@@ -48,7 +48,10 @@ class ContextualEmbedderConfig(Config):
 
 
 class ContextualEmbedder(nn.Sequential):
-    """Mel of a clip (B, 100, L) → the diffusion decoder's voice latent (B, 2C): convolutions, attention, mean."""
+    """Encodes the mel of a clip (B, 100, L) to the diffusion decoder's voice latent (B, 2C).
+
+    It consists of convolutions, attention and a mean over time.
+    """
 
     blocks = 5
 
@@ -70,7 +73,7 @@ class RandomLatentConverterConfig(Config):
 
 
 class EqualLinear(nn.Module):
-    """Linear layer whose parameters are scaled at run time, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
+    """A linear layer with parameters scaled at run time, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
 
     rate = 0.1
 
@@ -85,7 +88,7 @@ class EqualLinear(nn.Module):
 
 
 class RandomLatentConverter(nn.Module):
-    """Standard normal noise (B, channels) → a voice latent (B, channels)."""
+    """Maps standard normal noise (B, channels) to a voice latent (B, channels)."""
 
     def __init__(self, config: RandomLatentConverterConfig):
         super().__init__()

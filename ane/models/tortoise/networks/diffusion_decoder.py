@@ -1,6 +1,6 @@
-"""DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
+"""Define DiffusionTts, the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
 
-Inputs and outputs are (B, C, L). Inside, frames are packed and channels are last (``frames.py`` beside this file).
+Inputs and outputs are (B, C, L). Inside, frames are packed and channels are last (``frames.py`` in this folder).
 ``code`` is the conditioning made from latents and voice (upstream: code_emb), not a mel code.
 """
 
@@ -33,11 +33,11 @@ class DiffusionConfig(Config):
     model_channels: int = 1024
     num_layers: int = 10
     in_channels: int = 100
-    out_channels: int = 200  # what is predicted, then the variance interpolation
+    out_channels: int = 200  # channels of the prediction, then of the variance's interpolation
     in_latent_channels: int = 1024
     in_tokens: int = 8193
     num_heads: int = 16
-    prediction: str = "epsilon"  # what the network predicts from the noisy mel: "epsilon", "v" or "x0"
+    prediction: str = "epsilon"  # quantity that the network predicts from the noisy mel: "epsilon", "v" or "x0"
 
     split_widths: ClassVar = (("model_channels", "num_heads"),)
 
@@ -48,7 +48,7 @@ class DiffusionConfig(Config):
 
 
 def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
-    """[cos(t·f), sin(t·f)] with f_i = 10000^(−i / (width/2)): (B,) → (B, width) float32."""
+    """Return [cos(t·f), sin(t·f)] of timesteps (B,), (B, width) float32, with f_i = 10000^(−i / (width/2))."""
     half = width // 2
     frequency = torch.exp(-math.log(10000) * torch.arange(half, device=timesteps.device).float() / half)
     angle = timesteps.float()[:, None] * frequency
@@ -56,7 +56,7 @@ def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
 
 
 class TimestepResBlock(nn.Module):
-    """Residual block over packed frames, whose second norm is scaled and shifted by the timestep."""
+    """A residual block over packed frames. The timestep scales and shifts its second norm."""
 
     # in order; a backend may replace the block by one call
     residual_parts = "in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3"
@@ -69,7 +69,7 @@ class TimestepResBlock(nn.Module):
         self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
-        """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
+        """Compute packed frames (N, C) from packed frames (N, C) and the SiLU of timestep embeddings (1 or rows, C)."""
         scale, shift = self.emb_layers["1"](time)[:, None].chunk(2, dim=-1)
         gain = 1 + scale
 
@@ -92,21 +92,21 @@ class DiffusionLayer(nn.Module):
 
 
 class IntegratingConv(nn.Conv1d):
-    """The 1×1 convolution of x and code concatenated: the sum of one of each, because rows of code may share one x."""
+    """A 1×1 convolution of x and code, concatenated: the sum of two, because rows of code may share one x."""
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs, 1)
         self.packed: nn.ModuleList | None = None
 
     def pack(self, make: Callable[[Tensor, Tensor], nn.Module]) -> None:
-        """From now on, compute with layers that ``make`` packs, from weight (O, C) and bias (O,)."""
+        """Replace the two layers by layers that ``make`` packs from weight (O, C) and bias (O,)."""
         x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
         self.packed = nn.ModuleList((make(x_weight, torch.zeros_like(self.bias)), make(code_weight, self.bias)))
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
-        """x packed as ``x_packing``, with as many rows as code or one; code (N, C) → (N, C)."""
+        """Combine x, packed as ``x_packing`` with one row or as many as code has, with code (N, C). Returns (N, C)."""
         if self.packed is not None:
             x, code = (layer(part) for layer, part in zip(self.packed, (x, code), strict=True))
         else:
@@ -119,11 +119,11 @@ class IntegratingConv(nn.Conv1d):
 
 
 class DiffusionTts(nn.Module):
-    """The denoiser: ``condition`` is called once per utterance, ``forward`` or ``denoise`` once per timestep."""
+    """The denoiser. Call ``condition`` once per utterance, and ``forward`` or ``denoise`` once per timestep."""
 
     channels_last_kernels = True  # convolution kernels stored channels last, as the frames are
     packs_layers = True  # on the CPU, for bf16 and int8
-    # stay in float32 or bfloat16 where the others are int8
+    # layers that stay in float32 or bfloat16 where other layers are int8
     ends = "inp_block", "latent_conditioner", "time_embed", "integrating_conv", "out"
 
     def __init__(self, config: DiffusionConfig):
@@ -145,7 +145,7 @@ class DiffusionTts(nn.Module):
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
-        """Conditioning, the same for every timestep: latents (B, N, D), voice latent (B, 2C) → (B, C, frames)."""
+        """Compute the conditioning (B, C, frames) of all timesteps from latents (B, N, D), voice latent (B, 2C)."""
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])
         first, *blocks = self.latent_conditioner
@@ -156,20 +156,23 @@ class DiffusionTts(nn.Module):
         return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
 
     def unconditioned(self, frames: int) -> Tensor:
-        """The learned "no conditioning" of classifier-free guidance (Ho & Salimans 2022): (1, C, frames)."""
+        """Return the learned "no conditioning" of classifier-free guidance (Ho & Salimans 2022), (1, C, frames)."""
         return self.unconditioned_embedding.expand(-1, -1, frames)
 
     def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
-        """Noisy mel (B, 100, L), trained timesteps (B,), conditioning (B, C, L) → (B, 200, L): prediction, variance."""
+        """Denoise a noisy mel (B, 100, L) at trained timesteps (B,) with conditioning (B, C, L).
+
+        Returns the prediction and the variance's interpolation, (B, 200, L).
+        """
         B, _, L = code.shape
         output = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
         return output.view(B, L, -1).transpose(1, 2)
 
     def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
-        """``forward`` for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
+        """Run ``forward`` for several utterances in one call: packed noisy mels and conditioning (N, C) → (N, 200).
 
-        ``x`` has for every utterance as many rows as ``packing``, or one that all its rows share; ``timesteps`` has one
-        for all rows (1,) or one per row (rows,).
+        ``x`` has as many rows per utterance as ``packing``, or one row that all rows of the utterance share.
+        ``timesteps`` has one timestep for all rows, (1,), or one per row, (rows,).
         """
         x_packing = Packing(packing.rows * len(x) // len(code), packing.lengths)
         time = timestep_embedding(timesteps, self.config.model_channels).to(x.dtype)
@@ -182,12 +185,12 @@ class DiffusionTts(nn.Module):
         return packing.each(self.out, x)
 
     def bind(self, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]) -> "BoundDenoiser":
-        """Compute the conditioning of several utterances of one voice; see ``BoundDenoiser``."""
+        """Compute the conditioning of several utterances of one voice. Returns a ``BoundDenoiser``."""
         return BoundDenoiser(self, latents, voice, frames)
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """Keys and shapes in the official file that only training uses, on codes instead of latents."""
+        """Return keys and shapes in the official file that only training uses, on codes instead of latents."""
         C = config.model_channels
         with torch.device("meta"):
             modules = nn.ModuleDict(
@@ -201,9 +204,9 @@ class DiffusionTts(nn.Module):
 
 
 class BoundDenoiser:
-    """``DiffusionTts`` bound to several utterances, whose frames are packed without padding into one call.
+    """``DiffusionTts`` bound to several utterances. One call has all their frames, packed without padding.
 
-    Guided calls have two rows for each utterance, conditional first.
+    A guided call has two rows per utterance, the conditional row first.
     """
 
     def __init__(self, network: DiffusionTts, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]):
@@ -215,7 +218,7 @@ class BoundDenoiser:
         self._packed: dict[int, Tensor] = {}
 
     def __call__(self, x: Sequence[Tensor], timestep: Tensor, guided: bool) -> list[Tensor]:
-        """Noisy mels (1, 100, L), a timestep (1,) → (1 or 2, 200, L) for each utterance."""
+        """Denoise noisy mels (1, 100, L) at a timestep (1,). Returns (1 or 2, 200, L) for each utterance."""
         packing = Packing(1 + guided, self.lengths)
         code = self._code(packing.rows)
         noisy = torch.cat([pack(mel) for mel in x]).to(code)
@@ -223,7 +226,7 @@ class BoundDenoiser:
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:
-        """The packed conditioning with 2 rows (guided) or 1 per utterance; cached."""
+        """Return the packed conditioning with 2 rows (guided) or 1 row per utterance. It is cached."""
         if rows not in self._packed:
             self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
         return self._packed[rows]

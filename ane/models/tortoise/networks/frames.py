@@ -1,9 +1,9 @@
-"""Layers of the diffusion decoder over packed frames: (N, C), the frames of all rows and utterances one after another.
+"""Define layers of the diffusion decoder over packed frames (N, C), the frames of all rows and utterances in sequence.
 
-Layers over single frames are one matrix product over all N. Layers over several frames (norms, attention, convolutions)
-run utterance by utterance, so that each result is the same as in a call of its own and nothing is padded. Channels are
-last in memory, which is faster on the CPU: in bfloat16, a 1×1 convolution of 1024 channels and 800 frames takes 1.2 to
-1.4 times as long with channels first.
+A layer over single frames is one matrix product over all N. Layers over several frames (norms, attention, convolutions)
+run utterance by utterance, so an utterance's result is the same as in a separate call, and nothing is padded. Channels
+are last in memory, which is faster on the CPU: in bfloat16, a 1×1 convolution of 1024 channels and 800 frames takes 1.2
+to 1.4 times as long with channels first.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,42 +19,42 @@ from ane.models.vocoders.hifigan import ImageConv
 
 @dataclass(frozen=True)
 class Packing:
-    """The layout of frames in a tensor (N, C): each utterance has ``rows`` rows of as many frames as in ``lengths``.
+    """The layout of frames in a tensor (N, C). Each utterance has ``rows`` rows of its number of frames in ``lengths``.
 
-    The rows are the conditional and the unconditional one of guidance, or a batch of equal length.
+    The rows are the conditional and the unconditional row of guidance, or a batch of equal length.
     """
 
     rows: int
     lengths: tuple[int, ...]
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
-        """(N, C) → (rows, L, C) for each utterance, without a copy."""
+        """Return views (rows, L, C) of (N, C), one per utterance."""
         for part, length in zip(x.split([self.rows * length for length in self.lengths]), self.lengths, strict=True):
             yield part.view(self.rows, length, x.shape[1])
 
     def each(self, function: Callable[..., Tensor], *packed: Tensor) -> Tensor:
-        """Apply ``function`` to every utterance's (rows, L, C) of packed tensors, and pack its results."""
+        """Apply ``function`` to the (rows, L, C) of each utterance in packed tensors, and pack the results."""
         parts = [function(*parts).flatten(0, 1) for parts in zip(*map(self.split, packed), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def pack(batch: Tensor) -> Tensor:
-    """(B, C, L) → (B·L, C)."""
+    """Pack (B, C, L) to (B·L, C)."""
     return batch.transpose(1, 2).flatten(0, 1)
 
 
 def image(x: Tensor) -> Tensor:
-    """(R, L, C) → (R, C, 1, L) in torch's channels-last format, without a copy."""
+    """View (R, L, C) as (R, C, 1, L) in torch's channels-last format."""
     return x.transpose(1, 2)[:, :, None]
 
 
 def sequence(x: Tensor) -> Tensor:
-    """(R, C, 1, L) → (R, L, C): the inverse of ``image``."""
+    """View (R, C, 1, L) as (R, L, C), the inverse of ``image``."""
     return x[:, :, 0].transpose(1, 2)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The linear layer of x (N, C) with weight (O, C) and bias (O,): (N, O)."""
+    """Apply a linear layer with weight (O, C) and bias (O,) to x (N, C). Returns (N, O)."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
         return F.linear(x, weight, bias)
     # F.linear in float32 uses MKL, which on AMD takes twice as long as oneDNN, and in bfloat16 its result depends on
@@ -66,14 +66,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class PointwiseConv(nn.Conv1d):
     """A 1×1 convolution of packed frames: (N, C) → (N, O)."""
 
-    over_frames = True  # a backend may replace it by a layer with packed weights
+    over_frames = True  # lets a backend replace it by a layer with packed weights
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight[..., 0], self.bias)
 
 
 class FrameConv(ImageConv):
-    """A zero-padded convolution over neighbouring frames: (R, L, C) → (R, L, O)."""
+    """A zero-padded convolution over neighboring frames: (R, L, C) → (R, L, O)."""
 
     over_frames = True
 
@@ -82,7 +82,7 @@ class FrameConv(ImageConv):
 
 
 class FrameNorm(GroupNorm):
-    """Group normalisation over the frames of a row: (R, L, C) → the same."""
+    """Group normalisation over the frames of a row: (R, L, C) → (R, L, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return sequence(super().forward(image(x)))
@@ -94,7 +94,7 @@ class FrameAttention(AttentionBlock):
     normalisation, projection = FrameNorm, PointwiseConv
     # a backend may replace the block by one call
     attention_parts = "norm", "qkv", "proj_out", "relative_pos_embeddings"
-    attention_dtype: torch.dtype | None = None  # of q, k and v; None: as they come
+    attention_dtype: torch.dtype | None = None  # dtype of q, k and v, or None to keep theirs
 
     def __init__(self, channels: int, heads: int):
         super().__init__(channels, heads, relative=True)
@@ -104,7 +104,7 @@ class FrameAttention(AttentionBlock):
         return x + self.proj_out(packing.each(self.attend, qkv))
 
     def attend(self, qkv: Tensor) -> Tensor:
-        """(R, L, 3C), in it q, k and v of the first head, of the second, … → (R, L, C)."""
+        """Attend within (R, L, 3C), which has q, k and v of the first head, of the second head, … Returns (R, L, C)."""
         R, L, _ = qkv.shape
         qkv = qkv.to(self.attention_dtype or qkv.dtype)
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)  # (R, heads, L, width)

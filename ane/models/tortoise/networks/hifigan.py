@@ -1,4 +1,4 @@
-"""HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
+"""Define HiFi-GAN, which makes sound straight from latents (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
 
 from dataclasses import dataclass
 from math import prod
@@ -27,7 +27,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs (``ane.models.vocoders.hifigan``)."""
+        """The margin in frames that the input of each level needs (``ane.models.vocoders.hifigan.margins``)."""
         blocks = max(
             sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
@@ -36,7 +36,7 @@ class HifiganConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames on either side that the sound of a frame depends on."""
+        """The frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
 
 
@@ -61,7 +61,7 @@ class Hifigan(nn.Module):
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents at the rate of mel frames (B, D, L), the decoder's voice latent (B, D) → audio (B, 1, 256·L)."""
+        """Make audio (B, 1, 256·L) from latents (B, D, L) at the rate of mel frames and a voice latent (B, D)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
         x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
         return upsampled(x, self.ups, self.resblocks, self.conv_post)

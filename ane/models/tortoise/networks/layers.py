@@ -1,6 +1,6 @@
-"""Layers that several networks share (upstream models/arch_util.py, xtransformers.py).
+"""Define layers that several networks share (upstream models/arch_util.py, xtransformers.py).
 
-Tensors are (B, C, T) unless stated otherwise.
+Tensors are (B, C, T) unless a docstring says otherwise.
 """
 
 import math
@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20  # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
+SCORES = 2**20  # attention scores computed at once on the CPU: 2 MB, which fit into a core's cache
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation (…, C, …, T) → the same, computed in float32 for any dtype of its input."""
+    """Group normalisation, computed in float32 for any dtype of its input: (…, C, …, T) → (…, C, …, T)."""
 
     def __init__(self, channels: int):
         groups = 8 if channels <= 16 else 16 if channels <= 64 else 32
         while channels % groups:
             groups //= 2
         super().__init__(groups, channels, eps=1e-5)
-        self.two_pass = False  # True: the mean first, then the variance; slower and more exact
+        self.two_pass = False  # whether to compute the mean first, then the variance, slower but more exactly
 
     def forward(self, x: Tensor) -> Tensor:
         if self.two_pass:
@@ -31,8 +31,10 @@ class GroupNorm(nn.GroupNorm):
         return super().forward(x.float()).to(x.dtype)
 
     def _two_pass(self, x: Tensor) -> Tensor:
-        """torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which loses precision where x hardly
-        varies, as in the unconditional row of guidance: SNR 68 dB there with random weights, here 102 dB.
+        """Compute the mean first, then the variance.
+
+        torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which loses precision where x hardly
+        varies, as in the unconditional row of guidance. With random weights, the SNR is 68 dB there and 102 dB here.
         """
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
@@ -44,7 +46,7 @@ class GroupNorm(nn.GroupNorm):
 class RelativePositionBias(nn.Module):
     """T5's bucketed bias over q − k, bidirectional: 32 buckets, log-spaced from 8 to 64 (Raffel et al. 2020)."""
 
-    buckets, exact, furthest = 16, 8, 64  # in each direction; distances below `exact` have a bucket each
+    buckets, exact, furthest = 16, 8, 64  # in each direction: every distance below `exact` has its own bucket
 
     def __init__(self, heads: int, scale: float):
         super().__init__()
@@ -53,22 +55,22 @@ class RelativePositionBias(nn.Module):
         self.kept: tuple[int, torch.dtype, Tensor] | None = None  # of the last length, in inference mode
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key.
+        """Return the bias of attention scores, (heads, length, length), indexed by head, query and key.
 
-        On a GPU, which would launch a kernel for it in each layer, that of the last length is kept.
+        On a GPU, the bias of the last length is cached. Otherwise each layer would launch a kernel for it.
         """
         if self.relative_attention_bias.weight.device.type == "cpu":
             return self.last_query_first(length, dtype).flip(1)
         return self._kept(length, dtype, lambda: self.computed(length, dtype).unfold(1, length, 1).flip(1))
 
     def last_query_first(self, length: int, dtype: torch.dtype) -> Tensor:
-        """``forward``'s rows in reverse order, without a copy: each is a window of ``by_distance``."""
+        """Return the rows of ``forward`` in reverse order, as views: each row is a window of ``by_distance``."""
         return self.by_distance(length, dtype).unfold(1, length, 1)
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
-        """The bias for q − k = length − 1, …, 1 − length: (heads, 2·length − 1).
+        """Return the bias for q − k = length − 1, …, 1 − length: (heads, 2·length − 1).
 
-        In inference mode, that of the last length is kept: the steps of a diffusion all have the same.
+        In inference mode, the bias of the last length is cached, because all steps of a diffusion have the same length.
         """
         return self._kept(length, dtype, lambda: self.computed(length, dtype))
 
@@ -81,7 +83,7 @@ class RelativePositionBias(nn.Module):
         return bias
 
     def computed(self, length: int, dtype: torch.dtype) -> Tensor:
-        """What ``by_distance`` returns, computed."""
+        """Compute the result of ``by_distance``."""
         weight = self.relative_attention_bias.weight
         offset = torch.arange(length - 1, -length, -1, device=weight.device)  # q − k, (2·length − 1,)
         distance = offset.abs()
@@ -92,10 +94,10 @@ class RelativePositionBias(nn.Module):
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention in upstream's order of operations: q, k, v and the result (B, heads, width, T).
+    """Attend in upstream's order of operations. q, k, v and the result are (B, heads, width, T).
 
-    It stores all scores, for the short sequences of the encoders, which run once. On random weights another order
-    changes the decoder's voice latent by ten times upstream's own rounding error.
+    This stores all scores, which suits the encoders: their sequences are short and run once. With random weights,
+    another order changes the decoder's voice latent by ten times upstream's rounding error.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
@@ -105,7 +107,7 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class AttentionBlock(nn.Module):
     """Residual attention over time: (B, C, T) → (B, C, T).
 
-    The channels of ``qkv`` are q, k and v of the first head, then of the second, … (upstream's QKVAttentionLegacy).
+    The channels of ``qkv`` are q, k and v of the first head, then of the second head, … (upstream: QKVAttentionLegacy).
     """
 
     normalisation, projection = GroupNorm, nn.Conv1d
@@ -123,7 +125,7 @@ class AttentionBlock(nn.Module):
         q, k, v = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T).unbind(2)
         if self.relative_pos_embeddings is None:
             y = exact_attention(q, k, v)
-        else:  # contiguous in channels, else torch falls back to a kernel that stores the scores
+        else:  # contiguous in channels, because torch would otherwise use a kernel that stores the scores
             q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
             bias = self.relative_pos_embeddings(T, q.dtype)[None]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-1, -2)
@@ -131,7 +133,7 @@ class AttentionBlock(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / max(‖x‖ / √d, 1e-8) · g over the last axis."""
+    """Root-mean-square norm over the last axis: x / max(‖x‖ / √d, 1e-8) · g."""
 
     float32 = True  # its parameter stays float32 in every precision
 
@@ -146,7 +148,7 @@ class RMSNorm(nn.Module):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """q, k, v (B, heads, T, width), a bias (heads, T, T) added to the scores → (B, T, heads · width)."""
+    """Attend with q, k, v (B, heads, T, width) and a bias (heads, T, T) of the scores: (B, T, heads · width)."""
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported():
         return attention_in_blocks(q, k, v, bias)
     mask = None if bias is None else bias[None]
@@ -154,7 +156,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Te
 
 
 def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length: int) -> Tensor:
-    """``attention`` over ``length`` positions with a ``RelativePositionBias``, or with what replaces it in a graph."""
+    """Run ``attention`` over ``length`` positions with a ``RelativePositionBias``, or its replacement in a graph."""
     if q.device.type != "cpu" or not isinstance(bias, RelativePositionBias):
         return attention(q, k, v, bias(length, q.dtype))
     # with the queries in reverse order, the bias is read from a few numbers: attention over 400 frames takes a third
@@ -163,12 +165,12 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length:
 
 
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``attention``, storing the scores of a few heads at a time.
+    """Run ``attention`` and store the scores of only a few heads at once.
 
-    For bfloat16 on a CPU without AMX, where torch's own kernel takes twice as long; with AMX it takes half as long.
+    This is for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long. With AMX it takes half as long.
     """
     B, heads, T, width = q.shape
-    q, k, v = (x.contiguous() for x in (q, k, v))  # else every product copies them
+    q, k, v = (x.contiguous() for x in (q, k, v))  # or every product would copy them
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
     block = max(1, min(heads, SCORES // T**2))
     out = q.new_empty(B, T, heads, width)
@@ -181,10 +183,10 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
 
 
 class RotaryAttention(nn.Module):
-    """Bidirectional attention over (B, T, width); of 64 channels per head the first 32 are rotated in q, k *and* v."""
+    """Bidirectional attention over (B, T, width). Of a head's 64 channels, the first 32 of q, k *and* v are rotated."""
 
     head_width, rotated = 64, 32
-    attention_dtype: torch.dtype | None = None  # of q, k and v; None: as they come
+    attention_dtype: torch.dtype | None = None  # dtype of q, k and v, or None to keep theirs
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -206,7 +208,7 @@ class RotaryAttention(nn.Module):
         return self.to_out(attention(q, k, v))
 
     def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
-        """Rotary position embedding (Su et al. 2021): x (B, heads, T, 64), angle (T, 32) → the same as x."""
+        """Rotate x (B, heads, T, 64) by angles (T, 32): the rotary position embedding (Su et al. 2021)."""
         to_rotate, rest = x.split((self.rotated, self.head_width - self.rotated), dim=-1)
         first, second = to_rotate.float().chunk(2, dim=-1)
         rotated = to_rotate * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()

@@ -1,4 +1,4 @@
-"""UnivNet: mel to sound by location-variable convolutions (Jang et al. 2021; upstream models/vocoder.py)."""
+"""Define UnivNet, a vocoder with location-variable convolutions (Jang et al. 2021; upstream models/vocoder.py)."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -32,7 +32,7 @@ class UnivNetConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs (``ane.models.vocoders.hifigan.margins``)."""
+        """The margin in frames that the input of each level needs (``ane.models.vocoders.hifigan.margins``)."""
         convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
         reaches = [convs + affected_samples(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
         reaches[-1] += BORDER
@@ -40,13 +40,13 @@ class UnivNetConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames on either side that the sound of a frame depends on."""
+        """The frames on either side that the sound of a frame depends on."""
         kernels = 2 + 7 * (self.kpnet_conv_size // 2)  # mel frames on either side that a predicted kernel reads
         return self.level_margins[0] + max(BORDER, kernels)
 
 
 class KernelPredictor(nn.Module):
-    """Mel (B, mels, L) → for each frame and layer a kernel (B, layers, C, 2C, 3, L) and a bias (B, layers, 2C, L)."""
+    """Predicts kernels (B, layers, C, 2C, 3, L) and biases (B, layers, 2C, L) of each frame from a mel (B, mels, L)."""
 
     def __init__(self, config: UnivNetConfig):
         super().__init__()
@@ -73,7 +73,7 @@ class KernelPredictor(nn.Module):
 
 
 class LVCBlock(nn.Module):
-    """Upsample by ``stride``, then convolve with kernels predicted from the mel, one per frame."""
+    """Upsamples by ``stride``, then convolves with kernels predicted from the mel, one kernel per frame."""
 
     def __init__(self, config: UnivNetConfig, stride: int, hop: int):
         super().__init__()
@@ -93,7 +93,7 @@ class LVCBlock(nn.Module):
         )
 
     def forward(self, x: Tensor, mel: Tensor) -> Tensor:
-        """(B, C, n), mel (B, mels, L) → (B, C, n · stride) where n · stride = L · hop."""
+        """Upsample x (B, C, n) to (B, C, n · stride) with a mel (B, mels, L), where n · stride = L · hop."""
         x = self.convt_pre["1"](F.leaky_relu(x, self.slope))
         kernels, biases = self.kernel_predictor(mel)
         for layer, conv in enumerate(self.conv_blocks):
@@ -105,7 +105,7 @@ class LVCBlock(nn.Module):
     def convolve(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """Convolve each frame's ``hop`` samples with that frame's kernel, as a batch of matrix products.
 
-        x (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L) → (B, O, L·hop)
+        x is (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L), and the result (B, O, L·hop).
         """
         B, C, _ = x.shape
         O, L = kernel.shape[2], kernel.shape[4]  # noqa: E741
@@ -130,12 +130,12 @@ class UnivNet(nn.Module):
         self.conv_post = nn.ModuleDict({"1": nn.Conv1d(C, 1, 7, padding=3, padding_mode="reflect")})
 
     def forward(self, mel: Tensor, noise: Tensor) -> Tensor:
-        """Log-mel (B, 100, L), standard normal noise (B, 64, L + 10) → audio (B, 1, 256·L) within ±1."""
+        """Make audio (B, 1, 256·L) within ±1 from a log-mel (B, 100, L) and normal noise (B, 64, L + 10)."""
         sound = self.sound(F.pad(mel, (0, SILENT_FRAMES), value=SILENCE), noise)
         return sound[:, :, : -SILENT_FRAMES * self.config.hop_length]
 
     def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
-        """``forward`` without appending silent frames: mel (B, 100, L), noise (B, 64, L) → audio (B, 1, 256·L)."""
+        """Make audio (B, 1, 256·L) from a mel (B, 100, L) and noise (B, 64, L), without appending silent frames."""
         x = self.conv_pre(noise)
         for block in self.res_stack:
             x = block(x, mel)
