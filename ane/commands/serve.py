@@ -36,7 +36,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="start a speech server with OpenAI's API",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Start a server with OpenAI's speech API, a WebSocket for text that is still being written, and "
+        description="Start a server with OpenAI's speech API, a WebSocket for text that is still being written, and\n"
         "the Wyoming protocol. On Ctrl-C or SIGTERM, it completes the requests that are running and stops.",
     )
     parser.add_argument(
