@@ -32,7 +32,7 @@ PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
 
 @dataclass(frozen=True)
 class TensorType:
-    """A type's shape, with −1 for a dynamic dimension, and its dtype: fp16, fp32, int32, bool, uint4, string …"""
+    """A type's shape, with −1 for a dynamic dimension, and its dtype: fp16, fp32, int32, bool and others."""
 
     shape: tuple[int, ...]
     dtype: str
