@@ -17,7 +17,7 @@ import ane
 from ane.bench.records import BenchRow, Spread
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import comma_separated, counts, positive
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from training.text import held_out_sentences
 
@@ -31,7 +31,7 @@ def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> 
     model_settings = synthesizer.model.settings
 
     def spoken(texts: list[str], lanes: int | None = None) -> list[bytes]:
-        settings = Settings.of(preset, model_settings, **({} if lanes is None else {"lanes": lanes}))
+        settings = TortoiseSettings.of(preset, model_settings, **({} if lanes is None else {"lanes": lanes}))
         return [speech.audio.tobytes() for speech in synthesizer.speak_all(texts, seed=SEED, settings=settings)]
 
     def streamed(text: str) -> bytes:

@@ -48,7 +48,7 @@ class Bundle:
         precision: Type in which the parameters are stored: "fp32", "fp16" or "bf16".
         trained: Whether the weights were trained. ``False`` means that they are random numbers.
         default_voice: Voice that speaks if a request names none. If the model has one voice, the name of that voice.
-        settings: Synthesis settings that replace upstream's for this model (see ``Settings.of``).
+        settings: Synthesis settings that replace upstream's for this model (see ``TortoiseSettings.of``).
         clones: Whether the model can take any speaker's voice from clips. ``False`` for a model trained on few
             speakers.
         packages, onnx_packages: Packages for Core ML and for ONNX Runtime.

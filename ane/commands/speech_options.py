@@ -19,7 +19,7 @@ from ane.commands.arguments import counts, natural, pair, positive, rare_group
 from ane.commands.defaults import left_out
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.request import REQUEST_OPTIONS, SpeechRequest, check_option
 from ane.speech.settings import Option, SpeechSettings
 from ane.system.errors import UserError
@@ -113,7 +113,7 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
 
 def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespace) -> UserError:
     """Return the error for an option without effect. If the user chose no model, it recommends the bundle ``DEMO``."""
-    if args.bundle or name not in (*REQUEST, *Settings.options()):
+    if args.bundle or name not in (*REQUEST, *TortoiseSettings.options()):
         return error
     only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
     return UserError(f"{name} has no effect on {model.name}{only}: add --bundle {DEMO}, or leave it out", name)

@@ -16,7 +16,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.package_records import PackageRecord
 from ane.models.tortoise.chunks import max_text_tokens
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
 from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.text.english import CLEANUP_RULES, SIGN_RULES
@@ -78,7 +78,7 @@ def export_swift(
     """
     check_output_folder(destination, TABLES, CONTENT, overwrite)
     packages = check_bundle(bundle, precision)
-    settings = Settings.of("fastest", bundle.settings)
+    settings = TortoiseSettings.of("fastest", bundle.settings)
     tables = model_tables(bundle, packages, settings)
     for voice in voices.values():
         voice.check_widths(bundle.widths)
@@ -144,7 +144,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict
 # The Swift package's facts about a model: its text, its decoder, its vocoder, and how codes are sampled
 
 
-def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: Settings) -> dict[str, Any]:
+def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: TortoiseSettings) -> dict[str, Any]:
     """Return the tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""
     sampling = settings.sampling
     if sampling.typical_mass is not None:

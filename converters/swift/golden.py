@@ -22,7 +22,7 @@ from ane.bundles.bundle import Bundle
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.decoding import Embeddings, Prompt, make_lanes
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.voices import Voice
 
@@ -85,7 +85,7 @@ class FunctionRecorder:
 
 
 def golden_vectors(
-    bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: Settings
+    bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: TortoiseSettings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the content of golden.json without its arrays, and the arrays."""
     replays: list = []
@@ -115,7 +115,7 @@ def golden_vectors(
 
 
 def recorded_sentence(
-    bundle: Bundle, precision: str, voice: Voice, settings: Settings, text: str, codes: int
+    bundle: Bundle, precision: str, voice: Voice, settings: TortoiseSettings, text: str, codes: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Record one sentence of at most ``codes`` codes. Return its entry, the arrays of the calls, and the sound."""
     backend = recording_backend(bundle, precision)

@@ -12,7 +12,7 @@ import ane
 from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.audio.time_stretch import TimeStretcher, stretched
 from ane.audio.trimming import FADE, FRAME, QUIET, RATE, Trimmer, trimmed
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
 from benchmarks.listening import Wave
 
@@ -196,7 +196,7 @@ def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sou
     """After this sentence its vocoder gives 0.4 s of silence."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     synthesizer = ane.load("demo")
-    settings = Settings.of("ultra_fast", synthesizer.model.settings)
+    settings = TortoiseSettings.of("ultra_fast", synthesizer.model.settings)
     whole, speech = (
         synthesizer.speak("The company will announce the results next month.", "heart", seed=21, settings=chosen)
         for chosen in (replace(settings, silence=None), settings)

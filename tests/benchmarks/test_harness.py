@@ -15,7 +15,7 @@ from ane.bench.records import BenchRow, Spread, table_cells
 from ane.bench.sessions import read_row
 from ane.bundles import open_model
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
 from benchmarks import harness, memory, server, speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, main
@@ -83,7 +83,8 @@ def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure(
 def test_a_text_of_some_chunks_is_spoken_in_so_many(random_bundle):
     for model in (open_model(random_bundle), open_model("demo")):
         for count in (1, 4, len(SENTENCES) + 1):
-            assert len(split_into_chunks(text_of_chunks(count), model, Settings.of(model=model.settings))) == count
+            settings = TortoiseSettings.of(model=model.settings)
+            assert len(split_into_chunks(text_of_chunks(count), model, settings)) == count
 
 
 def test_a_process_is_measured_and_its_failure_named():

@@ -26,7 +26,7 @@ from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
 from tests.fastspeech_files import write_fastspeech
 from tests.random_model import CONFIGS
@@ -135,7 +135,9 @@ def test_the_settings_of_the_model_are_copied(checkpoints, original, tmp_path):
     settings = {"split": [80, 125], "sampling": {"top_k": 20}}
     bundle = write_bundle(checkpoints, tmp_path / "small", settings=settings, clones=False)
     assert not bundle.clones
-    assert Settings.of(model=bundle.settings) == Settings.of(split=(80, 125), sampling=Sampling(top_k=20))
+    assert TortoiseSettings.of(model=bundle.settings) == TortoiseSettings.of(
+        split=(80, 125), sampling=Sampling(top_k=20)
+    )
     rewritten = write_bundle(bundle.contents(), tmp_path / "rewritten")
     assert (rewritten.settings, rewritten.clones) == (bundle.settings, bundle.clones)
 

@@ -12,7 +12,7 @@ import soundfile
 
 from ane.audio import playback
 from ane.cli import main
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from tests.audio.recording_device import RecordingDevice
 
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
@@ -118,8 +118,8 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
         assert device.started == (len(spoken) > 1)
         return stream_of(self, replace(request, text="hi"), run)
 
-    stream_of = Synthesizer.stream_of
-    monkeypatch.setattr(Synthesizer, "stream_of", stand_in)
+    stream_of = TortoiseSpeaker.stream_of
+    monkeypatch.setattr(TortoiseSpeaker, "stream_of", stand_in)
     assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--play", "--json"]) == 0
     assert "".join(spoken) == "The café was over there, and then it was gone.\nThe end."
     assert spoken[0] == "The café was over there,"

@@ -22,8 +22,8 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.package_records import PackageRecord
 from ane.cli import main
 from ane.models.tortoise.diffusion import Diffusion
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.speech.stream import Speech
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
@@ -54,8 +54,8 @@ def size(bundle: Bundle, package: PackageRecord) -> int:
 
 def speak(bundle: Bundle, backend: str, preset: str, **options) -> Speech:
     few = {"candidates": 1} if preset == "fastest" else {"candidates": 3, "diffusion": Diffusion(8, guidance=None)}
-    settings = Settings.of(preset, bundle.settings, **few)
-    return Synthesizer(bundle, load_backend(backend, bundle, threads=1, **options)).speak(
+    settings = TortoiseSettings.of(preset, bundle.settings, **few)
+    return TortoiseSpeaker(bundle, load_backend(backend, bundle, threads=1, **options)).speak(
         SENTENCE, seed=1, settings=settings
     )
 

@@ -16,8 +16,8 @@ from ane.cli import main
 from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.function_table import ONNX_THRESHOLDS
@@ -187,8 +187,10 @@ def test_plain_onnx_uses_cuda_which_refuses_int8(bundle):
 @on_cuda
 def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
     """The second sentence uses sessions of the first."""
-    settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32")) for name in ("onnx:cpu", "onnx:cuda"))
+    settings = TortoiseSettings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
+    on_cpu, on_cuda = (
+        TortoiseSpeaker(bundle, load_backend(name, bundle, "fp32")) for name in ("onnx:cpu", "onnx:cuda")
+    )
     for text in ("Hello.", "Another sentence.", "Hello."):
         expected, actual = (each.speak(text, seed=3, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
@@ -197,8 +199,8 @@ def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
 @on_cuda
 @pytest.mark.parametrize("precision", ["fp16", "int4"])
 def test_smaller_precisions_speak_on_cuda(bundle, load_precision, precision):
-    settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    synthesizer = Synthesizer(bundle, load_precision(precision))
+    settings = TortoiseSettings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
+    synthesizer = TortoiseSpeaker(bundle, load_precision(precision))
     for _ in range(2):
         assert np.isfinite(synthesizer.speak("Hello.", seed=3, settings=settings).audio).all()
 

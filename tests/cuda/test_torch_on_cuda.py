@@ -23,8 +23,8 @@ from ane.bundles import Bundle, open_model
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from converters.proof.parity import mean_snr_db
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import random_model
@@ -226,8 +226,8 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
 def test_each_sentence_has_the_codes_of_the_cpu():
     """The second sentence uses networks that were kept."""
     model = open_model("demo")
-    settings = Settings.of("fastest", model.settings)
-    on_cpu, on_cuda = (Synthesizer(model, TorchBackend(model, device, "fp32")) for device in ("cpu", DEVICE))
+    settings = TortoiseSettings.of("fastest", model.settings)
+    on_cpu, on_cuda = (TortoiseSpeaker(model, TorchBackend(model, device, "fp32")) for device in ("cpu", DEVICE))
     for text in ("Hello there.", "And this is another sentence, which is longer.", "Hello there."):
         expected, actual = (each.speak(text, seed=1, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
@@ -238,9 +238,9 @@ def test_each_sentence_has_the_codes_of_the_cpu():
 @pytest.mark.parametrize("precision", [each for each in precisions() if each != "fp32"])
 def test_half_precision_speaks(precision):
     model = open_model("demo")
-    synthesizer = Synthesizer(model, TorchBackend(model, DEVICE, precision))
+    synthesizer = TortoiseSpeaker(model, TorchBackend(model, DEVICE, precision))
     for _ in range(2):
-        spoken = synthesizer.speak("Hello there.", seed=1, settings=Settings.of("fastest", model.settings))
+        spoken = synthesizer.speak("Hello there.", seed=1, settings=TortoiseSettings.of("fastest", model.settings))
         assert np.isfinite(spoken.audio).all()
         assert np.abs(spoken.audio).max() > 0.01
 

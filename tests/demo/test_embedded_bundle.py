@@ -19,7 +19,7 @@ from ane.bundles.hashes import sha256_of
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.models.tortoise.voices import encode_clips, random_voice
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice
@@ -31,7 +31,7 @@ TEXT = "The children were playing in the park with their friends, and the sun wa
 
 
 @pytest.fixture(scope="module")
-def synthesizer() -> Synthesizer:
+def synthesizer() -> TortoiseSpeaker:
     return ane.load("demo", keep=True)
 
 

@@ -43,7 +43,7 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("Namespace", "ane/commands/say.py", "say"),
         ("text, str", "ane/commands/say_text.py", "read_text"),
         ("SpeechRequest", "ane/commands/say.py", "say"),
-        ("SpeechRequest with its seed", "ane/models/tortoise/synthesizer.py", "Synthesizer.with_defaults"),
+        ("SpeechRequest with its seed", "ane/models/tortoise/synthesizer.py", "TortoiseSpeaker.with_defaults"),
         ("Passage", "ane/text/passages.py", "read_pauses"),
         ("TextPiece, a str", "ane/text/splitter.py", "words"),
         ("TokenChunk", "ane/models/tortoise/chunks.py", "split_into_chunks"),

@@ -15,8 +15,8 @@ from ane.backends import load_backend
 from ane.backends.base import Backend
 from ane.backends.decoding import DecoderShape
 from ane.bundles.bundle import Bundle
-from ane.models.tortoise.settings import Sampling, Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import Sampling, TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from converters.coreml.coreml_package import CoreMLOptions
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.conversions import converted
@@ -87,8 +87,8 @@ def test_two_decoders_stepped_in_turn_equal_each_alone(core_ml, bundles, cache, 
 
 @CACHES
 def test_two_streams_of_speech_at_once_sound_as_each_alone(core_ml, tortoise, cache):
-    synthesizer = Synthesizer(tortoise, load_backend("coreml", tortoise, cache=cache))
-    settings = Settings.of("fastest", candidates=1, lanes=2, sampling=Sampling(max_codes=CODES))
+    synthesizer = TortoiseSpeaker(tortoise, load_backend("coreml", tortoise, cache=cache))
+    settings = TortoiseSettings.of("fastest", candidates=1, lanes=2, sampling=Sampling(max_codes=CODES))
 
     def stream(text: str) -> Iterator[np.ndarray]:
         return synthesizer.stream(text, "noise", seed=0, settings=settings)

@@ -11,8 +11,8 @@ from ane.models.tortoise import pipeline
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.voices import Voice
 from tests.parity.conftest import RecordedNoise, sampler_of_upstream
 
@@ -53,8 +53,8 @@ def speak(model, golden_config, golden_stage, monkeypatch):
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
         monkeypatch.setattr(pipeline, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
-        return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
-            text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings)
+        return TortoiseSpeaker(model, TorchBackend(model, "cpu", "fp32")).speak(
+            text, Voice(*voice, name="golden"), settings=TortoiseSettings(normaliser="upstream", split=None, **settings)
         )
 
     return run

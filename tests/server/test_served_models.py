@@ -13,8 +13,8 @@ import pytest
 import ane
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.opening import find_bundle
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.server import served_models
 from ane.server.engine import Engine
 from ane.server.errors import RefusedError
@@ -186,7 +186,7 @@ TEXTS = [
     "Good morning to you.",
     "A door opened.",
 ]
-SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
+SETTINGS = TortoiseSettings(1, None, split=(20, 40), lanes=4)
 
 
 class Sharing:
@@ -194,12 +194,12 @@ class Sharing:
 
     def __init__(self, engine: Engine, lanes: int = 4):
         model = random_model()
-        self.synthesizer = Synthesizer(
+        self.synthesizer = TortoiseSpeaker(
             model, TorchBackend(model, "cpu", "fp32", keep=True, fixed_thread_count=True)
         )  # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)
 
-    def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
+    def work(self, text: str, seed: int, settings: TortoiseSettings = SETTINGS) -> Work:
         def work(job: Job) -> None:
             request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
             context = SpeechContext(job.check, lanes=self.lanes, priority=lambda: job.priority, check=job.check)
@@ -220,7 +220,7 @@ async def heard(engine: Engine, *works: Work) -> list[list[np.ndarray]]:
     return list(await asyncio.gather(*(received(engine.submit(work)) for work in works)))
 
 
-def small(settings: Settings, max_codes: int = 12) -> Settings:
+def small(settings: TortoiseSettings, max_codes: int = 12) -> TortoiseSettings:
     return replace(settings, sampling=replace(settings.sampling, max_codes=max_codes))
 
 

@@ -13,8 +13,8 @@ import ane
 from ane.backends.onnx.graph_file import GraphBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.system.errors import UserError
 from ane.text.cast import Cast, read_cast
 from tests.imported import imported
@@ -81,9 +81,9 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
 
 
 @pytest.fixture(scope="module")
-def tortoise() -> Synthesizer:
+def tortoise() -> TortoiseSpeaker:
     model = random_model()
-    return Synthesizer(model, TorchBackend(model, "cpu", "fp32"))
+    return TortoiseSpeaker(model, TorchBackend(model, "cpu", "fp32"))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def tortoise() -> Synthesizer:
     "name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~", "../{}/clip.wav"]
 )
 def test_a_text_names_voices_and_never_files(
-    tortoise: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+    tortoise: TortoiseSpeaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
 ) -> None:
     """Neither a pipe, of which a reader waits for ever, nor a recording of somebody."""
     monkeypatch.chdir(tmp_path)
@@ -110,18 +110,18 @@ def test_a_text_names_voices_and_never_files(
                 list(speak([spoken] if speak == tortoise.feed else spoken, "random"))
 
 
-def test_a_cast_names_files_for_the_names_of_a_text(tortoise: Synthesizer, tmp_path: Path) -> None:
+def test_a_cast_names_files_for_the_names_of_a_text(tortoise: TortoiseSpeaker, tmp_path: Path) -> None:
     time = np.arange(22050) / 22050
     soundfile.write(tmp_path / "clip.wav", np.sin(700 * time).astype(np.float32) / 2, 22050)
     cast = {"speakers": {"Anna": str(tmp_path / "clip.wav")}}
-    settings = Settings(1, None)
+    settings = TortoiseSettings(1, None)
     settings = replace(settings, sampling=replace(settings.sampling, max_codes=10))
     assert len(tortoise.speak("[voice:Anna]Two.", "random", settings=settings, cast=cast).audio)
 
 
 @pytest.mark.parametrize("voice", ["pipe", "pipe.wav", "/dev/zero"])
 def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(
-    tortoise: Synthesizer, tmp_path: Path, voice: str, monkeypatch: pytest.MonkeyPatch
+    tortoise: TortoiseSpeaker, tmp_path: Path, voice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pipe", "pipe.wav"):

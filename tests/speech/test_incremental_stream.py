@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.speech.incremental_stream import IncrementalStream
 from ane.speech.stream import SoundStream
 from ane.system.errors import UserError
@@ -188,14 +188,14 @@ def test_facts_are_those_of_all_texts():
 
 
 TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped.", "Two?"]
-SETTINGS = Settings(1, None, split=(20, 40))
+SETTINGS = TortoiseSettings(1, None, split=(20, 40))
 SETTINGS = replace(SETTINGS, sampling=replace(SETTINGS.sampling, max_codes=10))
 
 
 @pytest.fixture(scope="module")
-def synthesizer() -> Synthesizer:
+def synthesizer() -> TortoiseSpeaker:
     model = random_model()
-    return Synthesizer(model, TorchBackend(model, "cpu", "fp32", threads=usable_cores()))
+    return TortoiseSpeaker(model, TorchBackend(model, "cpu", "fp32", threads=usable_cores()))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext, TextLimits, TextUsage
 from ane.speech.stream import BLOCK_SECONDS, Speech, Stream
@@ -41,8 +41,8 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
 @pytest.mark.parametrize(
     ("bundle", "arguments", "message"),
     [
-        ("heart", {"settings": Settings()}, "or ane.models.hibari.settings.HibariSettings because heart is a"),
-        ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
+        ("heart", {"settings": TortoiseSettings()}, "or ane.models.hibari.settings.HibariSettings because heart is a"),
+        ("demo", {"settings": TortoiseSettings(), "preset": "fast"}, "settings and preset exclude each other"),
         ("demo", {"voice": 3}, "voice must be a name, a path or a voice from prepare, got 3"),
         ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
         ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),

@@ -13,7 +13,7 @@ import ane
 from ane import cli
 from ane.backends import load_backend
 from ane.bundles import open_model
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.voices import cloning_notes, encode_clips
 from ane.system.errors import UserError
 from ane.voices import (
@@ -295,6 +295,6 @@ def test_a_clip_mode_for_stored_latents_is_refused(latents, tmp_path, capsys):
         != 0
     )
     assert "--clip-mode has no effect" in capsys.readouterr().err
-    settings, synthesizer = Settings.of("fastest", clip_mode="whole"), ane.load("demo", "torch")
+    settings, synthesizer = TortoiseSettings.of("fastest", clip_mode="whole"), ane.load("demo", "torch")
     with pytest.raises(UserError, match="clip_mode has no effect on voice a"):
         synthesizer.speak("Hi.", str(tmp_path / "a.pth"), settings=settings)

@@ -20,7 +20,7 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.bundles import Bundle, open_model
 from ane.bundles.package_records import PackageFolder
 from ane.models.tortoise.sampling import InverseCdfSampler
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.files import read_json, write_json
 from ane.text.tokenizer import Tokenizer
 from ane.voices import load_voice
@@ -52,7 +52,7 @@ def drawn_codes(backend: str, precision: str) -> list[list[int]]:
     engine, config = load_engine(model, backend, precision, folder), model.config("autoregressive")
     voice = load_voice(model.path / "voices" / f"{model.default_voice}.safetensors")
     tokenizer = Tokenizer(model.tokenizer)
-    sampling = Settings.of("fastest", model.settings).sampling
+    sampling = TortoiseSettings.of("fastest", model.settings).sampling
     prompts = [
         ChunkPrompt(voice.ar, tokenizer.encode(text), [InverseCdfSampler(np.random.default_rng(seed))])
         for seed, text in enumerate(held_out_sentences()[:SENTENCES])

@@ -23,8 +23,8 @@ import ane
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.decoding import Embeddings, Prompt, make_lanes
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.speech.lanes import Decoding, Lanes
 from ane.speech.turns import Turns
 from ane.system.errors import UserError
@@ -48,10 +48,10 @@ class Work:
     wrong: list[str]
 
 
-def prompt_makers(speaker: Synthesizer, codes: int) -> list[Callable[[], Prompt]]:
+def prompt_makers(speaker: TortoiseSpeaker, codes: int) -> list[Callable[[], Prompt]]:
     """Functions that make a prompt each, of one to three candidates."""
     model, config = speaker.model, speaker.model.config("autoregressive")
-    settings = Settings.of("fastest", model.settings)
+    settings = TortoiseSettings.of("fastest", model.settings)
     sampling = replace(settings.sampling, max_codes=codes)
     voice, tables = speaker.voice(None, Randomness(0)), Embeddings(**speaker.backend.embeddings())
 

@@ -37,7 +37,7 @@ from ane.backends.coreml.compiled import SECONDS
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise import pipeline, synthesizer
 from ane.models.tortoise.pipeline import longest_loop
-from ane.models.tortoise.settings import SAMPLE_RATE, Diffusion, Settings
+from ane.models.tortoise.settings import SAMPLE_RATE, Diffusion, TortoiseSettings
 from ane.models.tortoise.voices import encode_clips, random_voice
 from ane.system import paths
 from ane.system.decibels import snr_db
@@ -125,7 +125,7 @@ def latents(engine: Backend, model: Bundle, voice: str) -> np.ndarray:
 
 
 def sound(engine: Backend, model: Bundle, way: Way, patch: pytest.MonkeyPatch) -> tuple[np.ndarray, list[int]]:
-    usual = Settings.of("ultra_fast", candidates=way.candidates, lanes=16)
+    usual = TortoiseSettings.of("ultra_fast", candidates=way.candidates, lanes=16)
     settings = replace(
         usual,
         sampling=replace(usual.sampling, max_codes=way.codes),
@@ -142,7 +142,7 @@ def sound(engine: Backend, model: Bundle, way: Way, patch: pytest.MonkeyPatch) -
     if not way.own_vocoder:
         for module in (pipeline, synthesizer):
             patch.setattr(module, "vocoder_of", lambda networks, diffused: UPSTREAM[diffused])
-    return synthesizer.Synthesizer(model, engine).speak(way.text, seed=0, settings=settings).audio, codes
+    return synthesizer.TortoiseSpeaker(model, engine).speak(way.text, seed=0, settings=settings).audio, codes
 
 
 def quality(expected: np.ndarray, found: np.ndarray, way: Way) -> float:

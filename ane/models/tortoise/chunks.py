@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ane.bundles import Bundle
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.chunks import Chunk, split_to_fit
 from ane.system.errors import UserError
 from ane.text import Tokenizer
@@ -28,7 +28,7 @@ class TokenChunk(Chunk):
         return len(self.tokens) - 1
 
 
-def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: Settings) -> list[TokenChunk]:
+def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: TortoiseSettings) -> list[TokenChunk]:
     """Split a text, or its passages, into chunks that are not empty.
 
     A chunk that normalisation makes too long for the decoder, for example by its many digits, is split again.

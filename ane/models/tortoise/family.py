@@ -21,7 +21,7 @@ from ane.models.tortoise.checkpoint_files import REQUIRED, has_networks
 from ane.models.tortoise.checkpoints import FILES, import_tortoise, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.packaged import bind_denoiser, denoiser_conditioning, run_clvp, univnet_sounds
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.vocoders.segments import hifigan_sounds
 from ane.models.vocoders.source_filter import PARAMETERS
 from ane.system.errors import UserError
@@ -101,7 +101,7 @@ DENOISER = DenoiserStage("diffusion", denoiser_conditioning, lambda config: conf
 
 class TortoiseFamily(ModelFamily):
     name, title = "tortoise", "Tortoise"
-    networks, stages, settings = NETWORKS, ModelStages(STAGES, DECODER, DENOISER), Settings
+    networks, stages, settings = NETWORKS, ModelStages(STAGES, DECODER, DENOISER), TortoiseSettings
     data = frozenset(("tokenizer", "mel_norms"))
 
     def recognises(self, path: Path) -> bool:

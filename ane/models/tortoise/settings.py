@@ -120,8 +120,8 @@ PRESETS = {
 
 
 @validated
-class Settings(SpeechSettings):
-    """Settings of a request. ``Settings.of(preset, **changes)`` makes them from a preset.
+class TortoiseSettings(SpeechSettings):
+    """Settings of a request. ``TortoiseSettings.of(preset, **changes)`` makes them from a preset.
 
     Attributes:
         candidates: Number of candidates per chunk.
@@ -214,7 +214,7 @@ def default_preset(model: Mapping[str, Any] | None = None) -> str:
 
 
 def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid settings."""
+    """Return the fields of ``TortoiseSettings`` that a model changes. Raises UserError for invalid settings."""
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
     unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser", "codes_per_word"}))
@@ -229,7 +229,7 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     try:
         if "sampling" in changes:
             changes["sampling"] = Sampling(**changes["sampling"])
-        Settings(**changes)
+        TortoiseSettings(**changes)
     except UserError as error:
         raise _model_error(str(error)) from error
     return changes

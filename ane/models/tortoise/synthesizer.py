@@ -14,7 +14,7 @@ from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
 from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Randomness
-from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
+from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, TortoiseSettings
 from ane.models.tortoise.vocoding import vocoder_of
 from ane.models.tortoise.voices import VOICE_NETWORKS, encode_clips, resolve_voice
 from ane.models.tortoise.word_times import WordTimer
@@ -29,10 +29,10 @@ from ane.text import NORMALISERS
 from ane.voices import Voice
 
 
-class Synthesizer(Speaker):
+class TortoiseSpeaker(Speaker):
     """A Tortoise model on a backend. A ``speed`` from 0.5 to 2 stretches the sound without changing its pitch."""
 
-    settings, sample_rate, speeds, stretches = Settings, SAMPLE_RATE, SPEEDS, True
+    settings, sample_rate, speeds, stretches = TortoiseSettings, SAMPLE_RATE, SPEEDS, True
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
@@ -40,10 +40,10 @@ class Synthesizer(Speaker):
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes:
         config = self.model.config("autoregressive")
-        codes = max(Settings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
+        codes = max(TortoiseSettings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
         return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes, turns=turns)
 
-    def networks(self, settings: Settings) -> list[str]:
+    def networks(self, settings: TortoiseSettings) -> list[str]:
         vocoder = vocoder_of(self.model.networks, settings.diffusion is not None)
         needed = ["autoregressive", *(["diffusion"] if settings.diffusion else []), vocoder]
         return [*needed, "clvp"] if settings.ranked else needed
@@ -55,7 +55,7 @@ class Synthesizer(Speaker):
     def facts(self, request: SpeechRequest, voice: Voice) -> dict[str, Any]:
         return {"seed": request.seed, "voice": voice.name, "codes": 0}
 
-    def normaliser(self, settings: Settings) -> Callable[[str], str]:
+    def normaliser(self, settings: TortoiseSettings) -> Callable[[str], str]:
         return NORMALISERS[settings.normaliser]
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[TokenChunk]:
@@ -121,4 +121,4 @@ class Synthesizer(Speaker):
         return self._timers[normaliser]
 
 
-SPEAKER = Synthesizer
+SPEAKER = TortoiseSpeaker

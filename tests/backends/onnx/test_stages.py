@@ -9,8 +9,8 @@ import torch
 from ane.backends import load_backend
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 
 # Largest errors, relative to the largest value.
 LARGEST_ERROR = 1e-4
@@ -96,11 +96,11 @@ def test_the_denoiser_returns_what_torch_returns(bundle, backends, latents, fram
 
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])
 def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
-    settings = Settings.of(
+    settings = TortoiseSettings.of(
         preset, bundle.settings, candidates=3 if preset == "ultra_fast" else 1, sampling=Sampling(max_codes=40)
     )
     expected, actual = (
-        Synthesizer(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings) for backend in backends
+        TortoiseSpeaker(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings) for backend in backends
     )
     assert actual.codes == expected.codes
     # 40 dB: random weights amplify rounding, most of all UnivNet's

@@ -21,8 +21,8 @@ from ane.backends.packaged.functions import EngineRefusalError
 from ane.backends.packaged.golden import FILE, STEPS
 from ane.bundles.bundle import Bundle
 from ane.cli import main
-from ane.models.tortoise.settings import Diffusion, Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import Diffusion, TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions
@@ -64,8 +64,8 @@ def two_buckets(shared, tmp_path_factory) -> Bundle:
     )
 
 
-def settings() -> Settings:
-    chosen = Settings.of("ultra_fast", candidates=1, lanes=2)
+def settings() -> TortoiseSettings:
+    chosen = TortoiseSettings.of("ultra_fast", candidates=1, lanes=2)
     return replace(chosen, sampling=replace(chosen.sampling, max_codes=6), diffusion=Diffusion(steps=3))
 
 
@@ -78,7 +78,7 @@ def speak(bundle: Path, backend: str = "auto", **options) -> tuple[np.ndarray, l
         options.setdefault("cache", "io")
     with noticed() as notices:
         loaded = load_backend(backend, Bundle(bundle), **options)
-        audio = Synthesizer(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
+        audio = TortoiseSpeaker(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
     assert np.isfinite(audio).all()
     assert audio.any()
     return audio, [line for line in notices if not line.startswith(("Compiling", "Loading"))], loaded.name
@@ -267,7 +267,7 @@ def test_one_function_that_is_refused_or_wrong_on_its_units_moves_alone(mac, bun
 def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch(mac, bundle, function, notices):
     """A stream goes on; of a decoder, what it had computed is computed again."""
     mac.order(Order("predict", function=function, message="error code: -14"))
-    synthesizer = Synthesizer(Bundle(bundle), load_backend("auto", Bundle(bundle), cache="io"))
+    synthesizer = TortoiseSpeaker(Bundle(bundle), load_backend("auto", Bundle(bundle), cache="io"))
     network = {"step": "autoregressive", "univnet": "univnet"}.get(function.partition("_")[0], "diffusion")
     assert network not in synthesizer.backend.name
     assert np.concatenate(list(synthesizer.stream("Hi.", "noise", seed=0, settings=settings()))).any()
@@ -333,7 +333,7 @@ def test_core_ml_that_was_asked_for_by_name_is_never_replaced(mac, bundle):
 
 @pytest.mark.parametrize("cache", ["io", "state"])
 def test_two_streams_at_once_sound_as_each_alone(mac, bundle, cache):
-    synthesizer = Synthesizer(Bundle(bundle), load_backend("coreml", Bundle(bundle), cache=cache))
+    synthesizer = TortoiseSpeaker(Bundle(bundle), load_backend("coreml", Bundle(bundle), cache=cache))
 
     def stream(text: str) -> Iterator[np.ndarray]:
         return synthesizer.stream(text, "noise", seed=0, settings=settings())

@@ -3,10 +3,10 @@
 import pytest
 
 import ane
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 
 
 @pytest.fixture(scope="session")
-def synthesizer() -> Synthesizer:
+def synthesizer() -> TortoiseSpeaker:
     """The embedded bundle on torch."""
     return ane.load("demo")

@@ -9,7 +9,7 @@ from ane.models.tortoise.chunks import split_into_chunks, text_tokens
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import MAX_CANDIDATES, PRESETS, Settings
+from ane.models.tortoise.settings import MAX_CANDIDATES, PRESETS, TortoiseSettings
 from ane.system.errors import UserError
 from tests.models.tortoise.sample_settings import CHUNKED, HIFIGAN
 
@@ -17,21 +17,21 @@ from tests.models.tortoise.sample_settings import CHUNKED, HIFIGAN
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_models_settings_override_the_preset_and_changes_override_both(preset):
     model = {"sampling": {"repetition_penalty": 1.0}, "split": [80, 125], "silence": [0.1, 0.25]}
-    plain, own = Settings.of(preset), Settings.of(preset, model)
+    plain, own = TortoiseSettings.of(preset), TortoiseSettings.of(preset, model)
     assert (own.candidates, own.diffusion) == (plain.candidates, plain.diffusion)
     assert own.sampling == Sampling(repetition_penalty=1.0)
     assert own.split == (80, 125)
     assert (plain.silence, own.silence) == (None, (0.1, 0.25))
-    assert Settings.of(preset, model, split=None).split is None
-    assert Settings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
+    assert TortoiseSettings.of(preset, model, split=None).split is None
+    assert TortoiseSettings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
 
 
 def test_a_model_can_name_its_default_preset_and_a_request_another():
-    assert Settings.of() == Settings.of("ultra_fast")
-    assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
-    assert Settings.of("fast", {"preset": "1x10"}) == Settings.of("fast")
+    assert TortoiseSettings.of() == TortoiseSettings.of("ultra_fast")
+    assert TortoiseSettings.of(model={"preset": "1x10"}) == TortoiseSettings.of("1x10")
+    assert TortoiseSettings.of("fast", {"preset": "1x10"}) == TortoiseSettings.of("fast")
     with pytest.raises(UserError, match="ultra_fast"):
-        Settings.of("slow")
+        TortoiseSettings.of("slow")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_our_presets_take_less_work_than_the_upstream_presets_they_replace(ours,
 @pytest.mark.parametrize("unknown", [{"loudness": 3}, {"sampling": {"warmth": 1}}, {"sampling": 5}])
 def test_settings_of_a_later_version_are_refused(unknown):
     with pytest.raises(UserError, match="update tortoise-ane"):
-        Settings.of(model=unknown)
+        TortoiseSettings.of(model=unknown)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_settings_of_a_later_version_are_refused(unknown):
 )
 def test_an_error_in_a_models_settings_names_the_model_and_no_flag(own, part):
     with pytest.raises(UserError, match=r"the model's settings \(bundle\.json\)") as caught:
-        Settings.of(model=own)
+        TortoiseSettings.of(model=own)
     assert re.search(part, str(caught.value))
     assert "--" not in str(caught.value)
 
 
 def test_a_share_may_be_a_whole_number_and_typical_mass_may_be_null():
     own = {"sampling": {"temperature": 1, "typical_mass": None}}
-    assert Settings.of(model=own).sampling == Sampling(temperature=1)
+    assert TortoiseSettings.of(model=own).sampling == Sampling(temperature=1)
 
 
 def test_a_preset_describes_its_work():
@@ -134,7 +134,7 @@ def test_the_names_of_our_presets_state_their_work(name):
 )
 def test_an_error_names_the_parameter_and_no_flag(parameter, value):
     with pytest.raises(UserError, match=f"^{parameter} must be") as caught:
-        Settings.of("fastest", **{parameter: value})
+        TortoiseSettings.of("fastest", **{parameter: value})
     assert "--" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 import ane
 from ane.models.tortoise.chunks import split_into_chunks, spoken_words
 from ane.models.tortoise.pipeline import TOO_LONG
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.request import SpeechContext
 from ane.text import Tokenizer
 
@@ -44,7 +44,7 @@ def test_a_text_without_an_end_mark_gets_a_full_stop_and_others_stay(speaker):
         (own, "Why?", "why?"),
         (own, "Oh, no,", "oh, no,"),
     ):
-        [chunk] = split_into_chunks(text, speaker.model, Settings.of(model=settings))
+        [chunk] = split_into_chunks(text, speaker.model, TortoiseSettings.of(model=settings))
         assert tokenizer.decode(chunk.tokens) == spoken
 
 

@@ -15,8 +15,8 @@ import ane
 from ane.cli import main
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.speech.stream import Speech
 from ane.system.errors import UserError
 from ane.voices import Voice
@@ -25,7 +25,7 @@ from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, S
 both_paths = pytest.mark.parametrize("settings", [HIFIGAN, DIFFUSION], ids=["hifigan", "diffusion"])
 
 
-def voice_of_ones(synthesizer: Synthesizer, **fields) -> Voice:
+def voice_of_ones(synthesizer: TortoiseSpeaker, **fields) -> Voice:
     return Voice(*(np.ones((1, width), np.float32) for width in synthesizer.model.widths), name="ones", **fields)
 
 
@@ -77,7 +77,7 @@ def test_the_first_chunk_does_not_depend_on_the_chunks_after_it(synthesizer):
 
 
 def test_alternatives_follow_the_best_candidate(synthesizer):
-    settings = Settings(3, Diffusion(3, "p", None), best=3, sampling=SHORT)
+    settings = TortoiseSettings(3, Diffusion(3, "p", None), best=3, sampling=SHORT)
     three = synthesizer.speak(SENTENCE, seed=1, settings=settings)
     assert len(three.alternatives) == 2
     assert not np.array_equal(*three.alternatives)

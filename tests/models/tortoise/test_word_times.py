@@ -11,7 +11,7 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.books.recognisers import TextAligner
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
 from ane.text import read_passages
 from tests.decoding import ChunkPrompt, decode
@@ -63,7 +63,7 @@ def test_the_sound_is_the_same_and_words_are_only_there_when_asked_for(synthesiz
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_a_stream_states_the_same_words_while_it_sounds(synthesizer, candidates):
     text = "One small boat [pause:300ms] lay on the sand."
-    settings = replace(Settings.of("fastest", synthesizer.model.settings), candidates=candidates)
+    settings = replace(TortoiseSettings.of("fastest", synthesizer.model.settings), candidates=candidates)
     words = synthesizer.speak(text, seed=1, settings=settings, speed=1.25, word_times=True).words
     stream = synthesizer.stream(text, seed=1, settings=settings, speed=1.25, word_times=True)
     counts = [len(stream.words) for _ in stream]
@@ -109,7 +109,7 @@ def test_times_of_random_weights_are_estimated(random_bundle):
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes):
     """Two chunks of unequal length with two candidates each, on lanes that are used again."""
-    settings = Settings.of("fastest", synthesizer.model.settings)
+    settings = TortoiseSettings.of("fastest", synthesizer.model.settings)
     timer = synthesizer.word_timer(settings.normaliser)
     conditioning = synthesizer.voice("heart", Randomness(0)).ar
     chunks = split_into_chunks(
