@@ -44,7 +44,7 @@ def affordable_connections(wanted: int) -> int:
 class Connections:
     """The open connections of all protocols, by their transports.
 
-    If there is no room for a new connection, the one that has waited longest for its client's request is closed.
+    If there is no room for a new connection, it replaces the connection that has waited longest for a request.
 
     Attributes:
         most: Most connections that are open at once.

@@ -34,7 +34,7 @@ TOKEN_PROTOCOL = "openai-insecure-api-key."  # browsers cannot set headers of a 
 GONE = 499  # status of a request whose client has left. Nobody reads it
 SLOWEST = 32 << 10  # least bytes per second of a body, on average, after its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
-HEADERS = "latin-1"  # Starlette decodes headers with it, so encoding with it gives the bytes that were sent
+HEADERS = "latin-1"  # Starlette decodes headers with it, so encoding with it returns the bytes that were sent
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -21,7 +21,7 @@ class Job:
     """One client's work: the function ``work(job)``, which holds a turn except while it waits.
 
     The engine, the work and the client each call the methods under their heading below: the work on its thread, the
-    client in its event loop. Only one of them writes each of the two counters of seconds.
+    client in its event loop. The work writes ``_put_seconds``, and the client writes ``_taken_seconds``.
 
     Attributes:
         text_at: Time at which the model was loaded and the work came to the text. ``None`` before that.
@@ -58,8 +58,8 @@ class Job:
     def priority(self) -> tuple[int, float]:
         """Sort key. The smallest goes first.
 
-        Jobs go in this order: 1. jobs that only have to end. 2. listeners who would soon hear a gap. 3. speech that has
-        not begun, the oldest first. 4. all other jobs. Work without sound takes turns, and so does reading text.
+        Jobs that only have to end go first. Then come listeners who would soon hear a gap, then speech not begun
+        (the oldest first), then all other jobs. Work without sound takes turns, and so does reading text.
         """
         if self.gone:
             return -1, 0.0

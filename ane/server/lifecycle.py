@@ -45,7 +45,7 @@ GRACE = 3.0  # seconds after the drain, at which the process ends even if a call
 
 
 class JsonHandler(logging.Handler):
-    """Writes log records to standard error as lines of JSON. Of many warnings or errors of one kind, only the first."""
+    """Writes log records to standard error as lines of JSON. It limits repeated warnings and errors of one kind."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -87,9 +87,7 @@ def transcription_routes(service: Service) -> APIRouter:
         if temperature:
             options = replace(options, temperatures=(temperature,))
         if stream and form not in ("json", "text"):
-            raise RefusedError(
-                f"stream has no effect with response_format {form}: leave one of them out", 400, "stream"
-            )
+            raise RefusedError(f"stream has no effect with response_format {form}: leave one out", 400, "stream")
         items = transcripts(file, name, options)
         if stream:
             # wait for the first item, so that an error in the request can still set the status

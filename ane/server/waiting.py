@@ -25,7 +25,7 @@ async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> R
     """Return the result of ``work``, unless ``watched`` raises an error first. Both have ended when this returns.
 
     Raises:
-        Exception: An error of ``work`` or of ``watched``.
+        Exception: An error of ``work`` or ``watched``.
     """
     task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
     try:

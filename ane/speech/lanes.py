@@ -7,9 +7,8 @@ a sequence ends, its lane takes the next waiting sequence, while the other lanes
 Sequences that continue the same prompt also share its prefix. The prefix is computed once, when the first of them
 starts, and all their lanes attend to it.
 
-Any thread may submit a prompt and wait for its rows. One of the waiting threads takes the steps for all of them, and
-hands this work to another thread when its own wait is over. The lock guards state only: no thread holds it while a
-network runs.
+Any thread may submit a prompt and wait for its rows. One waiting thread takes the steps for all threads, and hands this
+work to another one when its wait is over. The lock guards state only: no thread holds it while a network runs.
 """
 
 import logging
@@ -57,7 +56,7 @@ class SampledSequence(Protocol):
     def finish(self, extend: Extend) -> Any:
         """Return the result of a sequence that has ended.
 
-        The sequence's positions are still on the lane, so ``extend`` can decode columns again from any of them.
+        The sequence's positions are still on the lane, so ``extend`` can decode columns again from any position.
         """
 
 
@@ -102,7 +101,7 @@ class Decoding:
         return self.finished == self.prompt.count
 
     def rows(self, index: int = 0, report: Callable[[], None] = lambda: None) -> Iterator[np.ndarray]:
-        """Yield the rows (n, D) of a sequence as they become certain, until it ends. Its result has all of them.
+        """Yield the rows (n, D) of a sequence as they become certain, until it ends. Its result has all rows.
 
         Args:
             index: Index of the sequence.

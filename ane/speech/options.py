@@ -1,4 +1,4 @@
-"""Define ``ane.Settings``: the options of `ane say` as one class for every model, all of them optional."""
+"""Define ``ane.Settings``: the options of `ane say`, all optional, in one class for every model."""
 
 from typing import Any, Literal
 

@@ -135,7 +135,7 @@ class SpeechRequest:
     )
     seed: int | None = setting(
         None,
-        "random seed, to repeat a result (default: a new one, or the model's own; it is printed)",
+        "random seed, to repeat a result (default: a new one or the model's own, which is printed)",
         metavar="N",
         needs="uses_seed",
         api="random seed, to get the same sound again. It is an error if the model has no random choices",
@@ -232,7 +232,7 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
 
 @dataclass
 class SpeechContext:
-    """Progress, timing, limits and shared lanes of one request. None of these changes its sound, except the voices.
+    """Progress, timing, limits, shared lanes and voices of one request. Only the voices change its sound.
 
     Attributes:
         progress: Function that is called with (phase, done, total, note).

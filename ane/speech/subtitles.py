@@ -51,7 +51,7 @@ def cue_of(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Cue:
 
 
 def lines_of(words: Sequence[SpokenWord]) -> list[str]:
-    """Break words into lines of at most ``LINE`` characters. A longer word gets a line of its own."""
+    """Break words into lines of at most ``LINE`` characters. A longer word fills a line alone."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word.word) <= LINE:

@@ -119,7 +119,7 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(
-            f"{where}: {unknown[0]!r} is unknown, because a FastSpeech checkpoint gives its sizes itself: use only "
+            f"{where}: {unknown[0]!r} is unknown, because a FastSpeech checkpoint has its sizes itself: use only "
             f"padding ({' or '.join(PADDINGS)}) and trained"
         )
     padding = arguments.get("padding", "exact")

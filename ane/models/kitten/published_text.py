@@ -340,7 +340,7 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
 
     Every run of ".", "!" and "?" ends a chunk and is dropped, even in "3.14". A longer sentence than
     ``maximum`` is split between words, and a longer word stays whole. A chunk without a mark at its end gets a comma.
-    A text that has only these marks gives no chunks.
+    A text that has only these marks has no chunks.
     """
     sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
     return [

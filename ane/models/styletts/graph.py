@@ -98,7 +98,7 @@ CONFIG_FILE = "config.json"
 
 
 class StyleFamily(ModelFamily):
-    """Base class of these families. Each one defines ``import_checkpoints``, ``voices`` and ``settings``."""
+    """Base class of both families, which define ``import_checkpoints``, ``voices`` and ``settings``."""
 
     stages = ModelStages({"speech": SPEECH})
     files = ("config", "graph", "voices")
