@@ -49,7 +49,7 @@ class Chunk:
 class RenderedChunk:
     """The sound of a chunk, which is made while you read it, and the facts about it.
 
-    The model reports the facts (``state``) with the last sound or earlier.
+    The model reports the facts (``report``) with the last sound or earlier.
 
     Attributes:
         chunk: The chunk.
@@ -59,7 +59,7 @@ class RenderedChunk:
         notes: Warnings. "{chunks}" in a warning stands for the numbers of all chunks that have it.
         details: Other facts, such as its mel, by the names that ``Speech.details`` uses.
         alternatives: Sounds of other candidates, if whole chunks are made.
-        stated: Whether the facts are known.
+        reported: Whether the facts are known.
     """
 
     chunk: Chunk
@@ -69,13 +69,13 @@ class RenderedChunk:
     notes: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     alternatives: Sequence[np.ndarray] = ()
-    stated: bool = False
+    reported: bool = False
 
-    def state(
+    def report(
         self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (), **details: Any
     ) -> None:
         """Report the facts about the chunk."""
-        self.words, self.counts, self.notes, self.details, self.stated = words, counts, notes, details, True
+        self.words, self.counts, self.notes, self.details, self.reported = words, counts, notes, details, True
 
 
 OneChunk = TypeVar("OneChunk", bound=Chunk)

@@ -198,7 +198,7 @@ class Stream(SoundStream):
         self,
         rendered: Iterator[RenderedChunk],
         chunks: Sequence[Chunk],
-        stated: Mapping[str, Any],
+        facts: Mapping[str, Any],
         sample_rate: int,
         stretches: bool,
         context: SpeechContext,
@@ -210,7 +210,7 @@ class Stream(SoundStream):
         Args:
             rendered: Chunks with their sound, up to the last chunk of the text.
             chunks: The chunks, for their texts.
-            stated: Facts that are known in advance, with 0 for each counter.
+            facts: Facts that are known in advance, with 0 for each counter.
             sample_rate: Samples per second.
             stretches: Whether the sound still has to be stretched to the speed of its chunk.
             context: Context of the work.
@@ -218,7 +218,7 @@ class Stream(SoundStream):
             began: Second of the timeline at which the work began. ``None`` means when the text was known.
         """
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
-        self.facts = dict(stated)
+        self.facts = dict(facts)
         self.words: list[SpokenWord] = []
         self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
         self._notes: dict[str, list[int]] = {note: [] for note in notes}  # warning → the numbers of its chunks
@@ -244,7 +244,7 @@ class Stream(SoundStream):
         first, begin, noted = len(self.words), self._samples, False
         with closing_source(rendered.sound):
             for samples in rendered.sound:
-                if rendered.stated and not noted:
+                if rendered.reported and not noted:
                     self._note(rendered, delivery.speed, begin)
                     noted = True
                 yield from delivery.feed(samples)

@@ -80,7 +80,7 @@ def stream_of(
     def rendered() -> Iterator[RenderedChunk]:
         for chunk in chunks:
             made = RenderedChunk(chunk, iter(np.array_split(sound, count)), alternatives=alternatives)
-            made.state(words, {"frames": 1})
+            made.report(words, {"frames": 1})
             yield made
 
     return Stream(rendered(), chunks, {"frames": 0}, RATE, True, SpeechContext(batched=batched))

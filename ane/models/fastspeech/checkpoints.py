@@ -167,7 +167,7 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
                 f"{path}: {block}.slf_attn.linear.weight must have a multiple of {3 * HEAD_WIDTH} rows, q, k and v of "
                 f"{HEAD_WIDTH} per head, got {rows}: {WRONG_KIND}"
             )
-        layers = {int(found[1]) for key in entries if (found := re.match(rf"{side}\.layer_stack\.(\d+)\.", key))}
+        layers = {int(match[1]) for key in entries if (match := re.match(rf"{side}\.layer_stack\.(\d+)\.", key))}
         inner, _, kernel = shape(f"{block}.pos_ffn.w_1.weight", 3)
         sizes |= {
             f"{side}_n_layer": 1 + max(layers),

@@ -91,7 +91,7 @@ class FastSpeechSynthesizer(Speaker):
         """Return a chunk with its sound and its facts."""
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
-        rendered.state(
+        rendered.report(
             timed_words(part.chunk.text, symbol_words(part.chunk.ids), times),
             {"frames": part.frames},
             self.notes(part),

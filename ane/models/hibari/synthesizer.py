@@ -81,7 +81,7 @@ class HibariSynthesizer(Speaker):
             f0, frames = self.prosody(states, counts)
         spoken = (np.arange(int(len(f0) / skip) or 1) * skip).astype(int)
         times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / skip
-        rendered.state(
+        rendered.report(
             timed_words(chunk.text, chunk.spans, times), {"frames": len(spoken)}, durations=counts, pitch=f0[spoken]
         )
         vocoder = HarmonicNoise(f0[spoken], request.seed or 0)

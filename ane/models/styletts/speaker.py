@@ -121,7 +121,7 @@ class StyleSpeaker(Speaker):
                 wave, removed = self.trimmed(whole, request.settings)
                 context.progress("synthesis", done, len(chunks), "")
                 rendered = RenderedChunk(chunk, iter([wave]))
-                rendered.state(
+                rendered.report(
                     chunk_words(chunk, durations, len(whole), removed, len(wave)), {"tokens": chunk.input_ids.size}
                 )
                 yield rendered

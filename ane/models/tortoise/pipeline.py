@@ -334,7 +334,7 @@ class Rendering:
             self._noted.add(id(chunk.voice))
         if not best[0].stopped:
             notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
-        rendered.state(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
+        rendered.report(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
         for candidate in best:  # frees memory
             unused = "latents" if self.settings.diffusion is None else "hidden"
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
