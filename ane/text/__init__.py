@@ -73,7 +73,7 @@ def read_passages(
         passages = read_ssml(text)
     else:
         passages = read_pauses(without_markdown(text, markdown), voice=voice, quotations=quotations)
-    for index, passage in enumerate(passages):  # one without a word has the voice of the one beside it
+    for index, passage in enumerate(passages):  # a passage without a word takes its neighbour's voice
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)
     return [replace(passage, text=lexicon(passage.text)) for passage in passages] if lexicon else passages

@@ -28,7 +28,7 @@ TITLES = (
     "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle"
 )
 PROPER = rf"(?:(?:{TITLES})\.?\s+|[A-Z]\.\s?){{0,3}}[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
-# a name is no pronoun, and no word that begins a sentence
+# a name is not a pronoun or a word that begins a sentence
 NAME = (
     r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
     rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
@@ -42,7 +42,7 @@ ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)
 LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"  # from the verb to the quotation
 BESIDE = r"(?:,[^,.;:!?]{1,60},)?"  # "Anna, smiling, said"
 END = r"(?![\w’'])"
-NEAR = 300  # characters beside a quotation that are looked at
+NEAR = 300  # characters next to a quotation that rules look at
 OPENING = re.compile(r"“|(?<!\w)\"|(?<![\w’])‘")
 CLOSING = {"“": re.compile("”|\\Z"), '"': re.compile(r"\"|\Z"), "‘": re.compile(r"(?P<speech>[,.?!…—])?’(?!\w)|\Z")}
 
@@ -102,16 +102,16 @@ def attribute(
         speaker_named: Function that returns the speaker for a name as it stands in the text.
         lines: Speakers by the beginning of a quotation.
     """
-    found: list[QuotedLine] = []
+    attributed: list[QuotedLine] = []
     prepared = CastLines(lines or {})
     former: list[QuotedLine] = []  # the last lines of the two paragraphs before that have speech
     for number, text in enumerate(paragraphs):
-        own = [QuotedLine(number, start, end, text[start:end]) for start, end in quotations(text)]
-        stated = [stated_speaker(text, own, index, speaker_named, prepared) for index in range(len(own))]
-        own = with_context(text, stated, former, speaker_named)
-        former = [*former, *[line for line in own if line.rule != NO_SPEECH][-1:]][-2:]
-        found += own
-    return found
+        quotes = [QuotedLine(number, start, end, text[start:end]) for start, end in quotations(text)]
+        stated = [stated_speaker(text, quotes, index, speaker_named, prepared) for index in range(len(quotes))]
+        quotes = with_context(text, stated, former, speaker_named)
+        former = [*former, *[line for line in quotes if line.rule != NO_SPEECH][-1:]][-2:]
+        attributed += quotes
+    return attributed
 
 
 def quotations(text: str) -> Iterator[tuple[int, int]]:
@@ -146,16 +146,16 @@ class CastLines:
 
 
 def stated_speaker(
-    text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str], lines: "CastLines"
+    text: str, quotes: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str], lines: "CastLines"
 ) -> QuotedLine:
     """Add the speaker to a quotation whom the narration next to it names."""
-    line = own[index]
+    line = quotes[index]
     words = comparable(line.text)
     if named := [lines.speakers[words[:length]] for length in lines.lengths if words[:length] in lines.speakers]:
         return replace(line, speaker=min(named)[1], rule=OF_CAST, doubtful=False)
     around = {
-        "after": text[line.end : own[index + 1].start if index + 1 < len(own) else None][:NEAR],
-        "before": text[own[index - 1].end if index else 0 : line.start][-NEAR:],
+        "after": text[line.end : quotes[index + 1].start if index + 1 < len(quotes) else None][:NEAR],
+        "before": text[quotes[index - 1].end if index else 0 : line.start][-NEAR:],
     }
     for rule in RULES:
         if match := (re.match if rule.side == "after" else re.search)(rule.pattern, around[rule.side]):
@@ -179,20 +179,20 @@ def stated_speaker(
 
 
 def with_context(
-    text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLine], speaker_named: Callable[[str], str]
+    text: str, quotes: Sequence[QuotedLine], former: Sequence[QuotedLine], speaker_named: Callable[[str], str]
 ) -> list[QuotedLine]:
     """Add the speakers to a paragraph's quotations that its other quotations and the paragraphs before it suggest.
 
     Args:
         former: The last line of each of the two paragraphs with speech before it.
     """
-    certain = [line for line in own if line.speaker and not line.doubtful]
-    likely = certain or [line for line in own if line.speaker and line.rule != OF_CAST]
+    certain = [line for line in quotes if line.speaker and not line.doubtful]
+    likely = certain or [line for line in quotes if line.speaker and line.rule != OF_CAST]
     speakers = {line.speaker for line in likely}
     starts = [line.start for line in likely]
     others: list[int] | None = None  # where sentences begin with another name
     result = []
-    for line in own:
+    for line in quotes:
         if line.speaker or line.rule == NO_SPEECH:
             result.append(line)
         elif speakers:

@@ -20,7 +20,7 @@ class TextBlock:
     text: str = ""  # with single spaces; a line break of the source that matters (a verse) is "\n"
     language: str = ""  # BCP 47 tag that the source states for it
     level: int = 0  # of a heading, from 1
-    cue: tuple[float, float] | None = None  # seconds at which a subtitle begins and ends, where that is kept
+    cue: tuple[float, float] | None = None  # seconds at which a subtitle begins and ends, if they are known
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LeftOutPart:
     """A part of a document that is not read aloud, with enough of it for a person to tell whether it should be."""
 
     kind: str  # of ``ane.text.omissions.COUNTED``
-    title: str = ""  # its own, or the name of its file
+    title: str = ""  # the part's title, or the name of its file
     words: str = ""  # the beginning of its text
     length: int = 0  # in words, or 0 if nobody counted them
 

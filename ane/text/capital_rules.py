@@ -117,7 +117,7 @@ def forms(words: frozenset[str], *changes: str) -> str:
     return any_of(getattr(word, change)() for word in words for change in changes)
 
 
-# What comes before a numeral, and after it.
+# The context of a numeral.
 HEADING = re.compile(
     rf"(?P<sure>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+"
     rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z"

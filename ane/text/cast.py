@@ -27,7 +27,7 @@ class Cast:
     """The voices of a text's narrator and speakers. Voices are named as in a request."""
 
     narrator: str = ""  # "": the voice of the request
-    quotations: str = ""  # of those whose speaker is not known, or has no voice here; "": the narrator's
+    quotations: str = ""  # the voice of quotations whose speaker is unknown or has no voice here; "": the narrator's
     speakers: Mapping[str, str] = field(default_factory=dict)  # their voices; [voice:NAME] in a text may name them too
     aliases: Mapping[str, str] = field(default_factory=dict)  # names as the text has them ("his wife"): who it is
     lines: Mapping[str, str] = field(default_factory=dict)  # beginnings of quotations: who speaks them in any case
@@ -93,14 +93,14 @@ class Cast:
 
     def quotations_of(self, paragraphs: Sequence[str]) -> list[list[Quotation]]:
         """Return the quotations with a voice for each paragraph. A paragraph that names voices itself has none."""
-        found: list[list[Quotation]] = [[] for _ in paragraphs]
+        per_paragraph: list[list[Quotation]] = [[] for _ in paragraphs]
         for line in self.quoted(paragraphs):
             speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
             if speaker and line.rule != NO_SPEECH:
-                found[line.paragraph].append((line.start, line.end, speaker))
+                per_paragraph[line.paragraph].append((line.start, line.end, speaker))
         return [
             [] if quotations and any(map(is_voice, COMMAND.finditer(text))) else quotations
-            for text, quotations in zip(paragraphs, found, strict=True)
+            for text, quotations in zip(paragraphs, per_paragraph, strict=True)
         ]
 
     def quotations_in(self, text: str) -> list[Quotation]:
@@ -121,8 +121,8 @@ def plain_name(name: str) -> str:
 
 
 def title(name: str) -> str:
-    found = TITLE.match(ARTICLE.sub("", name, count=1))
-    return found[0] if found else ""
+    match = TITLE.match(ARTICLE.sub("", name, count=1))
+    return match[0] if match else ""
 
 
 def read_cast(path: Path | str) -> Cast:
@@ -132,7 +132,7 @@ def read_cast(path: Path | str) -> Cast:
     except (OSError, RuntimeError) as error:
         missing = NotFoundError if isinstance(error, FileNotFoundError) else UserError
         raise missing(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
-    except ValueError as error:  # also tomllib's own, and a number of thousands of digits
+    except ValueError as error:  # an error of tomllib, or a number with thousands of digits
         raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
     try:
         if "attributed" in content:
@@ -149,5 +149,5 @@ def cast_of(cast: "Cast | Path | str | Mapping[str, Any] | None", quote_voice: s
         cast: A cast, a path, or a mapping of a cast's fields.
         quote_voice: Voice for the quotations. ``None`` keeps the voice that the cast has.
     """
-    found = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
-    return found if quote_voice is None else replace(found or Cast(), quotations=quote_voice)
+    chosen = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
+    return chosen if quote_voice is None else replace(chosen or Cast(), quotations=quote_voice)

@@ -13,7 +13,7 @@ MAX_QUOTED = 300  # characters that a quotation or a bracket without its end hol
 MAX_MARKUP = 1200  # characters that a tag, a comment, a link or a command without its end holds back
 MAX_HELD = 2000  # characters without a clause, from which any word may end a piece
 MOST_HELD = 4000  # characters that are never exceeded, whatever is open
-LOOKAHEAD = 12  # words after a clause that are awaited until one of them is a plain word
+LOOKAHEAD = 12  # words after a clause to wait for, until a plain word is among them
 CONTEXT = 300  # characters before a cut that are read first to see whether the cut changes a word
 NEVER = float("inf")  # cost of a break at which no piece ends
 
@@ -50,7 +50,7 @@ class ClauseReader:
         self._words: list[WordEnd] = []  # from ``_start`` to ``_scanned``
 
     def feed(self, text: str) -> list[str]:
-        """Take the next characters; return the pieces that are now complete."""
+        """Take the next characters, and return the pieces that are now complete."""
         self._text += text
         tail = 0 if text[-1:].isspace() else len(text.rsplit(None, 1)[-1]) if text else 0
         if tail < len(text):
@@ -89,11 +89,11 @@ class ClauseReader:
     def _next_end(self) -> int | None:
         """Read the new words, and return the end of the first piece, or ``None`` if no piece is complete."""
         limit = self._start + MOST_HELD
-        for found in UNSPACED.finditer(self._text, self._scanned, self._complete):
-            if found.end() >= limit:
+        for match in UNSPACED.finditer(self._text, self._scanned, self._complete):
+            if match.end() >= limit:
                 break
-            self._add(found)
-            if PLAIN_WORD.fullmatch(found[0]) or len(self._words) % LOOKAHEAD == 0:
+            self._add(match)
+            if PLAIN_WORD.fullmatch(match[0]) or len(self._words) % LOOKAHEAD == 0:
                 for index in range(max(0, len(self._words) - 1 - LOOKAHEAD), len(self._words) - 1):
                     if self._ends_piece(index):
                         return self._words[index].end
@@ -101,19 +101,19 @@ class ClauseReader:
             return None
         return self._words[-1].end if self._words else limit
 
-    def _add(self, found: re.Match[str]) -> None:
+    def _add(self, match: re.Match[str]) -> None:
         """Take the next word, which decides the cost of a break before it."""
         if self._words:
             last = self._words[-1]
-            word, following = self._text[last.start : last.end], found[0]
+            word, following = self._text[last.start : last.end], match[0]
             before = self._text[self._words[-2].end : last.start] if len(self._words) > 1 else "\n"
-            last.cost = break_cost(word, self._text[last.end : found.start()], following)
+            last.cost = break_cost(word, self._text[last.end : match.start()], following)
             if last.cost == SENTENCE and "\n" in before and ENUMERATOR.fullmatch(word):
                 last.cost = NEVER
             if last.cost == COMMA and following[0].isdigit():
                 last.cost = NEVER  # of a date
-        self._words.append(WordEnd(found.start(), found.end()))
-        self._scanned = found.end()
+        self._words.append(WordEnd(match.start(), match.end()))
+        self._scanned = match.end()
 
     def _ends_piece(self, index: int) -> bool:
         """Return whether a piece may end with word ``index``, now that the words after it are known."""
@@ -139,7 +139,7 @@ def is_open(text: str) -> bool:
     if in_markup(text[-MAX_MARKUP:]):
         return True
     if len(text) > MAX_HELD:
-        return False  # brackets and quotations began too long ago, all of them together
+        return False  # brackets and quotations began too long ago
     near = text[-MAX_QUOTED:].rpartition("\n\n")[2]
     if len(text) > MAX_QUOTED and near.count('"') % 2:
         near = ""  # it began too long ago, or ends here

@@ -17,7 +17,7 @@ The rules decide where English leaves a choice:
 * A word in capitals is spelled ("f b i") if it has no vowel, is in ``SPELLED``, or has up to three letters and is not
   in ``SHORT_WORDS``. Other words (UNESCO) and the words in ``PRONOUNCED`` are spoken as words. Three or more words in
   capitals in a row that are not all acronyms are ordinary words, and only the words in ``SPELLED`` are spelled.
-* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. Of a placeholder such as <name>
+* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. From a placeholder such as <name>
   only the words are read. Dashes between words become commas.
 """
 
@@ -121,7 +121,7 @@ ABBREVIATION_RULES = (
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
     rule(
         "U.S.A.",
-        r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # to single letters, which are no word
+        r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # to single letters, which are not a word
         lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match),
     ),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),

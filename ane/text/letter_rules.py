@@ -41,7 +41,7 @@ def letter_after_word(match: re.Match) -> str:
     return "A" if sure or (follows(match, LETTERED_BEFORE) and not match.string.startswith("...", match.end())) else "a"
 
 
-RULES: tuple[TextRule, ...] = (  # each begins with its letter: a search for a character is fast
+RULES: tuple[TextRule, ...] = (  # a pattern begins with its letter, because a search for one character is fast
     rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
     rule("Ps and Qs", r"([BCDFGHJKLNPQRTWXYZ])(?<!\w.)s\b", r"\1's"),
     rule("straight As", r"As\b(?<!\wAs)", lambda match: "A's" if follows(match, COUNT_BEFORE) else match[0]),

@@ -76,7 +76,7 @@ STATES = {
     "SD": "South Dakota", "TN": "Tennessee", "TX": "Texas", "UT": "Utah", "VT": "Vermont", "VA": "Virginia",
     "WA": "Washington", "WV": "West Virginia", "WI": "Wisconsin", "WY": "Wyoming",
 }
-# A number after one of these is read digit by digit.
+# A number after one of these words is read digit by digit.
 CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "passcode", "ending in", "ends in",
               "account", "account number", "acct", "routing number", "serial number", "tracking number", "card number",
               "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
@@ -172,18 +172,18 @@ UNITS |= {form: UNITS[unit] for unit in words("""
 RECIPE_UNITS = {"c": "cups", "C": "cups", "T": "tbsp", "Tb": "tbsp", "Tbs": "tbsp", "tbs": "tbsp", "pt": "pints",
                 "pkg": "packages", "pkgs": "packages", "doz": "dozen", "qts": "qt", "lge": "large", "sm": "small"}
 UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
-# The unit before one of these is singular: "the 100 m race", "10 µm particles". Before it, 27" are inches.
+# The unit before one of these things is singular: "the 100 m race", "10 µm particles". Before it, 27" are inches.
 MEASURED_THINGS = words("""
     race run relay walk swim dash sprint hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen
     monitor display laptop tablet TV television cable lens pipe wheel rim bolt nail drive ruler board plank ladder
     fence pizza hose wire pole rope tube""")
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
-# A number with an s after one of these is a model's, not one of seconds: "two iPhone 15s".
+# A number with an s after one of these names is a model, not seconds: "two iPhone 15s".
 MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
                      "p s i": "p s i", "c c": "c c"}
-PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
+PER_WORDS = {       # after a slash, besides ``UNITS``: "$5/day"
     "day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
     "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour", "d": "day",
     "head": "head", "piece": "piece", "unit": "unit", "user": "user", "share": "share", "barrel": "barrel",
@@ -196,13 +196,13 @@ ELEMENTS = words("""
     H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
     Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
 NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # end a formula without digits: NaCl, but not NeMo
-NO_FORMULAS = words("NaN BeOS")                 # words that consist of symbols of elements
+NO_FORMULAS = words("NaN BeOS")                 # words made of element symbols
 # Before < or ≤ in its clause these are a verb already, or need none: "should be ≤ 5", "I need ≥ 3", "with p < 0.05".
 VERBS_OF_AMOUNTS = words("""
     is are was were be been being am isn't aren't wasn't weren't has have had do does did can could will would shall
     should may might must need use choose pick select take keep stay remain set get got make made want require add
     allow leave wait pay spend buy eat drink with at of for by to from all any every only than""")
-# Each of these words begins a clause of its own: "use it if x < 5", "we know x > 0".
+# Each of these words begins a new clause: "use it if x < 5", "we know x > 0".
 CLAUSE_STARTERS = words("""
     if when where while that and or but because since unless until then so suppose assume let think believe know show
     prove note""")
@@ -224,7 +224,7 @@ SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
     IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG""")
-# Before one of these IT in a line of capitals is the initials, not the pronoun: "OUR IT TEAM".
+# Before one of these words, IT in a line of capitals is the initials, not the pronoun: "OUR IT TEAM".
 AFTER_IT = words("""
     TEAM TEAMS DEPT DEPARTMENT DEPARTMENTS SUPPORT STAFF DESK HELPDESK MANAGER MANAGERS SECURITY SYSTEM SYSTEMS SERVICE
     SERVICES SECTOR INDUSTRY INFRASTRUCTURE CONSULTANT SPECIALIST BUDGET GROUP GUY GUYS JOB JOBS""")
@@ -247,7 +247,7 @@ CASE_SENSITIVE = {      # the exact spelling: how it is read
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
 
-# A Roman numeral after one of these is a number, and so is one after their plurals.
+# A Roman numeral after one of these words or their plurals is a number.
 NUMERAL_AFTER = words("chapter volume book act scene article appendix canto psalm page plate")
 # After these only if they are capitalised: "Part II", but "the part I like" and "type X".
 NUMERAL_AFTER_CAPITALISED = words("""
@@ -257,13 +257,13 @@ NUMERAL_AFTER_CAPITALISED = words("""
 SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")
 # After these with a period; each is a key of ``NUMBERED``.
 NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op p pp bk")
-# "I" before one of these is the pronoun: "THE PART I LIKE".
+# "I" before one of these words is the pronoun: "THE PART I LIKE".
 AFTER_PRONOUN_I = words("""
     am was have had will would shall should can could may might must do did don't didn't won't can't never always
     also just only really think thought know knew want wanted like liked love loved hate hated need needed see saw
     say said go went get got make made take took feel felt hope wish believe remember mean meant read wrote write
     heard hear found tell told play played use used""")
-# "I" between the name of a ruler and one of these is "the first": "Charles I was king".
+# "I" between the name of a ruler and one of these words is "the first": "Charles I was king".
 AFTER_RULER = words("""
     was is had has of and reigned ruled became succeeded died married ascended took wore gave made granted himself
     herself""")
@@ -285,7 +285,7 @@ RULERS = words("""
 
 # Words without a vowel that are sounds, not initials.
 INTERJECTIONS = words("hm hmm mm mhm sh shh psst pst pfft tsk brr grr nth zz")
-# After one of these a capital letter is a label, not an article or an abbreviation: "Plan A failed", "Class D. 4 went".
+# After one of these words, a capital letter is a label, not an article or an abbreviation: "Plan A", "Class D. 4 went".
 LETTERED = words("""
     plan vitamin hepatitis group class grade type section option team level point exhibit schedule appendix figure fig
     part block building answer door size model route line table annex column row seat gate zone wing unit lane variant
@@ -337,7 +337,7 @@ HTML_ATTRIBUTES = words("""
 
 # --- a user's lexicon ------------------------------------------------------------------------------------------------
 
-# After one of these the entry for a noun applies, or that for a verb.
+# After one of these words, a lexicon's entry for a noun applies, or its entry for a verb.
 NOUN_AFTER = words("""
     a an the this that these those my your his her its our their no some any each every another""")
 VERB_AFTER = words("""

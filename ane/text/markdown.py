@@ -60,7 +60,7 @@ TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
 NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
 NOTE_REFERENCE = re.compile(r"\[\^[^\]\s]{1,50}\]")
 FORMULA = "<math></math>"  # is left out, and counted
-PROTECTED = str.maketrans("[]", "\ue000\ue001")  # of [pause:1s] and [voice:NAME], which are no links
+PROTECTED = str.maketrans("[]", "\ue000\ue001")  # of [pause:1s] and [voice:NAME], which are not links
 RESTORED = str.maketrans("\ue000\ue001", "[]")
 ELEMENT = re.compile(r"</?([A-Za-z][\w-]*)|<[!?]")
 
@@ -84,7 +84,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
     text = MATH.sub(partial(without_dollars, message=message), NOTE_REFERENCE.sub("", text))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     if message:
-        parser.disable("code")  # in a message, an indented line is no listing
+        parser.disable("code")  # in a message, an indented line is not a listing
     for kind in ("html_inline", "html_block"):
         parser.add_render_rule(kind, known_html)
     tokens = parser.parse(text)
@@ -166,7 +166,7 @@ class MarkdownFeed:
         self._flows = False  # whether the last line is passed on as it arrives
 
     def feed(self, text: str) -> str:
-        """Take the next characters; return the text that is ready to be spoken."""
+        """Take the next characters, and return the text that is ready to be spoken."""
         return "".join(self._taken(part) for part in text.splitlines(keepends=True))
 
     def finish(self) -> str:

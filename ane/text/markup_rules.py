@@ -21,7 +21,7 @@ ADDRESS_SIGNS = {
 }
 
 
-# A tag of a real HTML element. An attribute without a value must be one that HTML has: "a <b and c> d" is no tag.
+# A tag of a real HTML element. An attribute without a value must be one that HTML has: "a <b and c> d" is not a tag.
 ATTRIBUTE = (
     r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{0,300}'|[^\s\"'<>=]{1,300})"
     rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))"

@@ -363,4 +363,4 @@ UNIT_RULES = (
         lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0],
     ),
 )
-RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)  # then those of counts, and of units
+RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)  # the rules of counts and units come later

@@ -65,8 +65,8 @@ PAGE_NUMBER = re.compile(
 )
 
 
-TABLES = "tables"  # are counted beside what is left out, and read
-# What is counted of what was left out: one, several.
+TABLES = "tables"  # counted with the omissions, but read
+# The counted kinds of omissions: singular, plural.
 COUNTED = {
     "front-matter": ("part of front matter", "parts of front matter"),
     "footnotes": ("footnote", "footnotes"),
@@ -82,7 +82,7 @@ COUNTED = {
 }
 # Elements that cannot be spoken.
 UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "images", "math": "formulas"}
-NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")  # types and classes of what refers to a note
+NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")  # types and classes of references to notes
 
 
 def is_front_title(title: str) -> bool:
@@ -105,13 +105,13 @@ def can_be_kept(omitted: Mapping[str, int]) -> bool:
     return any(omitted.get(kind) for kind in (*OMISSIONS, "running-heads"))
 
 
-def counted_omissions(found: Counter[str]) -> dict[str, int]:
+def counted_omissions(counts: Counter[str]) -> dict[str, int]:
     """Count omissions by the kinds of ``COUNTED``.
 
     A footnote counts once: by the marks that refer to notes, or by the notes.
     """
-    notes = {"footnotes": max(found["footnotes"], found["marks"])}
-    return {kind: count for kind, count in {**found, **notes}.items() if kind in COUNTED and count}
+    notes = {"footnotes": max(counts["footnotes"], counts["marks"])}
+    return {kind: count for kind, count in {**counts, **notes}.items() if kind in COUNTED and count}
 
 
 def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:

@@ -29,8 +29,8 @@ BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")  # between a let
 def normalise_language(text: str, language: str) -> str:
     """Write a text in lower case with single spaces, and its numbers in words of ``language``, a key of ``COMMA``."""
 
-    def spelt(found: re.Match[str]) -> str:
-        whole, fraction = _whole(re.sub(r"\D", "", found[1]), language), found[2]
+    def spelt(match: re.Match[str]) -> str:
+        whole, fraction = _whole(re.sub(r"\D", "", match[1]), language), match[2]
         return whole if fraction is None else f"{whole} {COMMA[language]} {_digits(fraction, language)}"
 
     return normalise_basic(NUMBER.sub(spelt, BORDER.sub(" ", text)))
@@ -59,7 +59,7 @@ ENGLISH = frozenset(
 )
 COMMON = {
     name: frozenset(words.split()) - ENGLISH
-    for name, words in {  # without those that are English as well
+    for name, words in {  # except words that are English too
         "German": "der das und ich nicht ist ein eine auf zu dem den wir sie es für von sich mit im bin möchte nach",
         "French": "le la les et je ne pas est un une des du dans que qui vous nous pour sur elle il au très",
         "Spanish": "el la los las y es un una de que en con por para se del lo yo muy está",

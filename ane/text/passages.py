@@ -93,8 +93,8 @@ def is_voice(match: re.Match[str]) -> bool:
 
 def last_voice(text: str, before: str = "") -> str:
     """Return the voice that speaks at the end of a text. ``before`` is the voice at its beginning."""
-    found = [(match["voice"] or "").strip() for match in COMMAND.finditer(text) if is_voice(match)]
-    return found[-1] if found else before
+    voices = [(match["voice"] or "").strip() for match in COMMAND.finditer(text) if is_voice(match)]
+    return voices[-1] if voices else before
 
 
 def with_voice_mark(text: str, voice: str) -> str:
@@ -104,8 +104,8 @@ def with_voice_mark(text: str, voice: str) -> str:
 
 def without_voice_mark(text: str) -> tuple[str, str]:
     """Remove the mark that ``with_voice_mark`` wrote, and return the text and the voice ("" if there is no mark)."""
-    found = MARKED.fullmatch(text)
-    return (found[2], found[1]) if found else (text, "")
+    match = MARKED.fullmatch(text)
+    return (match[2], match[1]) if match else (text, "")
 
 
 def without_words(text: str) -> str:
@@ -142,10 +142,10 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
 
 def duration_seconds(duration: str, where: str, example: str) -> float:
     """Read "1.5s" as 1.5 and "500ms" as 0.5. Raises UserError if it is not a duration, or longer than ``MAX_PAUSE``."""
-    found = DURATION.fullmatch(duration)
-    if not found:
+    match = DURATION.fullmatch(duration)
+    if not match:
         raise UserError(f"{where} is not a pause: write {example}")
-    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1)
+    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
     if seconds > MAX_PAUSE:
         raise UserError(f"{where} is longer than {MAX_PAUSE:g} s, the longest pause: shorten it")
     return seconds

@@ -70,17 +70,17 @@ def character_name(character: str) -> str:
 
 
 def cardinal(text: str, _: str) -> str:
-    found = re.fullmatch(r"([+-]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)", text)
-    if not found or not text.isascii():
+    match = re.fullmatch(r"([+-]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)", text)
+    if not match or not text.isascii():
         raise ValueError(f"{text!r} is not a number: write it in digits")
-    return {"-": "minus ", "+": "plus ", "": ""}[found[1]] + number_words.number(found[2])
+    return {"-": "minus ", "+": "plus ", "": ""}[match[1]] + number_words.number(match[2])
 
 
 def ordinal(text: str, _: str) -> str:
-    found = re.fullmatch(rf"(\d{{1,{number_words.LONGEST}}})(?:st|nd|rd|th)?", text.replace(",", ""))
-    if not found or not text.isascii():
+    match = re.fullmatch(rf"(\d{{1,{number_words.LONGEST}}})(?:st|nd|rd|th)?", text.replace(",", ""))
+    if not match or not text.isascii():
         raise ValueError(f"{text!r} is not a whole number: write it in digits")
-    return number_words.ordinal(int(found[1]))
+    return number_words.ordinal(int(match[1]))
 
 
 def telephone(text: str, _: str) -> str:
@@ -142,12 +142,12 @@ def digits(text: str, _: str) -> str:
 
 def fraction(text: str, _: str) -> str:
     """Read "2/9" as "two ninths", and "3+1/2" as "three and one half"."""
-    found = re.fullmatch(r"(?:(\d{1,9})(?:\s*\+\s*|\s+))?(\d{1,9})\s*/\s*(\d{1,9})", text)
-    if not found or int(found[3]) < 2:
+    match = re.fullmatch(r"(?:(\d{1,9})(?:\s*\+\s*|\s+))?(\d{1,9})\s*/\s*(\d{1,9})", text)
+    if not match or int(match[3]) < 2:
         raise ValueError(f"{text!r} is not a fraction: write it as 2/9 or 3+1/2")
-    one = int(found[2]) == 1
-    below = {2: "half" if one else "halves"}.get(int(found[3])) or number_words.ordinal(int(found[3])) + "s" * (not one)
-    return f"{f'{number_words.number(found[1])} and ' if found[1] else ''}{number_words.number(found[2])} {below}"
+    one = int(match[2]) == 1
+    below = {2: "half" if one else "halves"}.get(int(match[3])) or number_words.ordinal(int(match[3])) + "s" * (not one)
+    return f"{f'{number_words.number(match[1])} and ' if match[1] else ''}{number_words.number(match[2])} {below}"
 
 
 def as_written(text: str, _: str) -> str:

@@ -50,7 +50,7 @@ CLAUSE = 8.0  # after ";", ":", ")" or a dash
 COMMA = 10.0
 WORD = 40.0
 GLUED = 1000.0  # between a number and its unit or next group, an abbreviation and its name or number
-SHORT_CHUNK = 50.0  # cost of a chunk of less than a fifth of the desired length
+SHORT_CHUNK = 50.0  # cost of a chunk shorter than a fifth of the desired length
 CHUNK = 0.05  # cost of every chunk: two must be better than one
 
 CLOSING = "\"'”’»)]}*_"
@@ -84,7 +84,7 @@ def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -
 def words(text: str) -> list[TextPiece]:
     """Split ``text`` into words with their punctuation and the cost of a break after them."""
     spans = list(WORD_TEXT.finditer(text))
-    found, quoted, gap = [], False, "\n"
+    parts, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
         word, gap_before = " ".join(span[0].split()), gap
         quoted ^= sum(map(word.count, '"“”')) % 2 == 1
@@ -96,8 +96,8 @@ def words(text: str) -> list[TextPiece]:
             cost = WORD
         elif cost == SENTENCE and quoted:
             cost = QUOTED
-        found.append(TextPiece(word, cost))
-    return found
+        parts.append(TextPiece(word, cost))
+    return parts
 
 
 def break_cost(word: str, gap: str, following: str) -> float:
@@ -144,10 +144,10 @@ def is_quantity(word: str, following: str) -> bool:
     return NUMBER.fullmatch(word) is not None and (unit in UNITS or unit in MAGNITUDES or unit.lower() in QUANTITIES)
 
 
-def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
+def pieces(parts: list[TextPiece], maximum: int) -> list[TextPiece]:
     """Join words into clauses, which ``pack`` compares faster. A sentence above ``maximum`` stays in words."""
     result: list[TextPiece] = []
-    for sentence in cut_after(found, QUOTED):
+    for sentence in cut_after(parts, QUOTED):
         if len(join(sentence)) > maximum:
             for run in cut_after(sentence, WORD):
                 joined = join(run)
@@ -157,10 +157,10 @@ def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
     return result
 
 
-def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
+def cut_after(parts: list[TextPiece], cost: float) -> list[list[TextPiece]]:
     """Cut a sequence into runs that end where a break costs at most ``cost``."""
     result: list[list[TextPiece]] = [[]]
-    for piece in found:
+    for piece in parts:
         result[-1].append(piece)
         if piece.cost <= cost:
             result.append([])
@@ -181,7 +181,7 @@ def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.nda
     return distances, np.where(np.arange(maximum + 1) * 5 < desired, SHORT_CHUNK * weight, 0.0)
 
 
-def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
+def pack(parts: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
     """Join neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
 
     The cost of a chunk is ``CHUNK``, plus the squared relative distance of its length from ``desired``, plus the cost
@@ -190,16 +190,16 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
     """
     import numpy as np  # every command's --help imports this module, so numpy is imported here
 
-    if len(found) < 2:
-        return found
+    if len(parts) < 2:
+        return parts
     weight = max(1.0, (maximum / desired - 1) ** 2)
-    costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
+    costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in parts]
     ends = [0]  # ends[j]: length of the first j pieces, each with a space after it
-    for piece in found:
+    for piece in parts:
         ends.append(ends[-1] + len(piece) + 1)
     length_costs = costs_of_lengths(desired, maximum, weight)
     positions, best = np.array(ends), np.zeros(len(ends))  # best[j]: lowest cost of the first j pieces
-    start, first = [0], 0  # start[j]: of the last chunk of the first j pieces
+    start, first = [0], 0  # start[j]: where the last chunk of the first j pieces begins
     for j in range(1, len(ends)):
         while first < j - 1 and ends[j] - ends[first] - 1 > maximum:
             first += 1
@@ -211,8 +211,8 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
         i = int(options.argmin())
         best[j] = options[i]
         start.append(first + i)
-    chunks, j = [], len(found)
+    chunks, j = [], len(parts)
     while j:
-        chunks.append(join(found[start[j] : j]))
+        chunks.append(join(parts[start[j] : j]))
         j = start[j]
     return chunks[::-1]

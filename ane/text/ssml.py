@@ -31,7 +31,7 @@ ELEMENTS = {
     "voice": ("name",),
     "lang": ("xml:lang",),
 }
-# Elements without effect on the words, with what to do about them. So is every element with a prefix, as amazon:effect.
+# Elements without effect on the words, with advice. An element with a prefix, such as amazon:effect, has none either.
 WITHOUT_EFFECT = {
     "emphasis": "",
     "mark": "",
@@ -84,8 +84,8 @@ class SsmlReader:
     def __init__(self) -> None:
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
-        self._text = ""  # of an element of TEXT_ONLY
-        self._given = False  # whether the last text was that of such an element
+        self._text = ""  # the text of an open TEXT_ONLY element
+        self._replaced = False  # whether the last text came from such an element
         self.faults: list[str] = []  # each with its line
         self.notes: dict[str, set[int]] = {}  # what has no effect, with the lines
 
@@ -203,10 +203,10 @@ class SsmlReader:
     def _add(self, text: str, element: SsmlElement) -> None:
         """Append text. The text of an element is a separate word, so a space goes between it and an adjacent letter."""
         before = self.passages[-1].text[-1:] if self.passages else ""
-        given = element.name in TEXT_ONLY
-        if (given or self._given) and before.isalnum() and text[:1].isalnum():
+        replaced = element.name in TEXT_ONLY
+        if (replaced or self._replaced) and before.isalnum() and text[:1].isalnum():
             text = f" {text}"
-        self._given = given
+        self._replaced = replaced
         self.passages.append(Passage(text, 0.0, element.speed, element.gain, element.voice))
 
     def _end_sentence(self) -> None:
@@ -257,8 +257,8 @@ class SsmlReader:
 def prosody_factor(name: str, text: str) -> float | None:
     """Read "120%", "+20%" and "1.2" as a rate, and "-6dB" as the volume 0.501. Returns ``None`` for other text."""
     if name == "volume":
-        found = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
-        return round(10 ** (float(found[1]) / 20), 3) if found else None
+        match = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
+        return round(10 ** (float(match[1]) / 20), 3) if match else None
     if re.fullmatch(r"[+-]?\d{1,4}(?:\.\d+)?%", text):
         share = float(text[:-1]) / 100
         return 1 + share if text[0] in "+-" else share

@@ -18,9 +18,9 @@ from typing import NamedTuple
 TAG = re.compile(r"""<(/?)([A-Za-z_][\w:.-]{0,100})((?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+)>""")
 BROKEN_TAG = re.compile(r"</?[A-Za-z_][^<>]*+>")
 ATTRIBUTE = re.compile(r"""([\w:.-]{1,100})(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?""")
-DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)  # a document type with declarations of its own
+DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)  # a document type that declares something
 OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))  # tried in this order
-RAW_TEXT = ("script", "style")  # their content is no markup, and is left out
+RAW_TEXT = ("script", "style")  # their content is not markup, and is left out
 
 
 class MarkupToken(NamedTuple):
@@ -49,15 +49,15 @@ def tokenize(markup: str) -> Iterator[MarkupToken]:
             continue
         declarations = DECLARATIONS.match(markup, position)
         if declarations:
-            found = markup.find("]>", declarations.end())
-            position = found + 2 if found >= 0 else end
+            at = markup.find("]>", declarations.end())
+            position = at + 2 if at >= 0 else end
             continue
         for start, close in OTHER:
             if markup.startswith(start, position):
-                found = markup.find(close, position + len(start))
+                at = markup.find(close, position + len(start))
                 if start == "<![CDATA[":
-                    yield MarkupToken("text", markup[position + len(start) : found if found >= 0 else end])
-                position = found + len(close) if found >= 0 else end
+                    yield MarkupToken("text", markup[position + len(start) : at if at >= 0 else end])
+                position = at + len(close) if at >= 0 else end
                 break
         else:
             broken = BROKEN_TAG.match(markup, position)
@@ -75,8 +75,8 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
         yield MarkupToken("end", name)
         return tag.end()
     attributes = {
-        found[1].lower(): unescape(next((value for value in found.groups()[1:] if value is not None), ""))
-        for found in ATTRIBUTE.finditer(tag[3])
+        match[1].lower(): unescape(next((value for value in match.groups()[1:] if value is not None), ""))
+        for match in ATTRIBUTE.finditer(tag[3])
     }
     yield MarkupToken("start", name, attributes)
     if tag[3].endswith("/"):
@@ -89,11 +89,11 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
 
 def element_texts(markup: str, *names: str) -> list[list[str]]:
     """Return the texts of the elements with each name, in single spaces and of at most 500 characters."""
-    found: dict[str, list[str]] = {name: [] for name in names}
+    texts: dict[str, list[str]] = {name: [] for name in names}
     inside = ""
     for token in tokenize(markup):
         if token.kind != "text":
             inside = token.value if token.kind == "start" else ""
-        elif inside in found and (text := " ".join(token.value.split())[:500]):
-            found[inside].append(text)
-    return list(found.values())
+        elif inside in texts and (text := " ".join(token.value.split())[:500]):
+            texts[inside].append(text)
+    return list(texts.values())

@@ -78,7 +78,7 @@ WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")  #
 # Arrows, boxes, shapes, ornaments and emoji, which say nothing.
 PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
-# What is done with words in other scripts, and what a warning says of them.
+# The ways to treat words in other scripts, with the text of their warning.
 UNREADABLE = {
     "nearest": "read as the English ones nearest to them: the voice speaks English",
     "spell": "spelt by name",
@@ -159,8 +159,8 @@ def readable(text: str, unreadable: str) -> str:
         unreadable: A key of ``UNREADABLE``, which says how. "refuse" raises UserError if there is such a word.
     """
 
-    def replaced(found: re.Match[str]) -> str:
-        script = script_of(word := found[0])
+    def replaced(match: re.Match[str]) -> str:
+        script = script_of(word := match[0])
         if script and unreadable == "refuse":
             raise UserError(
                 f"unreadable is refuse, and the text has {script} letters, {word[:40]!r}: write them in "
@@ -178,8 +178,8 @@ def letter_name(character: str) -> str:
 
     A character without a name, such as a Chinese one, is romanised.
     """
-    found = LETTER_NAME.search(unicodedata.name(character, ""))
-    return found[1].lower() if found else anyascii(character)
+    match = LETTER_NAME.search(unicodedata.name(character, ""))
+    return match[1].lower() if match else anyascii(character)
 
 
 def expand_roman_character(match: re.Match) -> str:

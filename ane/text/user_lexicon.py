@@ -111,23 +111,23 @@ class Lexicon:
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
         """Yield the parts of a text that are replaced, in order and without overlaps."""
-        found = list(tokens(text))
+        text_tokens = list(tokens(text))
         index = 0
-        while index < len(found):
-            length, match = self._longest(text, found, index)
+        while index < len(text_tokens):
+            length, match = self._longest(text, text_tokens, index)
             if match:
                 yield match
             index += max(1, length)
 
-    def _longest(self, text: str, found: list["LexiconToken"], first: int) -> tuple[int, LexiconMatch | None]:
+    def _longest(self, text: str, text_tokens: list["LexiconToken"], first: int) -> tuple[int, LexiconMatch | None]:
         """Find the longest phrase from token ``first`` on that has an entry, and return its token count and match."""
-        previous = found[first - 1].folded if first else ""
+        previous = text_tokens[first - 1].folded if first else ""
         node, best = self._root, (0, None)
-        for index in range(first, len(found)):
-            node = node.get((index > first and found[index].spaced, found[index].folded))
+        for index in range(first, len(text_tokens)):
+            node = node.get((index > first and text_tokens[index].spaced, text_tokens[index].folded))
             if node is None:
                 break
-            start, end = found[first].start, found[index].end
+            start, end = text_tokens[first].start, text_tokens[index].end
             entry = next((entry for entry in node.get(None, ()) if entry.applies(text[start:end], previous)), None)
             if entry:
                 best = index + 1 - first, LexiconMatch(start, end, entry)  # type: ignore[assignment]

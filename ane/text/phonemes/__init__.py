@@ -146,14 +146,14 @@ def stuttered(words: Sequence[str]) -> int:
 def first_sound(phonemes: str, letters: int) -> str:
     """Return the sound of a word's first ``letters`` (1 or 2).
 
-    A stop gets a vowel, because it cannot be spoken alone.
+    A stop cannot be spoken alone, so it gets the sound that follows it in the word: "kæ kˈænt" for "c-can't".
     """
     plain = phonemes.translate(WITHOUT_STRESS)
     consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
     if not consonants:
         return plain[:1]
     sound = plain[: min(consonants, letters if plain[:1] not in "θðʃʧʤ" else 1)]
-    return sound + "ə" * (sound[-1] in "pbtdkɡʧʤ")
+    return plain[: len(sound) + 1] if sound[-1] in "pbtdkɡʧʤ" else sound
 
 
 def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:
@@ -163,10 +163,10 @@ def look_up_run(parts: Sequence[Part], left: int, right: int, following: Followi
     """
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
-    found = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
-    if found is None:
+    phonemes = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
+    if phonemes is None:
         return False
-    run[0].phonemes = found
+    run[0].phonemes = phonemes
     for part in run[1:]:
         part.phonemes = ""
     return True
@@ -213,20 +213,20 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
     return tags[2:]
 
 
-def best_tag(found: Sequence[str]) -> str:
-    return tags_by_name()[int(sum(map(weights, found)).argmax())]  # of equal sums, the last in the alphabet
+def best_tag(features: Sequence[str]) -> str:
+    return tags_by_name()[int(sum(map(weights, features)).argmax())]  # of equal sums, the last in the alphabet
 
 
 @cache
 def tags_by_name() -> list[str]:
     """List all tags, the last in the alphabet first. The first feature, "b", has a weight for every tag."""
-    return sorted((each.partition("=")[0] for each in (table("weights").get("b") or "").split()), reverse=True)
+    return sorted((weight.partition("=")[0] for weight in (table("weights").get("b") or "").split()), reverse=True)
 
 
 @lru_cache(KEPT_FEATURES)
 def weights(feature: str) -> np.ndarray:
     """Return how much a feature speaks for each tag of ``tags_by_name``, as float64 of shape (tags,)."""
-    stated = dict(each.split("=") for each in (table("weights").get(feature) or "").split())
+    stated = dict(weight.split("=") for weight in (table("weights").get(feature) or "").split())
     return np.array([float(stated.get(tag, 0)) for tag in tags_by_name()])
 
 
@@ -251,12 +251,12 @@ def features(index: int, word: str, context: Sequence[str], before: str, second_
 
     ``before`` and ``second_before`` are the tags of the words before it.
     """
-    far_left, left, own, right, far_right = context[index : index + 5]
+    far_left, left, form, right, far_right = context[index : index + 5]
     return (
         "b",
         f"s3={word[-3:]}",
         f"p1={word[0]}",
-        f"w={own}",
+        f"w={form}",
         f"sh={shape(word)}",
         "i0" if index == 0 else "i+",
         f"t-1={before}",

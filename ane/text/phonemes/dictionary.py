@@ -27,7 +27,7 @@ class SortedTable:
     def __init__(self, path: Path):
         self.lines = b"\n" + gzip.decompress(path.read_bytes())
         last = len(self.lines) - 1
-        # the line breaks before some lines, and the keys of these lines
+        # the line breaks before some lines, and these lines' keys
         self.breaks = sorted({self.lines.index(b"\n", near) for near in range(0, last, BLOCK)} - {last})
         self.keys = [self.lines[line + 1 : self.lines.index(b"\t", line)] for line in self.breaks]
         self.breaks.append(last)
@@ -83,7 +83,7 @@ FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # sounds between which and a vo
 DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 
 DRAWN_OUT = re.compile(r"([A-Z])\1{2,}", re.I)
-# Sounds that are no words, and in no dictionary.
+# Sounds that are not words, so that no dictionary has them.
 SOUNDS = {
     "sh": "ʃ",
     "shh": "ʃ",
@@ -129,9 +129,9 @@ class Dictionary:
     def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
         """Return the phonemes of a word with this part of speech, or ``None`` if no dictionary has it or its stem."""
         stress = None if word == word.lower() else CAPITALS if word == word.upper() else CAPITALISED
-        found = self.function_word(word, tag, stress, following)
-        if found is not None:
-            return found
+        phonemes = self.function_word(word, tag, stress, following)
+        if phonemes is not None:
+            return phonemes
         if self.written_in_capitals(word, tag, stress, following):
             word = word.lower()
         if word.lower() in SOUNDS:
@@ -213,10 +213,10 @@ class Dictionary:
         name = False
         if word == word.upper() and self.gold(word) is None:
             word, name = word.lower(), tag == "NNP"
-        found = self.entry(word, tag, following.vowel is None, checked=name)
-        if found is None or (name and PRIMARY not in found):
-            return self.spelled(word) or stressed(found, stress)
-        return stressed(found, stress)
+        phonemes = self.entry(word, tag, following.vowel is None, checked=name)
+        if phonemes is None or (name and PRIMARY not in phonemes):
+            return self.spelled(word) or stressed(phonemes, stress)
+        return stressed(phonemes, stress)
 
     def entry(self, word: str, tag: str, at_end: bool = False, checked: bool = False) -> str | None:
         """Return the phonemes in the dictionaries, for the part of speech if they differ by it.
@@ -245,25 +245,25 @@ class Dictionary:
     def gold(self, word: str) -> str | None:
         if self.marked and (marked := self.borrowed(self.marked.get(word.lower(), ""))):
             return marked
-        found = self.with_either_capital(f"gold{self.region}", word)
-        return found or (self.borrowed(word.lower()) if self.silver(word) is None else None)
+        phonemes = self.with_either_capital(f"gold{self.region}", word)
+        return phonemes or (self.borrowed(word.lower()) if self.silver(word) is None else None)
 
     def borrowed(self, word: str) -> str | None:
         """Find the phonemes of a borrowed word or of its plural, in lower case: "résumé", "résumés"."""
         entries, stem = borrowed_words(), word[:-1] if word.endswith("s") else ""
-        found = entries.get(word) or (
+        phonemes = entries.get(word) or (
             stem and not stem.isascii() and (stem := entries.get(stem, "")) and self.with_s(stem)
         )
-        return found.translate(BRITISH) if found and self.british else found or None
+        return phonemes.translate(BRITISH) if phonemes and self.british else phonemes or None
 
     def silver(self, word: str) -> str | None:
         return self.with_either_capital(f"silver{self.region}", word)
 
     def with_either_capital(self, name: str, word: str) -> str | None:
         """Return an entry. A word in lower case and its capitalised form share their entries."""
-        found = table(name).get(word)
-        if found is not None or len(word) < 2:
-            return found
+        value = table(name).get(word)
+        if value is not None or len(word) < 2:
+            return value
         if word == word.lower():
             return table(name).get(word.capitalize()) if word.capitalize() != word else None
         return table(name).get(word.lower()) if word == word.capitalize() else None

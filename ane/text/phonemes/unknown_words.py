@@ -40,7 +40,7 @@ def spoken_letters(word: str) -> str:
         x = x + inner @ w[f"{layer}.linear2.weight"] + w[f"{layer}.linear2.bias"]
     scores = normalised(x, w, "norm") @ w["head.weight"] + w["head.bias"]  # (T, 4 · phonemes)
     best = scores.reshape(-1, len(phonemes) + 1).argmax(axis=1).tolist()
-    return "".join(phonemes.get(found, "") for found, before in zip(best, [0, *best], strict=False) if found != before)
+    return "".join(phonemes.get(label, "") for label, before in zip(best, [0, *best], strict=False) if label != before)
 
 
 def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray:
