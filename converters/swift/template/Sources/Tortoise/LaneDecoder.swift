@@ -1,7 +1,7 @@
 /// The decoder for one chunk, on functions that take its cache as inputs (kind `io`).
 ///
-/// Keys and values lie in a pool of slots. With one lane and one prefix a slot is a position: the prefix comes first,
-/// then the codes. A call takes the function with the fewest slots that hold what it needs.
+/// Keys and values are in a pool of slots. With one lane and one prefix, a slot is a position: the prefix comes first,
+/// then the codes. A call takes the function with the fewest slots that are enough.
 final class LaneDecoder {
     private let calls: any NetworkCalls
     private let tables: ModelTables.Decoder
@@ -16,7 +16,7 @@ final class LaneDecoder {
         let hidden, logits: [Float]
     }
 
-    /// Computes the prefix; returns the output of its last position.
+    /// Computes the prefix, and returns the output of its last position.
     func prefill(_ prefix: [[Float]], maxCodes: Int) throws -> Output {
         let slots = tables.steps.map(\.length).max() ?? 0
         guard prefix.count + maxCodes <= slots else {
@@ -37,7 +37,7 @@ final class LaneDecoder {
         return try output(outputs, column: prefix.count - 1)
     }
 
-    /// Appends columns, as many as the function has at most; returns the output of the last.
+    /// Appends columns, at most as many as the function has, and returns the output of the last column.
     func step(_ columns: [[Float]]) throws -> Output {
         let function = grow(to: used + columns.count)
         let mask = causalMask(
@@ -52,8 +52,8 @@ final class LaneDecoder {
         try calls.call(NetworkFunction(network: "autoregressive", name: function.name), inputs)
     }
 
-    /// (1, 1, columns, slots + columns): the first `filled` columns see the `visible` first slots and, of the columns,
-    /// those up to themselves.
+    /// Returns the mask (1, 1, columns, slots + columns). Each of the first `filled` columns sees the first `visible`
+    /// slots, the columns before it, and itself.
     private func causalMask(columns: Int, slots: Int, filled: Int, visible: Int) -> FloatArray {
         let mask = FloatArray(shape: [1, 1, columns, slots + columns], repeating: tables.masked)
         for column in 0..<filled {
@@ -79,7 +79,7 @@ final class LaneDecoder {
         return x
     }
 
-    /// The function that has this many slots; the pool grows to its size.
+    /// Returns the function that has this many slots. The pool grows to its size.
     @discardableResult
     private func grow(to slots: Int) -> ModelTables.Bucket {
         let function = tables.steps.first { $0.length >= slots }!
@@ -107,7 +107,7 @@ final class LaneDecoder {
     }
 }
 
-/// Copies columns of one array to another that differs in its last axis only.
+/// Copies columns of one array to another that differs only in its last axis.
 private func copyColumns(_ source: FloatArray, _ columns: Range<Int>, to target: FloatArray, at start: Int) {
     let (from, to) = (source.shape.last!, target.shape.last!)
     for row in 0..<source.values.count / from {

@@ -9,7 +9,7 @@ public final class FloatArray {
         values.initialize(repeating: value)
     }
 
-    /// Raises a precondition failure when the number of `values` is not that of `shape`.
+    /// Raises a precondition failure if the number of `values` does not fit `shape`.
     public convenience init(shape: [Int], _ values: some Collection<Float>) {
         self.init(shape: shape)
         precondition(values.count == self.values.count)
@@ -41,7 +41,7 @@ public struct NetworkFunction: Hashable, Sendable {
     }
 }
 
-/// What computes the networks: Core ML in `TortoiseCoreML`, recorded calls in the tests.
+/// Computes the networks: Core ML in `TortoiseCoreML`, recorded calls in the tests.
 public protocol NetworkCalls {
     /// Inputs and outputs have the shapes that the function declares.
     func call(_ function: NetworkFunction, _ inputs: [String: FloatArray]) throws -> [String: FloatArray]

@@ -1,11 +1,11 @@
 import Foundation
 
-/// How codes are sampled, as `ane.models.tortoise.sampling` does: repetition penalty, temperature, top-k, top-p.
+/// Samples codes as `ane.models.tortoise.sampling` does: repetition penalty, temperature, top-k, top-p.
 public struct Sampling: Codable, Sendable {
     public var temperature, repetitionPenalty, topP: Double
     public var topK, maxCodes: Int
 
-    /// The ids that can be sampled, ascending, and their probabilities. `history`: ids that the penalty applies to.
+    /// Returns the ids that can be sampled, ascending, and their probabilities. The penalty applies to the ids in `history`.
     public func distribution(_ logits: [Float], history: Set<Int>) -> (ids: [Int], probabilities: [Float]) {
         var scores = logits
         let penalty = Float(repetitionPenalty)
@@ -31,7 +31,7 @@ public struct Sampling: Codable, Sendable {
     }
 }
 
-/// The id whose interval of the cumulative distribution holds `uniform`.
+/// Returns the id whose interval of the cumulative distribution holds `uniform`.
 public func sampled(_ ids: [Int], _ probabilities: [Float], uniform: Double) -> Int {
     var sum = 0.0
     let cumulative = probabilities.map {

@@ -1,6 +1,6 @@
 import Foundation
 
-// As `ane.text.splitter`, without its knowledge of abbreviations, enumerations and quantities.
+// Splits as `ane.text.splitter` does, but does not know abbreviations, enumerations and quantities.
 
 /// Text that is not split further, and the cost of a break after it.
 private struct Piece {
@@ -15,7 +15,7 @@ private enum Cost {
     static let word = 40.0, shortChunk = 50.0, chunk = 0.05
 }
 
-/// `text` in chunks of about `desired` and at most `maximum` characters; a longer word stays whole. "|" is a break too.
+/// Splits `text` into chunks of about `desired` and at most `maximum` characters, where a longer word stays whole and "|" is a break.
 func splitText(_ text: String, desired: Int, maximum: Int) -> [String] {
     text.split(separator: "|").flatMap { part in
         packed(pieces(words(String(part)), maximum), desired, maximum)
@@ -51,7 +51,7 @@ private func breakCost(_ word: String, _ gap: String, _ following: String) -> Do
     return core.hasSuffix(",") ? Cost.comma : Cost.word
 }
 
-/// Words joined to clauses; a sentence above `maximum` is left as words.
+/// Joins words to clauses. A sentence longer than `maximum` stays as words.
 private func pieces(_ words: [Piece], _ maximum: Int) -> [Piece] {
     cut(words, after: Cost.quoted).flatMap { sentence -> [Piece] in
         if joined(sentence).length <= maximum { return cut(sentence, after: Cost.comma).map(joined) }
@@ -72,8 +72,8 @@ private func joined(_ run: [Piece]) -> Piece {
     Piece(text: run.map(\.text).joined(separator: " "), cost: run.last!.cost)
 }
 
-/// Joins neighbours into chunks at the lowest total cost (dynamic programming): of each chunk, of the squared relative
-/// distance of its length from `desired`, and of the break after it.
+/// Joins neighbours into chunks at the lowest total cost (dynamic programming). The cost of a chunk has three parts: the
+/// chunk itself, the squared relative distance of its length from `desired`, and the break after it.
 private func packed(_ pieces: [Piece], _ desired: Int, _ maximum: Int) -> [String] {
     func relative(_ length: Int) -> Double { pow(Double(length) / Double(desired) - 1, 2) }
     let weight = max(1, relative(maximum))
@@ -87,7 +87,7 @@ private func packed(_ pieces: [Piece], _ desired: Int, _ maximum: Int) -> [Strin
             if length > maximum && begin < end - 1 { break }
             let short = length * 5 < desired ? Cost.shortChunk * weight : 0
             let total = best[begin] + Cost.chunk + relative(length) + short + after
-            if total <= lowest { (lowest, choice) = (total, begin) }  // of equals the longest chunk
+            if total <= lowest { (lowest, choice) = (total, begin) }  // among equal costs, the longest chunk
         }
         best.append(lowest)
         start.append(choice)

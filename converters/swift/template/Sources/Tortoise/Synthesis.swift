@@ -1,7 +1,7 @@
 import Foundation
 
-/// Text to sound: chunks, codes and latents, sound. One candidate for each chunk and no diffusion, as the preset
-/// `fastest` of `ane say`.
+/// Turns text into chunks, then codes and latents, then sound. It speaks one candidate per chunk without diffusion, as the
+/// preset `fastest` of `ane say` does.
 public final class Synthesis {
     public let tables: ModelTables
     public var sampling: Sampling
@@ -10,7 +10,7 @@ public final class Synthesis {
     private let arrays: ArrayFile
     private let text, textPosition, code, codePosition: FloatArray
 
-    /// `folder`: what `ane export-swift` wrote as Sources/TortoiseCoreML/Model.
+    /// `folder` is the folder that `ane export-swift` wrote as Sources/TortoiseCoreML/Model.
     public init(folder: URL, calls: any NetworkCalls) throws {
         tables = try JSONDecoder().decode(
             ModelTables.self, from: Data(contentsOf: folder.appendingPathComponent("tortoise.json")))
@@ -26,10 +26,10 @@ public final class Synthesis {
         public var codes: [[Int]] = []
     }
 
-    /// Speaks a text; the same seed gives the same codes as `ane say --preset fastest` for the same tokens.
+    /// Speaks a text. For the same tokens and seed, it draws the codes of `ane say --preset fastest`.
     ///
-    /// Throws `TortoiseError` when there is nothing to say, a word is too long, or the voice is unknown;
-    /// `CancellationError` when its task is cancelled, between two steps of the decoder.
+    /// Throws `TortoiseError` if there is nothing to say, a word is too long, or the voice is unknown. Throws
+    /// `CancellationError` between two steps of the decoder if its task is cancelled.
     public func speak(_ text: String, voice: String? = nil, seed: UInt64) throws -> Speech {
         let name = voice ?? tables.defaultVoice
         guard tables.voices.contains(name) else {
@@ -46,12 +46,12 @@ public final class Synthesis {
         return speech
     }
 
-    /// Samples codes until the stop code; returns them, and the latents of the codes and of the stop code.
+    /// Samples codes until the stop code. Returns them, and the latents of the codes and of the stop code.
     private func decode(_ tokens: [Int], _ conditioning: [Float], _ stream: RandomStream) throws -> ([Int], [[Float]]) {
         let decoder = LaneDecoder(calls, tables.decoder)
         var (stream, codes, latents) = (stream, [Int](), [[Float]]())
         var output = try decoder.prefill(prefix(conditioning, tokens), maxCodes: sampling.maxCodes)
-        let fakeToken = 1  // upstream's placeholder for the prefix; the repetition penalty applies to it
+        let fakeToken = 1  // upstream's placeholder for the prefix. The repetition penalty applies to it
         var history: Set = [fakeToken, tables.decoder.startCode]
         while true {
             try Task.checkCancellation()
@@ -68,7 +68,7 @@ public final class Synthesis {
         }
     }
 
-    /// The columns [conditioning][start, tokens, stop, stop][start of codes]; upstream pads the text by one stop token.
+    /// Returns the columns [conditioning][start, tokens, stop, stop][start of codes]. Upstream pads the text by one stop token.
     private func prefix(_ conditioning: [Float], _ tokens: [Int]) -> [[Float]] {
         let stop = tables.decoder.stopText
         let ids = [tables.decoder.startText] + tokens + [stop, stop]

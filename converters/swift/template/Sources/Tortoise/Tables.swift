@@ -18,9 +18,9 @@ public struct ModelTables: Codable, Sendable {
         public let merges: [[String]]
         public let special: [Int]
         public let space: Int?
-        /// nil: characters without a token are left out.
+        /// The token of unknown characters. nil means that characters without a token are left out.
         public let unknown: Int?
-        /// Desired and maximum characters of a chunk; nil: a text is one chunk.
+        /// Desired and maximum characters of a chunk. nil means that a text is one chunk.
         public let split: [Int]?
         public let maxTokens: Int
     }
@@ -47,7 +47,7 @@ public struct ModelTables: Codable, Sendable {
 
     public struct Block: Codable, Sendable {
         public let shape: [Int]
-        /// In floats.
+        /// Offset in floats.
         public let offset: Int
     }
 
@@ -56,7 +56,7 @@ public struct ModelTables: Codable, Sendable {
     public let decoder: Decoder
     public let sampling: Sampling
     public let vocoder: Vocoder
-    /// Seconds kept before and after the speech of a chunk; nil: all.
+    /// Seconds of silence to keep before and after the speech of a chunk. nil means all.
     public let silence: [Double]?
     public let packages: [String: Package]
     public let voices: [String]
@@ -74,7 +74,7 @@ public struct ArrayFile {
         self.blocks = blocks
     }
 
-    /// Throws `TortoiseError.damaged` when the file has no such array.
+    /// Throws `TortoiseError.damaged` if the file has no such array.
     public func array(_ name: String) throws -> FloatArray {
         guard let block = blocks[name] else { throw TortoiseError.damaged("the tables have no array \(name)") }
         let array = FloatArray(shape: block.shape)

@@ -1,9 +1,9 @@
 import Foundation
 
-/// Text to chunks of token ids.
+/// Turns text into chunks of token ids.
 ///
 /// Cleans text with the plain rules of `ane.text.english`: lower case, signs and punctuation. It does not expand
-/// abbreviations, acronyms, dates, times, money, units or Roman numerals; numbers are read by Foundation, as cardinals.
+/// abbreviations, acronyms, dates, times, money, units or Roman numerals. Foundation reads numbers as cardinals.
 public struct TextReader {
     public struct Chunk: Sendable {
         public let text: String
@@ -25,7 +25,7 @@ public struct TextReader {
             }.values)
     }
 
-    /// The chunks of a text, each short enough to be spoken in one pass; without those that have no letter.
+    /// Returns the chunks of a text that have a letter, each short enough to be spoken in one pass.
     public func chunks(_ text: String) throws -> [Chunk] {
         let pieces: [String]
         if let split = tables.split {
@@ -38,7 +38,7 @@ public struct TextReader {
         return chunks
     }
 
-    /// The piece, or its parts if it has too many tokens.
+    /// Returns the piece, or its parts if it has too many tokens.
     private func fitting(_ piece: String, _ lengths: [Int]) throws -> [Chunk] {
         let ids = tokens(cleaned(piece))
         guard ids.contains(where: letters.contains) else { return [] }
@@ -52,7 +52,7 @@ public struct TextReader {
         return try splitText(piece, desired: shorter[0], maximum: shorter[1]).flatMap { try fitting($0, shorter) }
     }
 
-    /// `text` in lower-case words, single spaces and the punctuation that the voice knows.
+    /// Returns `text` in lower-case words, single spaces and the punctuation that the voice knows.
     public func cleaned(_ text: String) -> String {
         var text = spelled(text)
         for (sign, ascii) in ["’": "'", "‘": "'", "“": "\"", "”": "\"", "…": "..."] {
@@ -66,7 +66,7 @@ public struct TextReader {
         return text.trimmingCharacters(in: .whitespacesAndNewlines)
     }
 
-    /// Numbers as words: "1,205" → "one thousand two hundred five".
+    /// Writes numbers as words: "1,205" → "one thousand two hundred five".
     private func spelled(_ text: String) -> String {
         let formatter = NumberFormatter()
         formatter.numberStyle = .spellOut
@@ -78,7 +78,7 @@ public struct TextReader {
         }
     }
 
-    /// Token ids of cleaned text.
+    /// Returns the token ids of cleaned text.
     public func tokens(_ text: String) -> [Int] {
         let words = text.split(separator: " ", omittingEmptySubsequences: false).map { word in
             groups(word).flatMap(encoded)
@@ -86,7 +86,7 @@ public struct TextReader {
         return Array(words.joined(separator: tables.space.map { [$0] } ?? []))
     }
 
-    /// Runs of letters, and runs of other characters.
+    /// Returns runs of letters, and runs of other characters.
     private func groups(_ word: Substring) -> [[String]] {
         word.reduce(into: [[String]]()) { groups, character in
             if let last = groups.last?.last, last.first!.isLetter == character.isLetter {

@@ -1,11 +1,11 @@
 import Foundation
 
-/// HiFi-GAN: latents straight to sound, in windows that overlap by the network's receptive field.
+/// Runs HiFi-GAN: latents to sound, in windows that overlap by the network's receptive field.
 struct Vocoder {
     let calls: any NetworkCalls
     let tables: ModelTables.Vocoder
 
-    /// Latents (N rows of D) and the voice's conditioning latent → sound at 24 kHz.
+    /// Turns latents (N rows of D) and the voice's conditioning latent into sound at 24 kHz.
     func sound(_ latents: [[Float]], conditioning: [Float]) throws -> [Float] {
         // 22050/1024 Hz to 22050/256 Hz, then to 24000/256 Hz
         let frames = interpolated(interpolated(latents, scale: 4), scale: 24000 / 22050)
@@ -25,7 +25,7 @@ struct Vocoder {
         return sound
     }
 
-    /// The inputs of frames `begin` … `begin + width`: zeros outside of the sound, which `inside` marks.
+    /// Returns the inputs of frames `begin` … `begin + width`, with zeros outside the sound, which `inside` marks.
     private func inputs(_ frames: [[Float]], begin: Int, width: Int, _ conditioning: [Float]) -> [String: FloatArray] {
         let channels = frames[0].count
         let (x, inside) = (FloatArray(shape: [1, channels, 1, width]), FloatArray(shape: [1, 1, 1, width]))
@@ -40,7 +40,7 @@ struct Vocoder {
     }
 }
 
-/// Linear interpolation of rows by a scale factor, as torch computes it with align_corners=False.
+/// Interpolates rows linearly by a scale factor, as torch computes it with align_corners=False.
 func interpolated(_ rows: [[Float]], scale: Double) -> [[Float]] {
     let count = Int(Double(rows.count) * scale)
     if count == rows.count { return rows }

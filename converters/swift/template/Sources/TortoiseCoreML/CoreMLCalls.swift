@@ -64,7 +64,7 @@ public final class CoreMLCalls: NetworkCalls {
         }
     }
 
-    /// The compiled package, from the caches folder if it is there.
+    /// Returns the compiled package, from the caches folder if it is there.
     private func compiledPackage(_ network: String, _ package: ModelTables.Package) throws -> URL {
         if let url = compiled[network] { return url }
         let caches = try FileManager.default.url(

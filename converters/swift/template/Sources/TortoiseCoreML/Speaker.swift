@@ -3,7 +3,7 @@ import CoreML
 import Foundation
 import Tortoise
 
-/// Speaks with the voices of a model: texts wait for one another, off the caller's thread.
+/// Speaks with the voices of a model, one text after the other, on a separate thread.
 public actor Speaker {
     public static let sampleRate = 24000.0  // Hz
     private let synthesis: Synthesis
@@ -11,14 +11,14 @@ public actor Speaker {
 
     public nonisolated var unownedExecutor: UnownedSerialExecutor { queue.asUnownedSerialExecutor() }
 
-    /// Opens a model. Packages are compiled at their first use, once, which can take minutes.
+    /// Opens a model. Core ML compiles each package once, when it is first used, which can take minutes.
     public init(bundle: URL = bundledModel) throws {
         synthesis = try Synthesis(folder: bundle, calls: CoreMLCalls(folder: bundle))
     }
 
     public var voices: [String] { synthesis.tables.voices }
 
-    /// The sound of a text at 24 kHz, within ±1. Throws as `Synthesis.speak`; errors of Core ML as they are.
+    /// Returns the sound of a text at 24 kHz, within ±1. Throws as `Synthesis.speak` does, and the errors of Core ML.
     public func speak(
         _ text: String, voice: String? = nil, seed: UInt64 = .random(in: 0...UInt64.max)
     ) throws -> [Float] {

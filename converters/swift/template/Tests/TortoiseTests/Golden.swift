@@ -3,7 +3,7 @@ import XCTest
 
 @testable import Tortoise
 
-/// What the Python runtime did at export, in Golden/golden.json and Golden/golden.f32.
+/// The record of the Python runtime at export, in Golden/golden.json and Golden/golden.f32.
 struct Golden: Decodable {
     struct Text: Decodable {
         let text: String
@@ -17,7 +17,7 @@ struct Golden: Decodable {
         let values: [Double]
     }
 
-    /// An array in short: its shape, its norm, and its product with fixed pseudo-random numbers.
+    /// A summary of an array: its shape, its norm, and its product with fixed pseudo-random numbers.
     struct Fingerprint: Decodable {
         let shape: [Int]
         let norm, product: Double
@@ -61,7 +61,7 @@ final class ReplayedCalls: NetworkCalls {
     /// The lowest signal-to-noise ratio of `packages`, in dB, by output.
     private(set) var ratios: [String: Double] = [:]
 
-    /// `packages`: real ones, which are given the same inputs and whose outputs are compared.
+    /// `packages` are real packages. They get the same inputs, and their outputs are compared.
     init(_ calls: [Golden.Call], _ arrays: ArrayFile, packages: (any NetworkCalls)? = nil) {
         (self.calls, self.arrays, self.packages) = (calls, arrays, packages)
     }
@@ -98,7 +98,7 @@ final class ReplayedCalls: NetworkCalls {
     }
 }
 
-/// In dB; infinite when the arrays are equal.
+/// The signal-to-noise ratio in dB, infinite if the arrays are equal.
 func signalToNoise(_ array: FloatArray, _ expected: FloatArray) -> Double {
     guard array.shape == expected.shape else { return -.infinity }
     var (signal, noise) = (0.0, 0.0)

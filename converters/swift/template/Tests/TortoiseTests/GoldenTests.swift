@@ -4,7 +4,7 @@ import XCTest
 
 @testable import Tortoise
 
-/// The package does what the Python runtime did at export.
+/// Tests that the package computes the same as the Python runtime at export.
 final class GoldenTests: XCTestCase {
     func testUniformNumbersEqualNumPys() throws {
         for expected in try Golden.read().0.uniforms {
@@ -52,7 +52,7 @@ final class GoldenTests: XCTestCase {
     }
 
     #if canImport(CoreML)
-    /// The real packages, given each recorded call's inputs.
+    /// The real packages, with the inputs of each recorded call.
     func testCoreMLComputesWhatTheInterpreterDid() throws {
         let (golden, arrays) = try Golden.read()
         let calls = ReplayedCalls(golden.replays[0].calls, arrays, packages: try CoreMLCalls(folder: bundledModel))
