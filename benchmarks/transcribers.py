@@ -16,9 +16,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import soundfile
 import torch
 
 import ane
+from ane.audio import resample
 from ane.bench.measure import RepeatedCall
 from ane.bench.records import BenchRow
 from ane.bundles import Bundle
@@ -40,12 +42,23 @@ segments, _ = WhisperModel(model, device="cpu", compute_type=kind, cpu_threads=1
 print("".join(segment.text for segment in segments))
 """
 
+OPENAI_WHISPER = """
+import sys, wave
+import numpy, torch, whisper
+_, model, sound = sys.argv
+torch.set_num_threads(1)
+with wave.open(sound) as file:
+    audio = numpy.frombuffer(file.readframes(file.getnframes()), numpy.int16).astype(numpy.float32) / 32768
+print(whisper.load_model(model, device="cpu").transcribe(audio, language="en", fp16=False)["text"])
+"""  # its command reads sound with FFmpeg's program
+
 
 def transcriptions(folder: Path) -> Iterator[RepeatedCall]:
     """Yield the programs that are installed; their recording and models are in ``folder``."""
     text, sound = " ".join(held_out_sentences()[:SENTENCES]), folder / "speech.wav"
     speech = ane.load().speak(text, seed=1)
-    speech.save(sound)
+    samples = resample(speech.audio, speech.sample_rate, 16000)
+    soundfile.write(sound, samples, 16000, subtype="PCM_16")
     checkpoint = whisper_folder("base")
     bundle = imported(checkpoint)
     python = sys.executable
@@ -64,11 +77,7 @@ def transcriptions(folder: Path) -> Iterator[RepeatedCall]:
         }
     if installed("whisper", "openai-whisper"):
         model = str(openai_file(bundle, folder / "base.pt"))
-        commands["openai-whisper, fp32"] = [
-            *(python, "-m", "whisper", str(sound), "--model", model, "--language", "en", "--threads", "1"),
-            *("--fp16", "False", "--beam_size", "None", "--best_of", "None", "--device", "cpu"),
-            *("--output_format", "txt", "--output_dir", str(folder)),
-        ]
+        commands["openai-whisper, fp32"] = [python, "-c", OPENAI_WHISPER, model, str(sound)]
     for name, command in commands.items():
         row = BenchRow(name, f"transcription of {speech.seconds:.0f} s", "CPU s", {"model": "Whisper base"})
         yield RepeatedCall(row, partial(cpu_seconds, command, text))

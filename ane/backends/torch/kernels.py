@@ -32,7 +32,7 @@ KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; the library knows each by 
 WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GROUPS = 4, 2, 1, 1  # weights of an output that are adjacent in memory, by kind
 OUTPUTS, BLOCK = 32, 16  # outputs that are computed together, and outputs of a block of weights
-OUTPUTS_AT_ONCE = 64  # outputs that are packed together
+PACKED_AT_ONCE = 1 << 18  # weights that are packed together, in whole blocks of outputs
 WIDEST_HEAD = 128
 GELUS = None, "tanh", "none"  # torch's ``approximate``; the library knows each by its index
 HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's defaults are
@@ -186,8 +186,9 @@ class KernelLinear(nn.Module):
         )
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
         # packs a few outputs at once, because copies of whole weights would fragment the heap: 3 GB at official size
-        for begin in range(0, self.outputs, OUTPUTS_AT_ONCE):
-            part = slice(begin, begin + OUTPUTS_AT_ONCE)
+        at_once = max(PACKED_AT_ONCE // (count * inputs) // BLOCK, 1) * BLOCK
+        for begin in range(0, self.outputs, at_once):
+            part = slice(begin, begin + at_once)
             rows = taps[part]
             if kind == "int8":
                 values, scale[part] = quantise(rows.flatten(1))

@@ -38,8 +38,11 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     frames = length // HOP
     filters, window = whisper_filters(bands), np.hanning(WINDOW + 1)[:-1]
     result = np.empty((bands, frames), np.float32)
-    for start in range(0, frames, BLOCK):
-        end = min(start + BLOCK, frames)
+    # frames that see nothing but appended zeros have the smallest power
+    sounding = min(frames, -(-(len(audio) + WINDOW // 2) // HOP)) if padding > WINDOW else frames
+    result[:, sounding:] = np.log10(FLOOR)
+    for start in range(0, sounding, BLOCK):
+        end = min(start + BLOCK, sounding)
         first = start * HOP - WINDOW // 2
         block = mirrored(audio, length, first, first + (end - start - 1) * HOP + WINDOW).astype(np.float64)
         spectrum = np.fft.rfft(np.lib.stride_tricks.sliding_window_view(block, WINDOW)[::HOP] * window)
