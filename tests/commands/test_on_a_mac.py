@@ -336,7 +336,7 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
         return first
 
     count, size = compiled("cache", "prewarm")
-    assert stated("`ane cache prewarm`", "cache", "prewarm") == f"{count}: one a package, {size}"
+    assert stated("`ane cache prewarm`", "cache", "prewarm") == f"{count}: one per package, {size}"
     count, _ = compiled(*verify)
     assert stated("`ane verify --against coreml`, after it", *verify) == str(count)
     count, _ = compiled(*verify, "--layers")
@@ -346,7 +346,7 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
         f"{count} ({sum(-(-number // BATCH) for number in values)} if it looked into all, {BATCH} values each)"
     )
     count, size = compiled("plan", "--chip", "M1")
-    assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one a function, {size}; ")
+    assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one per function, {size}; ")
     # one function, wrong from a value on
     monkeypatch.setattr(native._MLModelProxy, "predict", wrong_from("res_stack__1"))
     for _ in range(2):

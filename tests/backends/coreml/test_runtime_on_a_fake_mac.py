@@ -321,7 +321,7 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
 def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(mac, package):
     """Of a package without golden probes."""
     mac.order(native.Order("predict", "nan"))
-    with pytest.raises(EngineRefusalError, match="other values \\(NaN or infinite\\); try"):
+    with pytest.raises(EngineRefusalError, match="other values \\(NaN or infinite\\): try"):
         runtime_with_trial().load(package, "main", "ALL")
     mac.order()
     with pytest.raises(EngineRefusalError, match=r"NaN.*forgets that"):
