@@ -60,7 +60,7 @@ def test_several_decoders_of_which_none_is_official_are_listed(directory):
     import_tortoise(directory, config)
     shutil.copy(directory / "models" / "8301_gpt.pth", directory / "models" / "9000_gpt.pth")
     message = refusal(directory, config)
-    assert "models/8301_gpt.pth, models/9000_gpt.pth; give one of them" in message
+    assert "models/8301_gpt.pth, models/9000_gpt.pth: give one of them" in message
 
 
 def test_a_file_that_lacks_one_key_of_a_network_names_it(directory, edit):

@@ -134,7 +134,7 @@ def read_model(path: Path) -> ModelProto:
         model.ParseFromString(read_regular(path, MAX_GRAPH))
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError) as error:
-        raise UserError(f"{path} is damaged: it is not a whole ONNX graph; download it again") from error
+        raise UserError(f"{path} is damaged: it is not a whole ONNX graph: download it again") from error
     return model
 
 
@@ -161,7 +161,7 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
             )
     for key, value in weights.items():
         if not np.isfinite(value).all():
-            raise UserError(f"{path} is damaged: {key} has NaN or infinite values; download it again")
+            raise UserError(f"{path} is damaged: {key} has NaN or infinite values: download it again")
     return weights
 
 

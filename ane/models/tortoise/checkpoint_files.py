@@ -50,7 +50,7 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{path} holds a tuple of tensors, such as a voice's latents, and no "
                 "network: `ane voices add` or `-v` takes these"
             )
-        raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict; is it a renamed file?")
+        raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict: is it a renamed file?")
     beside: dict[str, Any] = {}
     for _ in range(NESTED):
         wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
@@ -110,7 +110,7 @@ def find_files(path: Path) -> dict[str, Path]:
             if len(rivals) > 1:
                 raise UserError(
                     f"{path} has {len(rivals)} checkpoints of what is officially {name}: "
-                    f"{', '.join(rivals)}; give one of them"
+                    f"{', '.join(rivals)}: give one of them"
                 )
         for file, names in others.items():
             found = dict.fromkeys(names, file) | found
@@ -128,14 +128,14 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
     if os.path.isfile(path / "model_index.json"):
         raise UserError(
-            f"{path} is a pipeline of diffusers, of which no release has Tortoise: its layout is not read; "
+            f"{path} is a pipeline of diffusers, no release of which has Tortoise, and `ane` does not read its layout: "
             "get the official files that it was converted from"
         )
     found = f"; of the official files it has {', '.join(files)}" if files else ", nor any other checkpoint"
     if os.path.isfile(path):
         found = f": it is {' and '.join(files)}"
     raise UserError(
-        f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
+        f"{path} has no {', '.join(missing)}{found}: add the official files (or `ane import hub`), or name "
         "a bundle that has them: base=NAME"
     )
 

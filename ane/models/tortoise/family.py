@@ -140,7 +140,7 @@ def base_model(base: str | None) -> Bundle | None:
         return None
     model = open_model(base)
     if model.family.name != TortoiseFamily.name:
-        raise UserError(f"base {base} is a {model.family.title} model; the networks must be Tortoise's", "base")
+        raise UserError(f"base {base} is a {model.family.title} model, and a base must be a Tortoise model", "base")
     return model
 
 

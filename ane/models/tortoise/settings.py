@@ -70,14 +70,14 @@ class Diffusion:
         le=100,
     )
     spacing: Literal["even", "logsnr"] = setting(
-        "even", "spacing of the steps; use logsnr with ddim and dpm++2m", group=DIFFUSION
+        "even", "spacing of the steps (use logsnr with ddim and dpm++2m)", group=DIFFUSION
     )
     guidance_steps: int | None = setting(None, "guide the last N steps only", metavar="N", group=DIFFUSION, ge=1)
 
     def __post_init__(self) -> None:
         if self.guidance_steps is not None and not self.guidance:
             raise UserError(
-                "guidance_steps has no effect without guidance; add guidance=2, or leave it out", "guidance_steps"
+                "guidance_steps has no effect without guidance: add guidance=2, or leave it out", "guidance_steps"
             )
 
 
@@ -153,7 +153,7 @@ class TortoiseSettings(SpeechSettings):
     best: int = setting(1, "write the K best candidates, as OUT-1.wav, OUT-2.wav, …", metavar="K", group=CODES, ge=1)
     sampling: Sampling = field(default_factory=Sampling)
     normaliser: Literal["english", "upstream", "basic", "de", "es", "fr", "it", "nl", "pl", "pt"] = setting(
-        "english", "how numbers and abbreviations are spelt out; the default is the model's", group=TEXT
+        "english", "how numbers and abbreviations are spelt out (default: the model's)", group=TEXT
     )
     clip_mode: Literal["first", "slices", "whole"] = setting(
         "first",
@@ -237,6 +237,6 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _model_error(fault: str) -> UserError:
     return UserError(
-        f"the model's settings (bundle.json) are of a later version or damaged: {fault}; "
+        f"the model's settings (bundle.json) are of a later version or damaged, because {fault}: "
         "update tortoise-ane, or import the model again"
     )

@@ -50,7 +50,7 @@ def encode_clips(
         UserError: There are no clips.
     """
     if not clips:
-        raise UserError(f"voice {name}: no clips; give at least one")
+        raise UserError(f"voice {name}: no clips: give at least one")
     ar, diffusion = [], []
     for audio, rate in clips:  # one by one, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
@@ -172,7 +172,7 @@ def resolve_voice(
             voice = part
         if mode != "first" and not isinstance(part, Clips):
             raise UserError(
-                f"clip_mode has no effect on voice {voice.name}: it is stored as latents; leave it out, or "
+                f"clip_mode has no effect on voice {voice.name}, because it is stored as latents: leave it out, or "
                 "name its clips",
                 "clip_mode",
             )

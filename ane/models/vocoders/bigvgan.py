@@ -61,8 +61,8 @@ class BigVGANConfig(Config):
             raise UserError(f"{where}: the sizes of its levels and blocks do not fit together")
         if prod(self.upsample_rates) != HOP or self.num_mels != BANDS:
             raise UserError(
-                f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples a "
-                f"frame; Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band"
+                f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples per "
+                f"frame, and Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band"
             )
 
     @property

@@ -63,7 +63,7 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     entries = loaded.get("generator", loaded)
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
         raise UserError(
-            f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
+            f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight: give a generator's file, such "
             "as g_02500000 or generator_v1"
         )
     entries = plain_names(entries)

@@ -105,7 +105,7 @@ class MelHifiganConfig(Config):
             raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
         if self.hop != AUDIO["hop_size"] or self.num_mels != AUDIO["num_mels"]:
             raise UserError(
-                f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples a frame, and mels "
+                f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples per frame, and mels "
                 f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, "
                 "or put its config.json beside it"
             )

@@ -174,7 +174,7 @@ def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_check
     ("stated", "message"),
     [
         ({"resblock": "2"}, "resblock must be '1'"),
-        ({"upsample_rates": [8, 8, 8]}, "makes 512 samples a frame"),
+        ({"upsample_rates": [8, 8, 8]}, "makes 512 samples per frame"),
         ({"num_mels": 80}, "takes 80 bands"),
     ],
 )

@@ -118,7 +118,7 @@ def test_sizes_that_config_json_states(tmp_path):
     [
         ({"sampling_rate": 44100}, "sampling_rate is 44100, and mels of FastSpeech need 22050"),
         ({"hop_size": 512}, "hop_size is 512"),
-        ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples a frame"),
+        ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples per frame"),
         ({"upsample_rates": "8,8"}, "upsample_rates must be like"),
         ({"resblock": "3"}, "resblock must be one of 1, 2"),
         ({"upsample_rates": [8, 8]}, "do not fit together"),
@@ -142,7 +142,7 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, change, fault):
         ({}, "it has no conv_pre.weight"),
         ({"generator": 3}, "it has no conv_pre.weight"),
         ({"mpd": {}, "msd": {}}, "it has no conv_pre.weight"),
-        ({"conv_pre.weight": torch.zeros(4, 80, 7)}, "makes 1 samples a frame|do not fit together"),
+        ({"conv_pre.weight": torch.zeros(4, 80, 7)}, "makes 1 samples per frame|do not fit together"),
         (
             {"generator": {key: value for key, value in hifigan_entries().items() if key != "conv_post.bias"}},
             r"key conv_post\.bias is missing",
