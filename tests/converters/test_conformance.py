@@ -5,7 +5,7 @@ random lengths up to its bucket, on the engine and on float32 torch.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from ane.backends.base import Backend
 from ane.backends.mil import Arithmetic, MilRuntime, Package
 from ane.backends.mil.package import ProgramFunction
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.bundles import Bundle, open_model
@@ -162,9 +164,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
     return cache(lambda name: MODELS[name](tmp_path_factory.mktemp("model")))
 
 
+def lengths_of(package: PackageRecord, name: str) -> Mapping[str, int]:
+    """The lengths of a function's bucket; of a graph of ONNX, which has none, those that it is probed with."""
+    return row_of(package, name).onnx_lengths if package.format == "onnx" else package.functions[name].bucket
+
+
 def varied(package: PackageRecord, name: str) -> tuple[str, int, int] | None:
     """The length that inputs of this function may vary in, its smallest and its largest value; None for none."""
-    row, bucket = row_of(package, name), package.functions[name].bucket
+    row, bucket = row_of(package, name), lengths_of(package, name)
     [length] = [length for length in VARIED if length in bucket][:1] or [""]
     if row.bucket is None or row.bucket.unit == "slots" or not length:
         return None
@@ -183,7 +190,7 @@ def decibels(
 
     Values beyond ``loudest`` count as that, so that they do not hide the others.
     """
-    bucket = {**package.functions[name].bucket, **lengths}
+    bucket = {**lengths_of(package, name), **lengths}
     both = (row_of(package, name).probe(each, model, bucket, np.random.default_rng(0)) for each in backends)
     return mean_snr_db(*([np.clip(output, -loudest, loudest) for output in outputs] for outputs in both))
 
@@ -228,6 +235,18 @@ def test_compressed_weights_mean_the_same_to_core_ai(model, tmp_path, precision)
         for engine in (MATHS, "Core AI")
     )
     assert abs(ours - apples) <= 0.5  # dB between two runtimes in float32
+
+
+@pytest.mark.parametrize("network", list(random_model.CONFIGS))
+def test_a_graph_of_onnx_has_the_references_outputs_at_any_length(onnx_packages, network):
+    bundle, package = onnx_packages.model, onnx_packages.package(network)
+    reference, folder = reference_backend(bundle, keep=True), PackageFolder(onnx_packages.folder, [package])
+    backends = reference, OnnxBackend(bundle, DEVICES["cpu"], reference, threads=1, unpublished=folder)
+    for function in package.functions:
+        least = threshold_of(package, function, None)
+        assert decibels(package, function, backends, bundle) >= least, function
+        if length := varied(package, function):
+            any_length_is_near(package, function, backends, bundle, length, least)
 
 
 def outlying(network: str, tensors: Tensors) -> Tensors:
@@ -295,3 +314,4 @@ def assert_fits_the_engine(function: ProgramFunction, precision: str, may_leave:
     dtypes = {type.dtype for type in (*function.inputs.values(), *function.outputs.values())}
     assert dtypes <= {precision, "fp16", *(("int32",) if function.states else ())}
     assert {op.type for op in function.ops if op.type.startswith(LEAVING)} <= {may_leave}
+    assert all("output_shape" in op.arguments for op in function.ops if op.type == "conv_transpose")

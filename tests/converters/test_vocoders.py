@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ane.backends.mil import Arithmetic, Package
+from ane.backends.mil import Arithmetic
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
@@ -24,10 +24,9 @@ from ane.models.vocoders.segments import hifigan_sounds
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.neural_engine import MAX_AXIS
 from converters.tortoise.univnet import univnet
 from converters.vocoders import bigvgan, hifigan
-from tests.backends.packaged.packages import FP16, FP32, ROUNDED, assert_fits_the_engine, functions, saved
+from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved
 from tests.random_model import draw
 
 HALF = Style("fp16")
@@ -138,22 +137,14 @@ def cases(tmp_path_factory) -> dict[str, VocoderCase]:
 
 
 every_network = pytest.mark.parametrize("name", CONFIGS)
-# with fp16 rounding, dB
-ROUNDED_DB = {
-    "univnet upstream": 55,
-    "hifigan upstream": 55,
-    "mel hifigan, blocks 1": 50,
-    "mel hifigan, blocks 2": 50,
-    "bigvgan": 50,
-}
 
 
-@pytest.mark.parametrize("name", ROUNDED_DB)
-def test_sound_equals_the_references(cases, name):
-    inputs = cases[name].inputs(29, batch=2)
-    expected = cases[name].expected(*inputs)
-    for style, arithmetic, least in ((FP32, FP16, 100), (HALF, FP16, 60), (HALF, ROUNDED, ROUNDED_DB[name])):
-        assert snr_db(expected, cases[name].vocoder(style, arithmetic)(*inputs)) >= least
+@pytest.mark.parametrize("arithmetic", [FP16, ROUNDED])
+def test_sound_of_the_second_kind_of_blocks_is_near_in_half_precision(cases, arithmetic):
+    """The other vocoders are rows of test_conformance.py."""
+    case = cases["mel hifigan, blocks 2"]
+    inputs = case.inputs(29, batch=2)
+    assert snr_db(case.expected(*inputs), case.vocoder(HALF, arithmetic)(*inputs)) >= 50
 
 
 @every_network
@@ -187,15 +178,6 @@ def test_margins_cover_the_receptive_field_and_little_more(cases, name):
 
     assert change(margin) == 0
     assert change(margin - 3) > 0 or name in ("univnet wide", "bigvgan")  # whose far taps underflow float64
-
-
-@pytest.mark.parametrize("name", ["univnet upstream", "hifigan upstream", "bigvgan"])
-def test_no_value_exceeds_rank_4_or_the_widest_axis(cases, name):
-    for path in cases[name].paths(HALF).values():
-        assert_fits_the_engine(path, rank=None, but={"transpose"})
-        ops = Package(path).function("main").ops
-        assert max(max(type.shape) for op in ops for type in op.outputs.values()) <= MAX_AXIS
-        assert all("output_shape" in op.arguments for op in ops if op.type == "conv_transpose")
 
 
 @pytest.mark.parametrize(
