@@ -129,7 +129,6 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
     return natural(text, 1)
 
 

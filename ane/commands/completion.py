@@ -57,11 +57,16 @@ def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: M
     parser = make_parser(words[1] if len(words) > 1 else "--help")
     with suppress(UserError):  # the command reports a faulty default when it runs
         apply_defaults(parser, names)
-    completers = {"bundle": bundles, "voice": voices, "quote_voice": voices, "preset": presets}
+    completers = {
+        "bundle": bundles,
+        "voice": voices,
+        "quote_voice": voices,
+        "names": stored_voices,  # NAME … of `ane voices remove`
+        "preset": presets,
+    }
     for leaf in parsers(parser):
         for action in leaf._actions:
-            stored = leaf.prog.endswith("voices remove") and action.dest == "names"
-            if completer := stored_voices if stored else completers.get(action.dest):
+            if completer := completers.get(action.dest):
                 action.completer = completer  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 

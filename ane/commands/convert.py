@@ -251,7 +251,6 @@ def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Se
 
 
 def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
-    """Raise UserError if the value of a flag is not one of ``known``."""
     if value not in known:
         raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
 

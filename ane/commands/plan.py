@@ -294,8 +294,10 @@ def cost_table(functions: Sequence[FunctionPlan]) -> Table:
 def estimate_table(functions: Sequence[FunctionPlan]) -> Table:
     table = plain_table("Minimum ms per call, estimated, not measured", "function", *functions[0].estimates)
     for one in functions:
-        times = (f"{estimate.seconds * 1e3:.2f} {LIMITS[estimate.bound][0]}" for estimate in one.estimates.values())
-        table.add_row(one.function, *times)
+        table.add_row(
+            one.function,
+            *(f"{estimate.seconds * 1e3:.2f} {LIMITS[estimate.bound][0]}" for estimate in one.estimates.values()),
+        )
     return table
 
 

@@ -147,7 +147,6 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each limit of the server's settings."""
     from ane.server.settings import Limits
 
     add = rare_group(parser, "limits", "Maximums that the server enforces.").add_argument

@@ -145,7 +145,6 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose a backend."""
     from ane.backends import NAMES
 
     parser.add_argument(
