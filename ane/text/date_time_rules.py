@@ -181,6 +181,8 @@ DATE_RULES = (
         rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",
         lambda match: DAYS[match[1].lower()] + period_after(match),
     ),
+    rule("Q1-Q3", r"(?<=\bQ[1-4])\s?[-–]\s?(?=Q?[1-4]\b)", " to "),
+    rule("3rd ed.", r"(?<=\d(?:st|nd|rd|th) )ed\.(?!\w)", lambda match: f"edition{period_after(match)}"),
     rule(
         "2Q22, 1H24",
         r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",

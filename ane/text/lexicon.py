@@ -176,7 +176,7 @@ UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
 MEASURED_THINGS = words("""
     race run relay walk swim dash sprint hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen
     monitor display laptop tablet TV television cable lens pipe wheel rim bolt nail drive ruler board plank ladder
-    fence pizza hose wire pole rope tube""")
+    fence pizza hose wire pole rope tube can jar tin carton bag""")
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
 # A number with an s after one of these names is a model, not seconds: "two iPhone 15s".
