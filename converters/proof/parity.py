@@ -3,7 +3,7 @@
 The probe of a function's row (``converters.function_table``) drives both. Core ML functions are interpreted, and ONNX
 graphs run on the CPU.
 
-A Core ML package gets golden probes of its functions (``ane.backends.packaged.golden``). Their inputs are the arguments
+A Core ML package gets golden cases of its functions (``ane.backends.packaged.golden``). Their inputs are the arguments
 of the last call that the row's probe made, so that they are typical. The interpreter computes the expected outputs in
 float32.
 """
@@ -50,7 +50,7 @@ def measure_parity(
 ) -> dict[str, FunctionRecord]:
     """Return the package's functions with their parity with the model's networks on float32 torch.
 
-    A Core ML package gets golden probes of its functions. Raises UserError if a function is below its threshold.
+    A Core ML package gets golden cases of its functions. Raises UserError if a function is below its threshold.
     """
     reference = reference_backend(model, keep=True)
     unpublished = PackageFolder(bundle, [package])
@@ -92,7 +92,7 @@ def _interpreted(
     engines: Mapping[str, MilRuntime],
     reference: Backend,
 ) -> tuple[dict[str, float], GoldenCase | None]:
-    """Return the parity of a Core ML function by arithmetic, and its golden probe."""
+    """Return the parity of a Core ML function by arithmetic, and its golden case."""
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
         backend = PackagedBackend(
@@ -202,7 +202,7 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     )
 
 
-# Golden probes
+# Golden cases
 
 
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
