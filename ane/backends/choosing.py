@@ -106,8 +106,8 @@ class EngineOptions(TensorRTOptions):
             packages it is the format of those to use: "fp32", "fp16", "8bit", "6bit" or "4bit" for Core ML, and "fp32",
             "fp16", "int8" or "int4" for ONNX.
         threads: Number of CPU threads for the whole process. ``None`` means the backend's own choice.
-        keep: Whether released networks stay loaded. ``None`` means that they stay on CUDA, TensorRT, MPS and Core AI,
-            if the model is small, and on Core ML if this machine has enough memory.
+        keep: Whether released networks stay loaded. ``None`` means that they do on CUDA, TensorRT, MPS and Core AI, for
+            small models, and on Core ML if this machine has enough memory.
         cache: Kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the
             units that the bundle states.
