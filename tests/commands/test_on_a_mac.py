@@ -56,7 +56,7 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     messages = capsys.readouterr().err
     assert re.search(
-        "Core ML has up to 1 function to compile and load for the first time: about 10 s, at 10.0 s a function, "
+        "Core ML has up to 1 function to compile and load for the first time: about 10 s, at 10.0 s per function, "
         f"an estimate. To do this ahead of time, run `ane cache prewarm --bundle {small}`.*"
         "Compiling hifigan-fp16 for Apple M2, once",
         messages,
