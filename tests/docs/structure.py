@@ -24,7 +24,7 @@ LONGEST_FILE = 280
 GOALS = {
     "lines of ane and converters": 31_000,
     "lines of training": 1_750,
-    "lines of benchmarks": 1_500,
+    "lines of benchmarks": 1_550,
     "lines of tests": 21_500,
     "files": 330,
     "lines of the longest file": LONGEST_FILE,
