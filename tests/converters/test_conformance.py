@@ -271,7 +271,9 @@ def quiet(network: str, tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize(
-    ("changed", "network"), [*((outlying, network) for network in OUTLIERS), (quiet, "clvp")], ids=str
+    ("changed", "network"),
+    [*((outlying, network) for network in OUTLIERS), (quiet, "clvp")],
+    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_no_value_overflows_or_underflows_in_half_precision(tmp_path, changed, network):
     contents = random_model.random_contents()
