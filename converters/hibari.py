@@ -130,7 +130,7 @@ onnx_spectra = traced(
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return states and log durations of phonemes that nearly fill the bucket."""
+    """Run the stage ``text`` on phonemes that nearly fill the bucket, and return its states and log durations."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]

@@ -91,8 +91,9 @@ class LoudnessMeter:
 class PeakLimiter:
     """A limiter that multiplies sound by ``gain``, and lowers it smoothly where its true peak would exceed ``ceiling``.
 
-    Each position gets the lowest gain that any peak within ``LOOKAHEAD`` on both sides needs. The gain of a sample is
-    the weighted mean of these over a window of the same width, so that it never exceeds the gain that the sample needs.
+    For each position, the limiter finds the lowest gain that a peak within ``LOOKAHEAD`` seconds on either side needs.
+    It multiplies each sample by the weighted mean of these lowest gains over a window of the same width. All gains in
+    the window allow for the peak at the sample, so their mean does too.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):
@@ -119,7 +120,7 @@ class PeakLimiter:
         return limited
 
     def finish(self) -> np.ndarray:
-        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
+        """Return the sound that is still held, (n,) float32. Call this after the last ``feed``."""
         self.gain = 1.0
         return self.feed(np.zeros(self._margin, np.float32))
 
@@ -155,7 +156,10 @@ def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[floa
 
 
 def true_peaks(audio: np.ndarray) -> np.ndarray:
-    """Return the largest magnitude from each sample of (S,) to the next one, at four times the rate, (S,)."""
+    """Return the true peak between each sample and the next: the largest magnitude at four times the rate.
+
+    Input and output have the shape (S,).
+    """
     peaks = np.abs(audio).astype(np.float64)
     positions = np.arange(TAPS) - TAPS // 2 + 1
     for phase in range(1, OVERSAMPLING):

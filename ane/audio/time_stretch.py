@@ -43,7 +43,7 @@ class TimeStretcher:
         return self._frames()
 
     def finish(self) -> np.ndarray:
-        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
+        """Return the sound that is still held, (n,) float32. Call this after the last ``feed``."""
         missing = round(self._received / self.speed) - self._returned
         if missing <= 0:
             return np.zeros(0, np.float32)

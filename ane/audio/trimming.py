@@ -38,7 +38,7 @@ class Trimmer:
         return self._frames(audio[:whole], FRAME)
 
     def finish(self) -> np.ndarray:
-        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
+        """Return the sound that is still held, (n,) float32. Call this after the last ``feed``."""
         last = self._frames(self.unframed, max(1, len(self.unframed)))
         if not self.begun:
             return self._faded_in(self.held)

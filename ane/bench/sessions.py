@@ -1,4 +1,4 @@
-"""Measure functions, and a sentence spoken with a tuning, in separate processes, and return rows."""
+"""Measure package functions, and how fast a sentence is spoken, in separate processes. Return a row per measurement."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace

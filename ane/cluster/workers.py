@@ -19,7 +19,11 @@ MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
 class Worker:
-    """A process's object. It makes its function once, which loads a model, and then calls it again and again."""
+    """Holds a function in a process of the cluster.
+
+    ``make`` returns the function. It is called only once, because it loads a model. ``call`` then runs the function as
+    often as needed.
+    """
 
     def __init__(self, make: Callable[[], Callable[..., Any]]):
         self.function = make()

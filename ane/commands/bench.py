@@ -47,8 +47,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--backend",
         type=comma_separated,
         metavar="NAME,…",
-        help=f"backends to measure: {', '.join(NAMES[1:])} (default: torch, onnx and coreml if the bundle has packages "
-        "for them, and on Apple silicon mlx, torch:mps and torch:cpu)",
+        help=f"backends to measure: {', '.join(NAMES[1:])} (default: torch, on a Mac also torch:cpu, "
+        "and coreml, onnx and mlx if this bundle and machine can run them)",
     )
     add(
         "--compute-units",
@@ -78,11 +78,11 @@ class BenchRun:
 
     Attributes:
         subject: The model as `ane say` opens it on this machine.
-        models: The model that each backend needs, by the name of the backend.
+        models: The model that each backend runs, with the backend's name as the key.
         preset: Name of the preset to speak with. ``None`` for a model without presets.
-        functions: Measurements of package functions, by the settings they were measured with.
-        sentences: Measurements of the sentence, by settings. Settings in which a function failed are left out.
-        refused: The reasons why settings cannot be chosen, by settings.
+        functions: For each tuning (backend and settings), the measurements of its package functions.
+        sentences: For each tuning, the measurement of the spoken sentence. A tuning with a failed function has none.
+        refused: For each tuning that cannot be the fastest choice, the reason. The key is the tuning as text.
     """
 
     args: argparse.Namespace

@@ -234,7 +234,7 @@ def paragraph(console: Console, *lines: str) -> None:
 
 
 def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
-    """Return a sentence about the estimated time of calls on a chip."""
+    """Return a sentence with the estimated time of the longest call on a chip, and the number of functions by limit."""
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])

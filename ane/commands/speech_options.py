@@ -69,8 +69,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--unreadable",
         choices=tuple(UNREADABLE),
-        help="how to read words in other scripts: with the nearest English letters (default), letter by letter, not at "
-        "all, or as an error",
+        help="treatment of words in scripts other than Latin: write them in the nearest English letters (default), "
+        "spell their letters, skip them, or refuse the text",
     )
     group.add_argument("--no-split", action="store_true", help="speak the whole text as one chunk")
 
@@ -187,7 +187,13 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,…",
         help="TensorRT: build one engine for texts of up to N symbols, for each N. Longer texts are split",
     )
-    add("--engine-frames", type=counts, default=(), metavar="N,…", help="TensorRT: as --engine-symbols, for mel frames")
+    add(
+        "--engine-frames",
+        type=counts,
+        default=(),
+        metavar="N,…",
+        help="TensorRT: build one engine for spectrograms of up to N mel frames, for each N",
+    )
     add("--engine-fp16", action="store_true", help="TensorRT: compute in fp16 where that is faster")
     add("--engine-workspace", type=float, metavar="GB", help="TensorRT: memory that building an engine may use")
     add("--rebuild-engines", action="store_true", help="TensorRT: build engines again, although they are cached")

@@ -1,8 +1,8 @@
-"""Run each job on its thread, and let only a few compute at once, the most urgent first (``ane.speech.turns``).
+"""Run each job on a separate thread, and let a few jobs compute at once, the most urgent first (``ane.speech.turns``).
 
 A job gives up its turn when it has a piece of sound, when it waits for text or for a decoder step that it shares with
-other jobs, and when its client has not taken enough sound. If its client has gone or its time is over, a job ends at
-these places, and within its computations after every step.
+other jobs, and when its client has not taken enough sound. A job ends if its client has
+gone or its time is over. It checks this when it gives up its turn, and after every step of a computation.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Engine:
     Args:
         limits: Limits of the server.
         calls: Number of jobs that compute at once.
-        cpu_threads: Number of CPU threads that they divide among them. ``None`` leaves it to torch.
+        cpu_threads: Number of CPU threads that these jobs divide among them. ``None`` leaves it to torch.
 
     Attributes:
         ending: Whether the jobs were ended because the server stops.

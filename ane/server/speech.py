@@ -117,7 +117,11 @@ class Catalogue:
         return [default, *(name for name in PRESETS if name != default)]
 
     def cast(self, model: str, fields: CastFields | None) -> Cast | None:
-        """Check a client's cast. Raises RefusedError for an unknown voice, or if the model has only one voice."""
+        """Return the cast that a client sent, after a check.
+
+        Raises:
+            RefusedError: The cast names an unknown voice, or the model has only one voice.
+        """
         if fields is None:
             return None
         if not self.models[model].takes_voices:

@@ -33,7 +33,7 @@ Extend = Callable[[np.ndarray, int], np.ndarray]
 
 
 class SampledSequence(Protocol):
-    """One sequence that is being sampled on a lane. The model provides it."""
+    """A sequence that is being sampled on a lane (a row of the decoder's batch). Models implement this protocol."""
 
     def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
         """Sample from the decoder's output for the last column, and return the next column.
@@ -61,7 +61,7 @@ class SampledSequence(Protocol):
 
 
 class LanePrompt(Protocol):
-    """A prompt, and the number of sequences (``count``) that continue it. The model provides it."""
+    """A prompt, and the number of sequences (``count``) that continue it. Models implement this protocol."""
 
     count: int
 

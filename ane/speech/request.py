@@ -223,8 +223,8 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
         raise UserError("settings and preset exclude each other: pass one of them", "settings")
     if not isinstance(settings, kind):
         raise UserError(
-            f"settings must be ane.Settings, or {kind.__module__}.{kind.__name__} because {model.name} is a "
-            f"{model.family.title} model, got {type(settings).__module__}.{type(settings).__name__}",
+            f"settings must be ane.Settings or, for the {model.family.title} model {model.name}, "
+            f"{kind.__module__}.{kind.__name__}, got {type(settings).__module__}.{type(settings).__name__}",
             "settings",
         )
     return settings

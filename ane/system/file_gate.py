@@ -45,7 +45,7 @@ def read_regular(path: Path | str, limit: int) -> bytes:
 
 
 def check_regular(path: Path | str, limit: int | None = None) -> None:
-    """Raise OSError for a path that ``open_regular`` would not open, before a library does."""
+    """Raise OSError for a path that ``open_regular`` would not open. Call this before a library opens the path."""
     _check_regular(os.stat(path), path, limit)
 
 

@@ -42,7 +42,7 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
         UserError: A pause in the text is faulty.
     """
     if markdown or (markdown is None and has_marks(text)):
-        read_pauses(text)  # refuses a faulty one with its line
+        read_pauses(text)  # raises UserError with the line of a faulty pause
         return plain_text(text)
     return text
 

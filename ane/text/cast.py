@@ -136,7 +136,7 @@ def read_cast(path: Path | str) -> Cast:
         raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
     try:
         if "attributed" in content:
-            raise UserError("attributed is unknown")
+            raise UserError("a cast file has no field named attributed: leave it out")
         return Cast(**content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

@@ -60,7 +60,7 @@ class ClauseReader:
         return pieces
 
     def finish(self) -> list[str]:
-        """Return the rest, after the last ``feed``."""
+        """Return the pieces of the text that is still held. Call this after the last ``feed``."""
         pieces = self.feed("\n")  # completes the last word
         rest = self._text[:-1]
         self._text, self._scanned, self._complete, self._words = "", 0, 0, []

@@ -26,7 +26,7 @@ TITLES = {
     "ft": "fort", "mme": "madame", "mlle": "mademoiselle",
 }
 BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt mme mlle")     # also without a period
-# Before a number, where they never end a sentence. Elsewhere they may be words ("No.").
+# Abbreviations before a number, where their period never ends a sentence. Elsewhere they may be words ("No.").
 NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
     "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
@@ -34,13 +34,13 @@ NUMBERED = {
     "ste": "suite", "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
     "cl": "clause", "para": "paragraph", "paras": "paragraphs", "eqs": "equations", "eqn": "equation",
 }
-# In any position; they never end a sentence.
+# Abbreviations in any position. Their period never ends a sentence.
 PHRASES = {
     "e.g": "for example", "i.e": "that is", "vs": "versus", "cf": "compare", "viz": "namely", "approx": "approximately",
     "attn": "attention", "misc": "miscellaneous", "asst": "assistant", "mgr": "manager", "op. cit": "op cit",
     "incl": "including", "excl": "excluding", "esp": "especially", "a.k.a": "also known as", "avg": "average",
 }
-# In any position; the period may also end the sentence.
+# Abbreviations in any position. Their period may also end the sentence.
 ENDINGS = {
     "etc": "et cetera", "inc": "incorporated", "corp": "corporation", "co": "company", "ltd": "limited",
     "bros": "brothers", "jr": "junior", "sr": "senior", "esq": "esquire", "ave": "avenue", "blvd": "boulevard",

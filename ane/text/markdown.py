@@ -170,7 +170,7 @@ class MarkdownFeed:
         return "".join(self._taken(part) for part in text.splitlines(keepends=True))
 
     def finish(self) -> str:
-        """Return the rest, after the last ``feed``."""
+        """Return the text that is still held. Call this after the last ``feed``."""
         line, self._line = self._line, ""
         return self._whole(line) + self._table_text() if line else self._table_text()
 

@@ -175,7 +175,8 @@ def first_difference(
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
     """Return the operation, type and settings of each value and each written state, in program order.
 
-    The settings are axes, epsilons and modes, which may change the results too little to be seen there.
+    The settings are axes, epsilons and modes. A comparison of results alone could miss a changed setting, because it
+    may change the results very little.
     """
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:

@@ -209,16 +209,16 @@ def weights_where(breaks: Callable[[Constant], bool]) -> Check:
 
 @dataclass(frozen=True)
 class LintRule:
-    """A rule.
+    """A rule for the operations and weights of a Core ML function.
 
     Attributes:
         id: Name of the rule.
         severity: ``REFUSED`` or ``WARNING``.
         text: The rule and its reason.
-        source: Name and address of the source.
-        check: Yields the violations in a function.
-        accepted: Reason why our packages may break it.
-        until: Last generation of chips that it applies to (1 for an M1). ``None`` means all generations.
+        source: Name and address of the document that the rule comes from.
+        check: Function that yields the violations in a Core ML function.
+        accepted: Reason why our packages may break the rule.
+        until: Last generation of chips that the rule applies to (1 for an M1). ``None`` means all generations.
     """
 
     id: str

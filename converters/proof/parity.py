@@ -92,7 +92,11 @@ def _interpreted(
     engines: Mapping[str, MilRuntime],
     reference: Backend,
 ) -> tuple[dict[str, float], GoldenCase | None]:
-    """Return the parity of a Core ML function by arithmetic, and its golden case."""
+    """Run the probe of a Core ML function in each arithmetic.
+
+    Returns:
+        The signal-to-noise ratio in dB for each arithmetic, and the golden case.
+    """
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
         backend = PackagedBackend(

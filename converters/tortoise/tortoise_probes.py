@@ -17,7 +17,7 @@ from converters.function_table import Probe
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return outputs of texts that nearly fill the bucket, and of a step after one of these texts."""
+    """Decode texts that nearly fill the bucket, and a step after one of these texts. Return all outputs."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     codes = Embeddings(**backend.embeddings()).code

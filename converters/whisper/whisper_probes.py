@@ -31,7 +31,7 @@ def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.r
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return outputs of prefixes that nearly fill the bucket, and of a step after one of these prefixes."""
+    """Decode prefixes that nearly fill the bucket, and a step after one of these prefixes. Return all outputs."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     decoder.set_memory(window_states(model, rng))

@@ -135,7 +135,7 @@ class CompiledCache:
         return not any(f"{function} {on}" in tried for function, on in units.items())
 
     def is_of_other_build(self, package: Path, machine: MacMachine) -> bool:
-        """Return whether only another build of macOS has compiled the package on this chip."""
+        """Return whether another build of macOS has compiled the package on this chip, and this build has not."""
         if self._entry(package, machine).is_dir():
             return False
         builds = set[str]()

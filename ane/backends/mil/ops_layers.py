@@ -318,6 +318,6 @@ def resample(
     modes = {"constant": "zeros", "border": "border", "reflection" if align_corners else "symmetric": "reflection"}
     if padding_mode not in modes or (padding_mode == "constant" and padding_value):
         raise NotImplementedError(
-            f"padding_mode {padding_mode!r} with align_corners {align_corners} and padding_value {padding_value}"
+            f"the padding_mode {padding_mode!r} with align_corners {align_corners} and padding_value {padding_value}"
         )
     return F.grid_sample(x, coordinates.float(), sampling_mode, modes[padding_mode], align_corners)

@@ -41,7 +41,8 @@ class TensorRTOptions:
         engine_batch: Number of items in a call that engines are built for. An engine takes fewer, too. By default,
             ranges of items end at ``BATCHES``.
         engine_symbols: Number of symbols at which each range ends. Each range has an engine, and a call takes the
-            smallest that fits it. One call may have at most the last number. By default, ranges end at ``LENGTHS``.
+            smallest engine that fits. A call may have at most as many symbols as the last number. By default, ranges
+            end at ``LENGTHS``.
         engine_frames: Number of mel frames at which each range ends, as in ``engine_symbols``.
         engine_fp16: Whether graphs in float32 also compute in fp16 if that is faster.
         engine_workspace: GB that the search for the fastest kernels may use. By default, all that the GPU has.

@@ -62,11 +62,13 @@ def load_graph_file(
 class GraphBackend(Backend):
     """Runs the stages of a model whose networks are one graph.
 
-    Calls that run at once take a thread each, because ONNX Runtime's own threads gain less.
+    If ``run_all`` gets several calls, it runs them at once, each on one thread, because ONNX Runtime gains less from
+    several threads within a call.
 
     Args:
         model: Bundle whose graph runs.
-        threads: Number of cores to use. ``None`` means all of them, and for a single call ONNX Runtime's choice.
+        threads: Number of cores to use. ``None`` means all cores for several calls, and ONNX Runtime's choice for one
+            call.
     """
 
     name = "onnx:cpu"

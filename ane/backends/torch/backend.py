@@ -107,7 +107,7 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     usual = torch.bfloat16 if native else torch.float32
     if wanted == "fp32" and stored == "fp16":  # exact, and half of the memory to read
         return TorchPrecision("fp32", torch.float32, stored=stored)
-    if wanted != "auto":  # without the instructions, networks in half precision are 5 to 9 times slower
+    if wanted != "auto":  # without AVX-512 bf16, networks in half precision are 5 to 9 times slower
         half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
         dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
         return TorchPrecision(wanted, dtype, packed=wanted)

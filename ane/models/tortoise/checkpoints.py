@@ -1,4 +1,4 @@
-"""Import official checkpoints, a directory or one file, by upstream's keys."""
+"""Import official checkpoints from a directory or a single file, by upstream's names of parameters."""
 
 import hashlib
 import os
@@ -62,26 +62,28 @@ def import_tortoise(
     precision: str | None = None,
     ignore_unknown: bool = False,
 ) -> Contents:
-    """Read the official .pth files of one directory, or one of them.
+    """Read the official .pth files from a directory, or only one of these files.
 
-    A tokenizer.json and a mel_norms.pth next to the checkpoints replace the files of this package. A file with another
-    name, or a single file, is recognised by its keys (``ane.models.tortoise.checkpoint_files``).
+    If tokenizer.json or mel_norms.pth is next to the checkpoints, it replaces the file of this name in this package. A
+    single file, or a file without an official name, is recognised by its keys
+    (``ane.models.tortoise.checkpoint_files``).
 
     Args:
         path: Directory or file.
-        config: Upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}. By default they come
-            from the directory's config.json, or from ``base``, or are the official values. The key "trained": false
-            marks random weights. If the arguments do not state the vocabulary, it is read from the weights.
-        where: Name of ``config`` in messages.
-        base: Model whose networks replace missing ones, for example if there is only a fine-tuned decoder.
+        config: Upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}. ``None`` takes
+            them from the directory's config.json, or else from ``base``, or else uses the official values. The key
+            "trained": false marks random weights. If the arguments lack the size of the vocabulary, it is read from the
+            weights.
+        where: Words that messages use for ``config``.
+        base: Model that provides the networks that ``path`` lacks, for example if it is only a fine-tuned decoder.
         vocoder: File of a BigVGAN that replaces UnivNet, with its JSON next to it.
-        precision: Precision of the stored parameters (default: the decoder's precision).
+        precision: Precision to store the parameters in. ``None`` means the precision of the decoder's checkpoint.
         ignore_unknown: Whether to accept entries whose purpose this version does not know.
 
     Raises:
-        UserError: A required file is missing or damaged, is another model, has another size than its config states, or
-            has unknown entries. Or the arguments are not upstream's, or the tokenizer has an id that the decoder does
-            not know.
+        UserError: A required file is missing, is damaged, contains another model, contains a model of another size than
+            ``config`` states, or has unknown entries. Also raised if ``config`` has arguments that upstream does not
+            have, or if the tokenizer has an id that the decoder does not know.
     """
     files, folder = checked_files(path, base, vocoder)
     own = [name for file in files for name in networks_of(file)]

@@ -40,7 +40,7 @@ class AlignedWord:
 
 
 class WordAligner:
-    """Time the words of a window in one more pass over its text.
+    """Finds when each word of a window is heard, with one more pass of the decoder over the window's text.
 
     Raises:
         UserError: The backend cannot return attention scores.

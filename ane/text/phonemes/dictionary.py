@@ -56,7 +56,7 @@ def borrowed_words() -> dict[str, str]:
 
 
 def without_marks(word: str) -> str:
-    """Write a word in the letters that the normaliser leaves of it: García → "Garcia"."""
+    """Replace the letters that have marks by plain letters, as the normaliser does: García → "Garcia"."""
     return "".join(map(ascii_character, word))
 
 
@@ -331,7 +331,7 @@ class Dictionary:
 
 
 def stressed(phonemes: str | None, stress: float | None) -> str | None:
-    """Return phonemes with more or less stress."""
+    """Return the phonemes of a word with more stress (above 0) or less stress (below 0). ``None`` changes nothing."""
     if phonemes is None or stress is None:
         return phonemes
     if PRIMARY in phonemes:
