@@ -54,9 +54,9 @@ class SpeechReplica:
         return make_app(self.service)
 
     def check_health(self) -> None:
-        """Raise RuntimeError if the thread with the models has ended. Ray Serve calls this and replaces the replica."""
+        """Raise RuntimeError if the thread that watches requests has ended. Ray Serve then replaces the replica."""
         if not self.service.engine.alive:
-            raise RuntimeError("the thread of the models has ended")
+            raise RuntimeError("the thread that watches the requests has ended")
 
 
 def listening_host() -> str:

@@ -220,7 +220,10 @@ def main(arguments: list[str]) -> int:
     until, seed = time.monotonic() + 60 * args.minutes, args.seed + sum(each["inputs"] for each in totals.values())
     with tempfile.TemporaryDirectory(dir=memory) as root:
         os.environ["ANE_HOME"] = f"{root}/home"
-        chosen = {name: kind for name, kind in kinds(Path(root)).items() if args.only in (None, name)}
+        known = kinds(Path(root))
+        if args.only not in (None, *known):
+            parser.error(f"--only {args.only}: choose from {', '.join(known)}")
+        chosen = {name: kind for name, kind in known.items() if args.only in (None, name)}
         corpora = {name: list(kind.inputs) for name, kind in chosen.items()}
         lines = {name: lines_of(tuple(kind.sources)) for name, kind in chosen.items()}
         reached: dict[str, Lines] = {name: set() for name in chosen}
