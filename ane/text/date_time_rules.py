@@ -210,7 +210,7 @@ TIME_RULES = (  # the rules for ranges come first and replace the dash only
     rule(
         "1 Cor. 13:4",
         rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
-        r"(?=\d{1,3}(:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))?(?!\w|[:,]\d))",
+        r"(?=\d{1,3}(?:(:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))|(?=[.,;)\]–-]|\s*$|\s+and\b))(?!\w|[:,]\d))",
         expand_book,
     ),
     rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),

@@ -169,14 +169,16 @@ UNITS |= {form: UNITS[unit] for unit in words("""
     if form not in UNITS}
 # Units only after a space where the number has a single digit: "5 s" and "30s" are seconds, an "iPhone 5s" is not.
 # before a period, among ingredients: "1 1/2 c. flour"
-RECIPE_UNITS = {"c": "cups", "C": "cups", "T": "tbsp", "Tb": "tbsp", "Tbs": "tbsp", "tbs": "tbsp", "pt": "pints",
-                "pkg": "packages", "pkgs": "packages", "doz": "dozen", "qts": "qt", "lge": "large", "sm": "small"}
+RECIPE_UNITS = {"c": "cups", "Tb": "tbsp", "Tbs": "tbsp", "tbs": "tbsp", "pt": "pints", "pkg": "packages",
+                "pkgs": "packages", "doz": "dozen", "qts": "qt", "lge": "large", "sm": "small"}
 UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
 # The unit before one of these things is singular: "the 100 m race", "10 µm particles". Before it, 27" are inches.
 MEASURED_THINGS = words("""
-    race run relay walk swim dash sprint hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen
-    monitor display laptop tablet TV television cable lens pipe wheel rim bolt nail drive ruler board plank ladder
-    fence pizza hose wire pole rope tube can jar tin carton bag""")
+    relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
+    TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
+    cans bags""")
+# These are also verbs, as in "anyone over 100 kg can ride", and things only after a word such as "the".
+MEASURED_ACTIONS = words("race run walk swim dash sprint drive can bag board tube")
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
 # A number with an s after one of these names is a model, not seconds: "two iPhone 15s".
@@ -223,7 +225,8 @@ PRONOUNCED = words("RAM ROM SIM PIN LAN WAN GIF ZIP DOS HMM SHH PSST PFFT TSK BR
 SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
-    IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG""")
+    IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG USAF
+    TIAA""")
 # Before one of these words, IT in a line of capitals is the initials, not the pronoun: "OUR IT TEAM".
 AFTER_IT = words("""
     TEAM TEAMS DEPT DEPARTMENT DEPARTMENTS SUPPORT STAFF DESK HELPDESK MANAGER MANAGERS SECURITY SYSTEM SYSTEMS SERVICE

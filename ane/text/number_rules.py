@@ -10,6 +10,7 @@ from ane.text.lexicon import (
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
+    MEASURED_ACTIONS,
     MEASURED_THINGS,
     PER_WORDS,
     RECIPE_UNITS,
@@ -53,7 +54,10 @@ UNIT_AFTER = rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?!
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
 # "a $5 note" is a "five dollar note", and "a £5 to £10 note" a "five to ten pound note"
 ARTICLE = re.compile(r"\b[Aa]n?\s+(?:[\d.,]+(?:ft|in)? (?:to|by) )*\Z")
-MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # the unit before one is singular: "100 m race"
+MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # the unit before one is singular: "50 m pool"
+MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
+DETERMINER = re.compile(r"\b(?:the|this|that|each|every|his|her|its|my|our|your|their|[\w.]+['’]s)\s+\Z", re.IGNORECASE)
+QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # a quotation mark closes here
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
@@ -158,7 +162,9 @@ def expand_quantity(match: re.Match) -> str:
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
         return match[0]
-    single = amount == "1" or gap == "-" or follows(match, ARTICLE) or MEASURED.match(match.string, match.end())
+    after = match.string, match.end()
+    thing = MEASURED.match(*after) or (MEASURED_ACTION.match(*after) and follows(match, DETERMINER))
+    single = amount == "1" or gap == "-" or follows(match, ARTICLE) or thing
     return f"{number_words.number(amount)} {expand_unit(match, bool(single))}"
 
 
@@ -270,7 +276,7 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule(
         "2 c. sugar",
-        rf"(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b)(?:of\b|[a-z(]{{3}}))",
+        rf"(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b|each\b|tonight\b|font\b|type\b|text\b)(?:of\b|[a-z(]{{3}}))",
         lambda match: f" {RECIPE_UNITS[match[1]]}",
     ),
     rule(
@@ -295,7 +301,9 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
         "6' tall",
         rf"(?<=\d)(['\"])(?=-?\s?(?:(tall|high|long|wide|deep)|(?:{any_of(MEASURED_THINGS)})s?)\b)",
         # a later rule expands the unit
-        lambda match: "ft" if match[1] == "'" else "in" if match[2] else " inch",
+        lambda match: (
+            match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
+        ),
     ),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),

@@ -296,13 +296,17 @@ class CoreMLTarget:
         package = write_package(
             model, network, options, work, lambda function: progress(f"building {function}"), resume=True
         )
-        broken = lint(Package(work / package.path))
-        if network in STRICT and broken and broken[0].rule.severity == REFUSED:
-            raise UserError(
-                f"{package.path} contains an operation that the Neural Engine rejects, {broken[0].rule.id}: "
-                f"{broken[0].example}: it is not published"
-            )
-        functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
+        try:
+            broken = lint(Package(work / package.path))
+            if network in STRICT and broken and broken[0].rule.severity == REFUSED:
+                raise UserError(
+                    f"{package.path} contains an operation that the Neural Engine rejects, {broken[0].rule.id}: "
+                    f"{broken[0].example}: it is not published"
+                )
+            functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
+        except UserError:
+            shutil.rmtree(work / package.path)  # the next run must not resume from it: its weights may be damaged
+            raise
         return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 
 

@@ -55,7 +55,7 @@ def merged_functions(package: Path) -> list[str]:
     merged = model_messages().Model()
     try:
         for leftover in package.rglob(".*"):
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         merged.ParseFromString((package / MODEL).read_bytes())
         with WeightBlobs(package / WEIGHTS, merged):
             return [function.name for function in merged.description.functions]
@@ -136,6 +136,8 @@ class WeightBlobs:
 
 def _blob(data: np.ndarray, offset: int) -> tuple[tuple, Any, np.ndarray]:
     """Return what is equal for equal blobs, and the record and the content of the blob at an offset."""
+    if offset + METADATA.itemsize > len(data):
+        raise ValueError(f"the blob at byte {offset} is cut off")
     record = data[offset : offset + METADATA.itemsize].view(METADATA)[0]
     content = data[int(record["offset"]) : int(record["offset"]) + int(record["bytes"])]
     if len(content) < int(record["bytes"]):

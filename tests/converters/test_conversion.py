@@ -31,6 +31,7 @@ from ane.system.staging import StagingFolder
 from converters import conversion
 from converters.conversion import convert
 from converters.coreml.coreml_package import CoreMLOptions, write_package
+from converters.coreml.merge import merged_functions
 from converters.function_table import THRESHOLDS, functions_of
 from converters.proof.lint import REFUSED, RULES, STRICT, BrokenRule, LintRule, Violation, lint
 from converters.proof.parity import MATHS, ROUNDING
@@ -268,6 +269,14 @@ def test_a_killed_conversion_keeps_the_functions_of_the_package_that_it_was_writ
     with pytest.raises(KeyboardInterrupt):
         convert_until(2)
     weights = next((tmp_path / "out.converting").rglob("weight.bin"))
+    unfinished = next((tmp_path / "out.converting").glob("packages/*.unfinished"))
+    for bytes_left, kept in ((None, 2), (-1, 0), (100, 0), (0, 0)):  # a kill leaves all, a power failure may not
+        copied = shutil.copytree(unfinished, tmp_path / f"copied{bytes_left}")
+        (copied / ".DS_Store").touch()
+        [content] = copied.rglob("weight.bin")
+        content.write_bytes(content.read_bytes()[:bytes_left])
+        assert len(merged_functions(copied)) == kept
+        assert copied.exists() == (kept > 0)
     weights.write_bytes(weights.read_bytes() + b"begun")  # of the function that was not finished
     with pytest.raises(KeyboardInterrupt):
         convert_until(2)

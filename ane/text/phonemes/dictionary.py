@@ -49,10 +49,14 @@ def table(name: str) -> SortedTable:
 
 @cache
 def borrowed_words() -> dict[str, str]:
-    """Read the phonemes of words with marks on their letters, with and without these marks as keys."""
+    """Read the phonemes of words with marks on their letters, with and without these marks as keys.
+
+    A word of ``ENGLISH_TOO`` is a key only with its marks.
+    """
     lines = (DATA / "borrowed_words.tsv").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("\t") for line in lines)
-    return {without_marks(word): phonemes for word, phonemes in written.items()} | written
+    plain = {without_marks(word): phonemes for word, phonemes in written.items()}
+    return {word: phonemes for word, phonemes in plain.items() if word not in ENGLISH_TOO} | written
 
 
 def without_marks(word: str) -> str:
@@ -73,8 +77,15 @@ def marked_words(text: str) -> dict[str, str]:
 
 
 LATIN_WORD = re.compile("[a-z\u00df-\u024f\u1e00-\u1eff]+(?:['-][a-z\u00df-\u024f\u1e00-\u1eff]+)*")
-# A word in capitals that no dictionary has is spelled, unless it can be spoken: IKEA, but not UNLV.
-SPEAKABLE = re.compile(r"(?=.*[AEIOU])(?!.*[^AEIOUY]{3})[A-Z]{4,}")
+# Without its marks, each of these is another word or name: Simón and Simon.
+ENGLISH_TOO = frozenset(
+    "agnes andree andres ca helene ines leon lucia nicolas nina ramon sebastian simon".split()  # noqa: SIM905
+)
+# A word in capitals that no dictionary has is spelled, unless it can be spoken: IKEA, but not UNLV, EEOC or NCAA.
+CLUSTERS = "B[LR]|C[HLR]|D[RW]|F[LR]|G[LR]|K[LNR]|P[HLRS]|S[CHKLMNPQTVW]|T[HRSW]|W[HR]|QU"
+SPEAKABLE = re.compile(
+    rf"(?=.*[AEIOU])(?!.*(?:[^AEIOUY]{{3}}|AO|II|IU|UI|UU))(?:(?:{CLUSTERS})|[AEIOU][^AEIOU]|[^AEIOU][AEIOUY])[A-Z]{{2,}}"
+)
 BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sounds → British ones
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
