@@ -168,5 +168,5 @@ def test_int8_weights_are_expanded_and_one_without_a_scale_is_refused(tmp_path):
     ):
         manifest = manifest.replace(stated, now)
     (copy / "bundle.json").write_text(manifest, encoding="utf-8")
-    with pytest.raises(UserError, match="weights are F32, F16, BF16 or I8 with a scale"):
+    with pytest.raises(UserError, match="is I8, not F32, F16, BF16 or I8 with a scale"):
         Bundle(copy).tensors("hibari")

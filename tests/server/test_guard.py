@@ -94,7 +94,7 @@ def test_the_page_states_the_limits():
     assert len(stated) > 10
     assert stated == {name: getattr(Limits(), name) for name in stated}
     seconds, memory = Limits().decoder_seconds, Limits().decoder_memory
-    assert f"for at most {seconds:g} s and\n  with at most {memory / 2**30:g} GB of memory" in page
+    assert f"for at most {seconds:g} s and with at most {memory / 2**30:g} GB of memory" in " ".join(page.split())
 
 
 def file_request(

@@ -41,7 +41,10 @@ def test_what_a_gpu_would_compute_on_the_cpu_is_refused_in_one_line_with_what_to
     decoder_bundle, monkeypatch, device, precision, advice
 ):
     monkeypatch.setattr(providers, "choose_onnx_device", lambda name: device)
-    expected = rf"precision {precision} of autoregressive is for other .*precision={advice}, .* or backend=onnx:cpu$"
+    expected = (
+        rf"precision {precision} of autoregressive is too slow on onnx:{device.name}, .*: "
+        rf"use backend=onnx:cpu, .* precision={advice}$"
+    )
     with pytest.raises(UserError, match=expected) as refused:
         load_backend(f"onnx:{device.name}", decoder_bundle, precision)
     assert "\n" not in str(refused.value)

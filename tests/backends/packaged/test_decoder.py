@@ -295,5 +295,5 @@ class CacheMeanEngine:
 )
 def test_a_cache_that_goes_wrong_at_any_of_two_hundred_steps_is_found(probe, fault, passes):
     engine = CacheMeanEngine(fault)
-    assert (probe.repeat(engine.predict, lambda: None) >= probe.threshold) == passes
+    assert (probe.run(engine.predict, lambda: None) >= probe.threshold) == passes
     assert engine.number == 200 or not passes
