@@ -41,7 +41,11 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
 @pytest.mark.parametrize(
     ("bundle", "arguments", "message"),
     [
-        ("heart", {"settings": TortoiseSettings()}, "or ane.models.hibari.settings.HibariSettings because heart is a"),
+        (
+            "heart",
+            {"settings": TortoiseSettings()},
+            "for the heart model heart, ane.models.hibari.settings.HibariSettings, got",
+        ),
         ("demo", {"settings": TortoiseSettings(), "preset": "fast"}, "settings and preset exclude each other"),
         ("demo", {"voice": 3}, "voice must be a name, a path or a voice from prepare, got 3"),
         ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
