@@ -97,7 +97,7 @@ def writing(
 
     Raises:
         UserError: An error of ``check_output``, samples are NaN or infinite, the format does not support the rate, the
-            path cannot be written, or nobody reads standard output any more.
+            path cannot be written, or the reader of standard output has closed it.
     """
     check_output(path)
     suffix = Path(path).suffix.lower()

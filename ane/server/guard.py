@@ -31,7 +31,7 @@ KINDS = {
 }
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."  # browsers cannot set headers of a WebSocket
-GONE = 499  # status of a request whose client has left. Nobody reads it
+GONE = 499  # status of a request whose client has left. The server does not log it as a refusal
 SLOWEST = 32 << 10  # least bytes per second of a body, on average, after its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
 HEADERS = "latin-1"  # Starlette decodes headers with it, so encoding with it returns the bytes that were sent

@@ -131,7 +131,7 @@ class Turns:
 
     def _take(self, urgency: Urgency) -> None:
         with self._lock:
-            if self._free:  # then nobody waits
+            if self._free:  # then no thread is waiting
                 self._free -= 1
                 return
             thread = WaitingThread(urgency, next(self._numbers))

@@ -108,7 +108,7 @@ class BlockReader:
         parent = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
         identifier = attributes.get("id", "")
         if identifier and identifier in self.anchors:
-            if name in BOUNDARIES or parent.kind != HEADING:  # a heading belongs to what begins within it
+            if name in BOUNDARIES or parent.kind != HEADING:  # an anchor within a heading marks the whole heading
                 self._flush()
             self.items.append(AnchorMark(identifier))
         omission = None if parent.skipped else self._omission(name, attributes)

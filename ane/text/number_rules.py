@@ -276,7 +276,7 @@ SIGN_RULES = (  # these expand signs between and before numbers; later rules exp
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule(
         "2 c. sugar",
-        rf"(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b|each\b|tonight\b|font\b|type\b|text\b)(?:of\b|[a-z(]{{3}}))",
+        rf"(?<![\d,]\d)(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b)(?:of\b|[a-z(]{{3}}))",
         lambda match: f" {RECIPE_UNITS[match[1]]}",
     ),
     rule(

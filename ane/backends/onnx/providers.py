@@ -237,7 +237,7 @@ def installed_versions(ort: Any) -> GpuVersions:
 
 
 def version_problem(device: str, versions: GpuVersions) -> str:
-    """Return why these versions cannot compute on "cuda" or "tensorrt", and what to install, or "" if they can."""
+    """Return why these versions cannot compute on "cuda" or "tensorrt", with the remedy, or "" if they can."""
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
         return f"onnxruntime {versions.onnxruntime} computes attention on the CPU: pip install --upgrade '.[cuda]'"
     ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]

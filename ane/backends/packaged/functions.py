@@ -36,8 +36,8 @@ class EngineRefusalError(UserError):
 
 
 def error_without_advice(error: UserError) -> str:
-    """Return the cause that an error states, for a log line that says what happens instead."""
-    return error.cause if isinstance(error, EngineRefusalError) else str(error).partition("; ")[0]
+    """Return the cause of a refusal, or the message of another error, for a log line that adds its own remedy."""
+    return error.cause if isinstance(error, EngineRefusalError) else str(error)
 
 
 class LoadedFunction(Protocol):

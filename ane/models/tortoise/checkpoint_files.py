@@ -109,7 +109,7 @@ def find_files(path: Path) -> dict[str, Path]:
             rivals = [str(file.relative_to(path)) for file in others if name in others[file]]
             if len(rivals) > 1:
                 raise UserError(
-                    f"{path} has {len(rivals)} checkpoints of what is officially {name}: "
+                    f"{path} has {len(rivals)} checkpoints for the official file {name}: "
                     f"{', '.join(rivals)}: give one of them"
                 )
         for file, names in others.items():
