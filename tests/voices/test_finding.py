@@ -261,7 +261,10 @@ def test_a_voice_of_another_decoder_is_named(model, latents, tmp_path, monkeypat
     monkeypatch.setattr(type(model), "decoder_md5", "d1f79232" + 24 * "0")
     assert cloning_notes(model, voice) == []
     monkeypatch.setattr(type(model), "decoder_md5", 32 * "a")
-    assert "made with another decoder (MD5 d1f79232, the model's is aaaaaaaa)" in cloning_notes(model, voice)[0]
+    assert (
+        "made with another decoder (MD5 d1f79232, but the model's decoder has aaaaaaaa)"
+        in cloning_notes(model, voice)[0]
+    )
 
 
 def test_all_of_a_recording_is_heard_when_asked_for(model):

@@ -1,4 +1,4 @@
-"""Split text into chunks that are short enough to be spoken in one pass."""
+"""Split text into chunks that are short enough for the decoder to speak in one pass."""
 
 import re
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ WORD = re.compile(r"[\w']+")
 
 @dataclass(eq=False)
 class TokenChunk(Chunk):
-    """A piece of text spoken in one pass."""
+    """A piece of text that the decoder speaks in one pass."""
 
     tokens: list[int]  # token ids as ``text_tokens`` returns them
-    index: int = 0  # position in the text, which selects the random numbers
+    index: int = 0  # number of the chunk in the text; it selects the chunk's random numbers
     words: float = 1.0  # length in words, as ``spoken_words`` counts it
 
     @property
@@ -29,12 +29,13 @@ class TokenChunk(Chunk):
 
 
 def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: TortoiseSettings) -> list[TokenChunk]:
-    """Split a text, or its passages, into chunks that are not empty.
+    """Split a text, or passages of text with their own voice or speed, into chunks that are not empty.
 
-    A chunk that normalisation makes too long for the decoder, for example by its many digits, is split again.
+    If normalisation makes a chunk too long for the decoder, for example because it spells out many digits, the chunk is
+    split again.
 
     Raises:
-        UserError: There is nothing to say, or a chunk is too long and cannot or must not be split.
+        UserError: There is nothing to say. Or a chunk is too long and cannot be split, or the settings forbid it.
     """
     tokenizer, config = Tokenizer(model.tokenizer, settings.normaliser), model.config("autoregressive")
 
@@ -60,24 +61,24 @@ def spoken_words(normalised: str) -> float:
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
-    """Append the stop token to token ids, as the networks take them (upstream api.py pads by one).
+    """Append the stop token that the networks expect to token ids (upstream's api.py pads by one).
 
     Raises:
-        UserError: There are more tokens than the decoder has text positions, or tokens that it does not know.
+        UserError: There are more tokens than the decoder has text positions, or the decoder does not know a token.
     """
     if len(ids) > max_text_tokens(config):
         raise UserError(
             f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
-            "in one pass: allow it to be split, or shorten it"
+            "in one pass: allow the text to be split, or shorten it"
         )
     if max(ids, default=0) > config.number_text_tokens:
         raise UserError(
-            f"the tokenizer returns token {max(ids)} and the decoder knows {config.number_text_tokens}: "
+            f"the tokenizer returns token {max(ids)} and the decoder knows tokens up to {config.number_text_tokens}: "
             "tokenizer.json belongs to another model"
         )
     return [*ids, config.stop_text_token]
 
 
 def max_text_tokens(config: UnifiedVoiceConfig) -> int:
-    """Return the most tokens of one pass, without the stop token. Upstream requires fewer than 400 with it."""
+    """Return how many tokens one pass can have, without the stop token. Upstream allows 399 with the stop token."""
     return config.max_text_tokens - 4

@@ -1,12 +1,14 @@
-"""Sample the candidates of chunks on a decoder's lanes, and score them with CLVP so that `pipeline.py` can rank them.
+"""Sample the candidates (code sequences) of chunks on a decoder's lanes, and score them with CLVP for ranking.
 
-Every candidate has its own random generator, so its codes do not depend on the number of lanes or on other candidates.
-On torch on the CPU, the bits of its hidden states do not depend on them either, in any precision. Other backends
-compute hidden states up to rounding, which can turn a tie between two codes.
+A lane is one row of the decoder's batch. Every candidate has its own random generator, so its codes do not depend on
+the number of lanes or on other candidates. With PyTorch on the CPU, its hidden states do not depend on them either, bit
+for bit, in any precision. On other backends, hidden states can differ by rounding, which can decide a tie between two
+codes.
 
-Upstream computes latents in a second pass over the codes. Here the decoder steps return them: the network is causal, so
-the hidden state that predicts code i is latent i of that pass. Before its second pass, upstream also overwrites the
-codes after the stop code. Only the few latents that this changes need another call, which uses the lane's cache.
+Upstream computes latents in a second pass over the codes. Here the decoder steps return the latents: the network is
+causal, so the hidden state that predicts code i is latent i of the second pass. Before its second pass, upstream also
+overwrites the codes after the stop code. This changes a few latents, and only for them, the decoder is called again.
+That call uses the keys and values that the lane still has.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Look-up tables of the decoder, all float32."""
+    """Embedding tables of the decoder, all float32. Their rows add up to columns, the decoder's inputs."""
 
     text: np.ndarray  # (tokens, D)
     text_position: np.ndarray  # (positions, D)
@@ -33,7 +35,10 @@ class Embeddings:
     code_position: np.ndarray  # (positions, D)
 
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
-        """Return the columns [conditioning (1, D)][start, tokens, stop][start of codes]: (len(tokens) + 4, D)."""
+        """Return the columns before the first code, (len(tokens) + 4, D).
+
+        They are the voice's ``conditioning`` (1, D), the start token, the text, the stop token and the start code.
+        """
         ids = [config.start_text_token, *tokens, config.stop_text_token]
         text = self.text[ids] + self.text_position[: len(ids)]
         return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
@@ -43,20 +48,20 @@ class Embeddings:
         return len(tokens) + 4
 
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
-        """Return columns (…, D) of codes at mel positions. Code i is at position i + 1, after the start code."""
+        """Return the columns (…, D) of codes at positions. The start code has position 0, and code i position i + 1."""
         return self.code[codes] + self.code_position[position]
 
 
 def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> np.ndarray:
-    """Pad codes as upstream does: silent codes from the stop code on, and ``config.tail_tokens`` at the end.
+    """Pad codes to ``length`` as upstream does: with silent codes, and with ``config.tail_tokens`` at the very end.
 
     Args:
-        codes: Sampled codes before the stop code, at most ``length``.
-        length: Length of upstream's array, its max_mel_tokens.
+        codes: Sampled codes before the stop code. There are at most ``length``.
+        length: Length of upstream's array, which upstream calls max_mel_tokens.
         config: Config of the decoder.
 
     Returns:
-        The padded codes, (length,) int64. Without a stop code (``len(codes) == length``) the codes are unchanged.
+        The padded codes, (length,) int64. If there was no stop code (``len(codes) == length``), nothing is padded.
     """
     out = np.full(length, config.calm_token, dtype=np.int64)
     out[: len(codes)] = codes
@@ -67,9 +72,10 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Return how many latents diffusion gets: all before the first silent code beyond ``calm_run`` in a row.
+    """Return how many latents the diffusion gets. It gets those before the first silence that is too long.
 
-    Upstream keeps eight in a row for every model (api.py, calm_tokens). Here the config has the number.
+    A silence may have ``config.calm_run`` silent codes in a row. Upstream allows eight for every model (api.py,
+    calm_tokens).
     """
     run = 0
     for index, code in enumerate(codes):
@@ -80,7 +86,10 @@ def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
 
 
 def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
-    """Return the most codes in a row that repeat the code one to four places before. Silent codes do not count."""
+    """Measure the longest loop in codes, a sign of stuttering. Silent codes do not count.
+
+    Returns the largest number of consecutive codes that all equal the code d places before, for one d from 1 to 4.
+    """
     codes_array, longest = np.asarray(codes), 0
     for distance in range(1, 5):
         run = 0
@@ -92,26 +101,26 @@ def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
 
 @dataclass
 class Candidate:
-    """One code sequence sampled for a chunk."""
+    """One code sequence that was sampled for a chunk, and its latents."""
 
     codes: list[int]  # without the stop code
     stopped: bool  # whether the stop code was sampled within ``max_codes`` codes
     hidden: np.ndarray  # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
     padded_codes: np.ndarray  # (max_codes,) int64, padded by ``pad_codes`` for ranking as in upstream
     latents: np.ndarray  # (t, D) float32, the input of diffusion: trimmed latents of ``padded_codes``
-    log_probability: float = 0.0  # mean over codes and stop code in nats, relative to the codes that could be sampled
-    # scores with which each code and the stop code attend to positions before the start code, if recorded:
-    # (heads, len(codes) + stopped, prefix length − 1) float32
+    log_probability: float = 0.0  # mean over codes and stop code in nats, among the codes that could be sampled
+    # Attention scores between each code (and the stop code) and each position before the start code:
+    # (heads, len(codes) + stopped, prefix length − 1) float32. None if the decoder did not record them.
     prefix_scores: np.ndarray | None = None
 
 
-PREFIX_ID = 1  # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
-LEAST_PROBABILITY = 1e-9  # lower bound for a code's probability, for samplers that ignore the distribution
+PREFIX_ID = 1  # id that upstream puts at every position of the prefix, so the repetition penalty also applies to id 1
+LEAST_PROBABILITY = 1e-9  # lower bound of a code's probability; a sampler may return a code that has probability 0
 
 
 @dataclass
 class Prompt:
-    """The prefix of one chunk and the way its codes are sampled, as ``ane.speech.lanes`` takes them."""
+    """The prefix of one chunk, and all that is needed to sample its candidates. ``ane.speech.lanes`` runs it."""
 
     conditioning: np.ndarray  # the voice's conditioning latent (1, D) float32
     tokens: Sequence[int]  # the result of ``ane.models.tortoise.chunks.text_tokens``
@@ -119,8 +128,8 @@ class Prompt:
     tables: Embeddings
     config: UnifiedVoiceConfig
     sampling: Sampling
-    # whether to compute the latents of the codes that upstream writes after the stop code, by another call per
-    # candidate; if not, ``Candidate.latents`` ends before them
+    # Whether to call the decoder once more per candidate, for the latents of the codes that upstream writes after the
+    # stop code. If not, ``Candidate.latents`` ends before these codes.
     rewrite_tail: bool = True
     codes: int = 0  # number of codes sampled so far in all candidates
 
@@ -130,7 +139,7 @@ class Prompt:
 
     def prefix(self) -> np.ndarray:
         prefix = self.tables.prefix(self.conditioning, self.tokens, self.config)
-        if not np.isfinite(prefix).all():  # would stay in the cache, where masked products of other lanes read it
+        if not np.isfinite(prefix).all():  # NaN in the cache would reach other lanes: their masked products read it
             raise UserError("the voice's latents hold NaN or infinite numbers: make the voice again")
         return prefix
 
@@ -147,7 +156,7 @@ class SampledCandidate:
         self._history = np.full(prompt.sampling.max_codes + 2, PREFIX_ID)
         self._history[1] = prompt.config.start_mel_token
         self.hidden: list[np.ndarray] = []
-        self.prefix_scores: list[np.ndarray] = []  # (heads, positions) for each row of ``hidden``, if recorded
+        self.prefix_scores: list[np.ndarray] = []  # (heads, positions) per row of ``hidden``, if recorded
         self.stopped = False
         self.log_probability = 0.0  # sum over all codes
 
@@ -176,15 +185,15 @@ class SampledCandidate:
         return None if count + 1 == prompt.sampling.max_codes else prompt.tables.codes(code, count + 1)
 
     def certain(self, start: int) -> list[np.ndarray]:
-        """Return the rows of ``hidden`` from ``start`` on that no later code changes in the result.
+        """Return the rows of ``hidden`` from ``start`` on that are final: no later code can remove them.
 
-        If diffusion takes the latents, these are the rows that its latents will have.
+        If the diffusion takes the latents, a row is final once it is sure to be within ``trimmed_length``.
         """
         end = trimmed_length(self.codes, self.prompt.config) if self.prompt.rewrite_tail else len(self.hidden)
         return self.hidden[start:end]
 
     def finish(self, extend: Extend) -> Candidate:
-        """Return the candidate, with the latents of the codes that upstream writes after the stop code."""
+        """Build the candidate. If the prompt asks for it, compute the latents of codes after the stop code."""
         prompt, hidden = self.prompt, np.stack(self.hidden)
         codes = pad_codes(self.codes, prompt.sampling.max_codes, prompt.config)
         length = trimmed_length(codes, prompt.config)
@@ -217,20 +226,20 @@ def make_lanes(
     recorded_heads: Sequence[tuple[int, int]] = (),
     turns: Turns | None = None,
 ) -> Lanes:
-    """Create lanes for candidates of at most ``max_codes`` codes.
+    """Create decoder lanes for candidates of at most ``max_codes`` codes.
 
     Args:
-        backend: Backend of the decoder.
+        backend: Backend that runs the decoder.
         config: Config of the decoder.
         lanes: Number of lanes.
-        max_codes: Most codes of a candidate.
-        prefixes: Number of prefixes that the decoder stores.
-        longest: Most columns of a prefix. ``None`` allows any prefix that the network takes.
-        recorded_heads: Heads whose attention is recorded in ``Candidate.prefix_scores``, (layer, head) each.
-        turns: Turns of ``Lanes``.
+        max_codes: Largest number of codes in a candidate.
+        prefixes: Number of prefixes that the decoder can store.
+        longest: Largest number of columns in a prefix. ``None`` allows any prefix that the network can take.
+        recorded_heads: Attention heads, as (layer, head), whose scores ``Candidate.prefix_scores`` should hold.
+        turns: The ``turns`` of ``Lanes``.
 
     Raises:
-        UserError: ``max_codes`` exceeds the decoder's positions.
+        UserError: ``max_codes`` is larger than the number of positions that the decoder has for codes.
     """
     check_codes(max_codes, config.max_mel_tokens - 1)
     if longest is None:
@@ -239,24 +248,25 @@ def make_lanes(
 
 
 def check_codes(max_codes: int, limit: int) -> None:
-    """Raise UserError if a lane has too few positions for ``max_codes``."""
+    """Raise UserError if ``max_codes`` exceeds ``limit``, the number of codes that a lane has room for."""
     if not 1 <= max_codes <= limit:
         raise UserError(
-            f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}", "max_codes"
+            f"max_codes must be from 1 to {limit}, the number of positions of this decoder, got {max_codes}",
+            "max_codes",
         )
 
 
-CANDIDATES_PER_CALL = 8  # keeps the hardware busy, and more would only take more memory
+CANDIDATES_PER_CALL = 8  # enough to keep the hardware busy; more candidates would only take more memory
 
 
 def score_candidates(
     backend: Backend, tokens: Sequence[int], codes: np.ndarray, progress: Callable[[int], None] = lambda done: None
 ) -> np.ndarray:
-    """Score candidates with CLVP. Returns (n,) float32, where higher is better.
+    """Score with CLVP how well candidates match a text. Returns (n,) float32, where higher is better.
 
     Args:
-        backend: Backend of CLVP.
-        tokens: Ids of the text with a stop token at the end and no start token.
+        backend: Backend that runs CLVP.
+        tokens: Token ids of the text, with a stop token at the end and without a start token.
         codes: Codes of the candidates, (n, S) int64, padded to one length by ``pad_codes``.
         progress: Called with the number of candidates scored so far.
 

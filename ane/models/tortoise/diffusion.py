@@ -1,15 +1,15 @@
 """Turn latents into a mel spectrogram by diffusion, at once or in windows.
 
-The code follows upstream's utils/diffusion.py (OpenAI improved-diffusion) and api.py. Arithmetic on the sample is
-float32, as in upstream.
+The code follows upstream's utils/diffusion.py (OpenAI improved-diffusion) and api.py. The arithmetic on the noisy mel
+is float32, as in upstream.
 
-With windows, sound can start after the first window, however long the speech is. Each window of latents is diffused
-separately. It overlaps the previous window, and the two mels are cross-faded there. Overlapping frames get the same
-noise in both windows, so that the two mels differ little.
+Windows let the sound of long speech start early. Each window of latents is diffused separately, and overlaps the
+previous window. The overlapping frames get the same noise in both windows, so that the two mels differ little, and are
+cross-faded.
 
     first   ├────────┤
-    next          ├──┼─────────────┤           each is up to twice as long as the previous one, at most ``size``
-    last               ├─────────────┼──┤      the last overlaps more, so that it is not short
+    next          ├──┼─────────────┤           up to twice as long as the previous window, at most ``size`` latents
+    last               ├─────────────┼──┤      overlaps more than the others, so that it is not short
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,25 +27,28 @@ from ane.system.errors import UserError
 
 MELS = 100
 
-StepProgress = Callable[[int, int], None]  # steps done, steps in all
+StepProgress = Callable[[int, int], None]  # takes the number of steps that are done and the number of all steps
 
 
 def frame_count(latents: int) -> int:
-    """Return the mel frames at 24 kHz of some latents: four frames per latent at 22.05 kHz, rounded as in upstream."""
+    """Return how many mel frames at 24 kHz belong to ``latents`` latents, rounded as in upstream.
+
+    A latent has four frames at 22.05 kHz.
+    """
     return latents * 4 * 24000 // 22050
 
 
 def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[DenoisingStep]:
-    """Return all steps of a sampling run, from the schedule's last index down to 0.
+    """Compute the coefficients of all denoising steps, from the schedule's last index (most noise) down to 0.
 
     Args:
         schedule: Noise schedule.
         diffusion: Settings of the diffusion.
-        prediction: Quantity that the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "x0", or
-            "v" = √ᾱ·ε − √(1−ᾱ)·x0 (Salimans & Ho 2022).
+        prediction: Quantity that the network was trained to predict from the noisy mel x = √ᾱ·x0 + √(1−ᾱ)·ε. It is
+            "epsilon" (ε), "x0", or "v" = √ᾱ·ε − √(1−ᾱ)·x0 (Salimans & Ho 2022).
 
     Raises:
-        ValueError: The prediction has another name.
+        ValueError: ``prediction`` has another value.
     """
     return [
         DenoisingStep(
@@ -59,9 +62,10 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
 
 
 def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> dict[str, float]:
-    """Return the weights of a step's two predictions, (1 + c)·m_cond − c·m_uncond (Ho & Salimans 2022).
+    """Return the weights of the conditional and the unconditional prediction in one step.
 
-    c = k·(1 − index / steps), a ramp as in upstream, or 0 in steps without guidance.
+    The guided prediction is (1 + c)·m_cond − c·m_uncond (Ho & Salimans 2022). c = k·(1 − index / steps) rises from
+    step to step, as in upstream. In a step without guidance, c = 0.
     """
     guided = diffusion.guidance_steps is None or index < diffusion.guidance_steps
     scale = (diffusion.guidance or 0.0) * (1 - index / len(schedule.betas)) * guided
@@ -69,7 +73,7 @@ def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> di
 
 
 def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
-    """Return the weights of x and of the network's prediction in the estimate of the clean sample x0."""
+    """Return the two weights in the estimate of the clean mel x0: for x, and for the network's prediction."""
     alpha_bar = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
         return {
@@ -97,13 +101,13 @@ def sample(
         denoiser: Denoiser that is bound to the utterances.
         frames: Number of frames of each mel.
         diffusion: Settings of the diffusion.
-        rngs: Generator of each mel. It draws float32 normals (1, 100, L): x_T, then one per step for sampler ``p``, of
-            which the last is unused.
-        progress: Called after each step.
-        prediction: Prediction of ``denoising_steps``.
+        rngs: Random generator of each mel. It draws float32 normals (1, 100, L) for the initial noise x_T. For sampler
+            ``p``, it draws as many again in every step, and the last ones are not used.
+        progress: Function that is called after each step.
+        prediction: The ``prediction`` of ``denoising_steps``.
 
     Raises:
-        UserError: A value is NaN or infinite.
+        UserError: The denoiser returned NaN or an infinite number.
     """
     xs = [
         rng.standard_normal((1, MELS, length), dtype=np.float32) * np.float32(diffusion.temperature)
@@ -140,17 +144,18 @@ def spectrograms(
     prediction: str = "epsilon",
     lengths: Sequence[int] = (),
 ) -> list[np.ndarray]:
-    """Diffuse utterances to log-mels (1, 100, L) for the vocoder, in order, in batches of the backend's preferred size.
+    """Diffuse the latents of utterances to log-mels (1, 100, L) for the vocoder, in batches that suit the backend.
 
     Args:
-        backend: Backend of the network.
+        backend: Backend that runs the denoiser.
         latents: Latents of each utterance, (N, D).
-        voice: Diffusion latent of the voice of all utterances, (1, C).
+        voice: Diffusion latent of the voice, (1, C). All utterances have the same voice.
         diffusion: Settings of the diffusion.
-        rngs: Generator of each utterance.
-        progress: Called with the steps done and all steps, summed over the utterances.
-        prediction: Prediction of ``denoising_steps``.
-        lengths: Frames of each utterance, if they are parts of longer ones.
+        rngs: Random generator of each utterance (see ``sample``).
+        progress: Function that is called with the steps done and all steps, both summed over the utterances.
+        prediction: The ``prediction`` of ``denoising_steps``.
+        lengths: Number of mel frames of each utterance. You need it for windows of longer speech, where rounding can
+            differ from ``frame_count``, the default.
     """
     lengths = lengths or [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)
@@ -169,7 +174,10 @@ def spectrograms(
 
 
 def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
-    """Group the indices of consecutive utterances so that no group of two or more exceeds ``limit`` frames."""
+    """Group consecutive utterances into batches of at most ``limit`` frames. A longer utterance is a batch by itself.
+
+    Returns the indices of each batch's utterances.
+    """
     groups: list[range] = []
     total = 0
     for index, length in enumerate(lengths):
@@ -184,13 +192,13 @@ def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Lengths of windows in latents, of which a second has 21.5.
+    """Lengths of the diffusion's windows, in latents (21.5 per second of speech).
 
-    A window is at most twice as long as the previous one, so that playback does not stall. The defaults were chosen
-    with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
+    A window is at most twice as long as the previous one, so that playback does not stall. The defaults come from the
+    measurements in benchmarks/results/windows-demo.json: windows change the mel less than another seed does.
     """
 
-    first: int = 32  # length of the first window: shorter speech is diffused in one piece
+    first: int = 32  # length of the first window; speech that is no longer has only this window
     size: int = 128  # length of the longest window
     overlap: int = 12  # minimum overlap of consecutive windows
 
@@ -204,19 +212,20 @@ class Windows:
 
 
 class WindowedDiffusion:
-    """Diffuses latents (n, D) that arrive incrementally to pieces (100, m) of a log-mel.
+    """Diffuses latents that arrive incrementally to a log-mel, window by window.
 
-    The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as the
-    result of ``spectrograms``, and equal it if one window holds all latents.
+    ``feed`` takes latents (n, D) and yields consecutive frames (100, m). The frames do not depend on how you divide the
+    latents among the calls. There are as many frames as ``spectrograms`` returns, and they are equal if one window
+    holds all latents.
 
     Args:
-        backend: Backend of the network.
+        backend: Backend that runs the denoiser.
         voice: Diffusion latent of the voice, (1, C).
         diffusion: Settings of the diffusion.
-        rng: Generator that draws as in ``spectrograms``, but only for frames that no earlier window had.
+        rng: Random generator. It draws as in ``sample``, but only for frames that no earlier window had.
         windows: Lengths of the windows. ``None`` means the defaults of ``Windows``.
-        progress: Called with the steps done and all steps of the current window.
-        prediction: Prediction of ``denoising_steps``.
+        progress: Function that is called with the steps done and all steps, both of the current window.
+        prediction: The ``prediction`` of ``denoising_steps``.
     """
 
     def __init__(
@@ -232,13 +241,17 @@ class WindowedDiffusion:
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows or Windows()
         self.progress, self.prediction = progress, prediction
         self.noise: Any = OverlappingNoise(rng)
-        self.latents: Any = None  # (n, D) or None, from the start of the previous window on
+        self.latents: Any = None  # latents from the start of the previous window on, (n, D), or None
         self.first = 0  # index of the first latent in ``latents``
         self.start, self.size = 0, self.windows.first  # beginning and length of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
-        """Append latents, and yield the mel of each complete window but the last, up to the next window's start."""
+        """Append latents, and yield the mel frames that are final.
+
+        A window is diffused once latents beyond its end arrive. Its frames are final up to the start of the next
+        window, with which the rest is cross-faded.
+        """
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
         while self.first + len(self.latents) > (stop := self.start + self.size):
             mel = self._cross_faded(self.start, stop)
@@ -249,13 +262,13 @@ class WindowedDiffusion:
             yield mel[:, :-common]
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the mel of all remaining latents."""
+        """Yield the remaining mel frames. Call this after the last latents."""
         received = self.first + (0 if self.latents is None else len(self.latents))
         if received:
             yield self._cross_faded(max(self.first, min(self.start, received - self.size)), received)
 
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
-        """Return the mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
+        """Diffuse latents ``start`` to ``stop``, and cross-fade the mel with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
         latents = self.latents[start - self.first : stop - self.first]
@@ -272,21 +285,21 @@ class WindowedDiffusion:
 
 
 class OverlappingNoise:
-    """Replaces a window's random generator. Frames that the previous window had get their noise from there."""
+    """Draws the noise of windows like a random generator, but repeats the previous window's noise in the overlap."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
         self.start = 0
-        self.previous: list[np.ndarray] = []  # draws of the previous window, from this window's start on
+        self.previous: list[np.ndarray] = []  # draws of the previous window for the frames from this window's start on
         self.draws: list[np.ndarray] = []
 
     def start_window(self, start: int) -> None:
-        """Begin a window whose first frame is ``start``."""
+        """Begin a window whose first mel frame is ``start``."""
         self.previous = [draw[..., start - self.start :] for draw in self.draws]
         self.start, self.draws = start, []
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        """Draw like ``numpy.random.Generator.standard_normal``. The last axis of ``shape`` is the window's frames."""
+        """Draw like ``numpy.random.Generator.standard_normal``. The last axis of ``shape`` runs over mel frames."""
         known = self.previous[len(self.draws)] if self.previous else np.empty((*shape[:-1], 0), dtype)
         new = self.rng.standard_normal((*shape[:-1], shape[-1] - known.shape[-1]), dtype=dtype)
         self.draws.append(np.concatenate((known, new), axis=-1))

@@ -1,4 +1,6 @@
-"""Declare Tortoise to bundles, backends and commands, with its stages (named network calls).
+"""Declare the Tortoise family of models: how to import one, and which stages (named network calls) it has.
+
+Bundles, backends and commands read this declaration.
 
 Dimension names: B batch, T text tokens, S codes, N latents, L mel frames, D width of the decoder, C width of the
 diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary, Z channels of
@@ -29,7 +31,7 @@ from ane.system.errors import UserError
 SOURCE_FILTERS = "source_filter", "mel_source_filter"
 
 STAGES = {
-    # encode reference audio to voice latents, one clip per row
+    # These stages encode the mels of reference clips to voice latents. A batch has one clip per row.
     "ar_conditioning": Stage(
         "conditioning_encoder",
         {"mel": TensorSpec(("B", 80, "L"))},
@@ -46,12 +48,13 @@ STAGES = {
     "diffusion_random": Stage(
         "rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")), packaged=Exact("latent")
     ),
-    # rank candidates: a score is the dot product of the text's row with the speech's row
+    # These stages rank candidates. The score of a candidate is the dot product of the text's vector with the speech's.
     "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text", run_clvp),
     "clvp_speech": Stage(
         "clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech", run_clvp
     ),
-    # vocoders; "frames" are latents interpolated to the rate of mel frames (ane.models.tortoise.vocoding)
+    # These stages are vocoders. The input "frames" holds latents, interpolated to the rate of mel frames by
+    # ane.models.tortoise.vocoding.
     "univnet": Stage(
         "univnet",
         {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
@@ -73,7 +76,8 @@ STAGES = {
         packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), **given),
         divides=True,
     ),
-    # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
+    # These stages predict the parameters of a source filter (ane.models.vocoders.source_filter). A mask is 1 at the
+    # frames of a row, and 0 at the padding after them.
     **{
         name: Stage(
             name,
@@ -135,7 +139,7 @@ class TortoiseFamily(ModelFamily):
 
 
 def base_model(base: str | None) -> Bundle | None:
-    """Open the bundle that completes a checkpoint. Raises UserError if it is missing or of another family."""
+    """Open the bundle whose networks complete a checkpoint. Raises UserError if it is missing or is not Tortoise."""
     if base is None:
         return None
     model = open_model(base)

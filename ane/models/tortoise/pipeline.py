@@ -1,7 +1,8 @@
-"""Turn chunks of text into sound: decode, rank, diffuse, vocode.
+"""Turn chunks of text into sound in four steps: decode, rank, diffuse, vocode.
 
-Whole speech is made in groups of chunks. A group finishes each step and releases the networks of the step before the
-next step begins, so few networks are loaded at once. A stream alternates between the steps.
+If the caller wants all the sound at once, ``Rendering`` works on groups of chunks. A group finishes one step and
+releases the networks of that step before the next step begins, so that few networks are loaded at once. If the caller
+wants a stream, ``Rendering`` alternates between the steps, so that sound comes early.
 """
 
 import math
@@ -48,30 +49,32 @@ from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
 NO_SOUND = np.zeros(0, np.float32)
-LARGEST_WINDOW = 126  # most frames of a vocoder call in the middle of a stream
-MIN_GROUP = 16  # smallest size of a group of chunks: it fills the lanes, and bounds memory for long texts
+LARGEST_WINDOW = 126  # largest number of mel frames in one vocoder call of a stream
+MIN_GROUP = 16  # smallest number of chunks in a group: enough to keep the decoder's lanes busy
 UNFINISHED = (
     "chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
     "more candidates or shorter sentences"
 )
 TOO_LONG = (
-    "chunk {chunks} was ended, since it took far longer than its words do: the speech may be cut off; try "
+    "chunk {chunks} was ended because it had far more codes than its words need: the speech may be cut off; try "
     "another seed or a longer sentence"
 )
-UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens, so the first candidates are spoken"
+UNRANKED = (
+    "chunk {chunks} was not ranked, because CLVP does not know all of its tokens: the first candidates are spoken"
+)
 
 
 @dataclass(frozen=True)
 class DecodingSignals:
-    """Signs in the codes of a chunk that its speech may be faulty."""
+    """Properties of a chunk's codes that hint at faulty speech."""
 
-    stopped: bool  # whether they ended with a stop code
-    loop: int  # most codes in a row that repeat the codes just before (``longest_loop``)
-    log_probability: float  # mean over the codes in nats, relative to the codes that could be sampled
+    stopped: bool  # whether the decoder sampled a stop code
+    loop: int  # length of the longest repetition, in codes (``longest_loop``)
+    log_probability: float  # mean log-probability of a code in nats, among the codes that could be sampled
 
 
 class DiffusedSound:
-    """Makes sound of latents that arrive incrementally: windows of diffusion, then a vocoder."""
+    """Makes sound from latents that arrive incrementally: diffuses them in windows, then runs a vocoder on the mels."""
 
     def __init__(
         self, windows: WindowedDiffusion, vocoder: UnivnetSound | Windowed | SourceFilterSound, timeline: Timeline
@@ -91,15 +94,16 @@ class DiffusedSound:
 
 
 class Rendering:
-    """Renders the chunks of one request.
+    """Renders the chunks of one request. Call ``rendered`` for the sound.
 
     Args:
         model: Bundle of the model.
-        backend: Backend that runs its networks.
+        backend: Backend that runs the model's networks.
         chunks: Chunks of the text, in order.
-        request: Request with a seed and settings.
-        context: Progress, timing, and lanes that streams share.
-        timer: Timer of the words. ``None`` leaves them untimed.
+        request: Request, whose seed and settings are set.
+        context: Object that takes progress and timings. It also holds the decoder's lanes if several streams share
+            them.
+        timer: Object that times the spoken words. ``None`` means that words get no times.
     """
 
     def __init__(
@@ -125,7 +129,7 @@ class Rendering:
             "vocode": count,
         }
         self._done = dict.fromkeys(self._totals, 0)
-        self._noted: set[int] = set()  # voices whose notes have been reported
+        self._noted: set[int] = set()  # ids of voices whose notes have been reported
         self._decodings: list[Decoding] = []
 
     def rendered(self) -> Iterator[RenderedChunk]:
@@ -138,10 +142,13 @@ class Rendering:
             yield from self._group(self.chunks[start : start + group])
             self.backend.release(self.vocoder)
 
-    # Whole chunks, step by step
+    # Whole chunks: each step runs on a group of chunks
 
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
-        """Yield the chunks of a group. Each is ranked when its candidates end, so only the best stay in memory."""
+        """Make the sound of a group of chunks, and yield the chunks in order.
+
+        A chunk's candidates are ranked as soon as the last one ends, so that only the best stay in memory.
+        """
         made: list[tuple[RenderedChunk, list[Candidate]]] = []
         lanes = self._own_lanes(chunks)
         try:
@@ -176,7 +183,7 @@ class Rendering:
             yield rendered
 
     def _diffused(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
-        """Return the vocoder's input for every candidate: a mel (100, L), or the latents if there is no diffusion."""
+        """Compute the vocoder's input for each candidate: a mel (100, L), or latents if the settings skip diffusion."""
         if self.settings.diffusion is None:
             return [candidate.hidden for _, best in made for candidate in best]
         mels = []
@@ -186,7 +193,7 @@ class Rendering:
         return mels
 
     def _spectrograms(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
-        """Diffuse the mel (100, L) of every candidate. All candidates have the same voice."""
+        """Diffuse every candidate to a mel (100, L). All the chunks must have the same voice."""
         chunks = [(rendered.chunk, rank) for rendered, best in made for rank in range(len(best))]
         with self.timeline.record("diffuse"):
             mels = spectrograms(
@@ -201,13 +208,13 @@ class Rendering:
         self._add("diffuse", len(chunks) * self.settings.diffusion.steps)
         return [mel[0] for mel in mels]
 
-    # Chunk after chunk, all steps at once
+    # Streams: all steps alternate
 
     def _streamed(self) -> Iterator[RenderedChunk]:
-        """Yield every chunk in order, each with its sound as it is made.
+        """Yield every chunk in order. You read a chunk's sound from ``sound`` while this object makes it.
 
-        Only the first chunk is decoded until its first sound is ready, because every active lane slows the others a
-        little. Then each chunk that starts to sound lets one more chunk be decoded.
+        At first, only the first chunk is decoded, because every active lane slows the others a little. Decoding of one
+        more chunk begins whenever the first sound of a chunk is ready.
         """
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
@@ -224,14 +231,14 @@ class Rendering:
                 lanes.close()
 
     def _decode_ahead(self, lanes: Lanes, most: int) -> None:
-        """Submit chunks to the lanes until ``most`` of them are being decoded."""
+        """Submit chunks to the lanes until ``most`` chunks are being decoded."""
         while len(self._decodings) < len(self.chunks) and sum(not decoding.done for decoding in self._decodings) < most:
             self._decodings.append(
                 lanes.submit(self._prompt(self.chunks[len(self._decodings)]), self.context.priority, self.context.check)
             )
 
     def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
-        """Yield the sound of a chunk while it is decoded, or after its candidates are ranked."""
+        """Yield the sound of a chunk: while its only candidate is decoded, or once several candidates are ranked."""
         chunk: Any = rendered.chunk
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
         decoding = self._decodings[index]
@@ -269,7 +276,7 @@ class Rendering:
         )
         return DiffusedSound(windows, vocoder, self.timeline)
 
-    # Shared
+    # Helpers of both ways
 
     def _own_lanes(self, chunks: Sequence[TokenChunk]) -> Lanes:
         lanes = min(self.settings.lanes, len(chunks) * self.settings.candidates)
@@ -293,7 +300,7 @@ class Rendering:
         return Prompt(chunk.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
 
     def _most_codes(self, chunk: TokenChunk) -> int:
-        """Return the most codes of a candidate: the limit of any chunk, or of this chunk's words if that is lower."""
+        """Return the largest number of codes of a chunk's candidate: ``max_codes``, or less if its words are few."""
         most, per_word = self.settings.sampling.max_codes, self.settings.codes_per_word
         return most if per_word is None else min(most, math.ceil(per_word * chunk.words))
 
@@ -306,9 +313,9 @@ class Rendering:
         self._report("decode", sum(decoding.finished for decoding in self._decodings), f"{seconds:.1f} s of sound")
 
     def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the best candidates of a chunk, best first. A single candidate is not scored.
+        """Rank a chunk's candidates with CLVP, and return the best, best first. A single candidate is not ranked.
 
-        This also reports the chunk's facts, and its words with their times before trimming.
+        This also reports the chunk's facts and words. The times of the words count silence that is trimmed later.
         """
         chunk: Any = rendered.chunk
         best, notes = candidates[: self.settings.best], []
@@ -335,15 +342,15 @@ class Rendering:
         if not best[0].stopped:
             notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
         rendered.report(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
-        for candidate in best:  # frees memory
+        for candidate in best:  # drop the array that this path does not use, to free memory
             unused = "latents" if self.settings.diffusion is None else "hidden"
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
         return best
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: StreamingWindow | None = None) -> Any:
-        """Create the object that makes a chunk's sound: from a mel, or from latents if there is no diffusion.
+        """Create the vocoder for a chunk. It takes a mel, or latents if the settings skip diffusion.
 
-        The latents include the stop code's, as in upstream's api_fast.py.
+        The latents include the latent of the stop code, as in upstream's api_fast.py.
         """
         config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":
@@ -361,7 +368,7 @@ class Rendering:
     def _trimmed(
         self, sound: Iterator[np.ndarray], trimmer: Trimmer | None, ended: bool = True
     ) -> Iterator[np.ndarray]:
-        """Yield pieces of sound that are not empty, without trimmed silence. ``ended``: no more sound follows."""
+        """Trim silence from sound, and yield the arrays that are not empty. ``ended`` means that no sound follows."""
         for samples in self.timeline.record_each("vocode", sound):
             kept = samples if trimmer is None else trimmer.feed(samples)
             if len(kept):
@@ -371,7 +378,7 @@ class Rendering:
 
     @staticmethod
     def _count_trimmed(rendered: RenderedChunk, trimmer: Trimmer | None) -> None:
-        """Subtract the silence that was trimmed before a chunk's sound from the times of its words."""
+        """Move the times of a chunk's words earlier by the silence that was trimmed before its sound."""
         seconds = trimmer.removed / SAMPLE_RATE if trimmer else 0.0
         rendered.words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in rendered.words]
 

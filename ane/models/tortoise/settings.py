@@ -1,4 +1,4 @@
-"""Define the settings of a request to Tortoise, and the presets for them."""
+"""Define the settings of a request to a Tortoise model, and the presets, which are named sets of settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,45 +14,53 @@ SAMPLE_RATE = 24000  # Hz
 CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"  # groups of options
 DEFAULT_PRESET = "ultra_fast"  # preset of a model whose settings name none
 MAX_CANDIDATES = 10_000
-MIN_SILENCE = 0.01  # seconds, in which the audio is faded in and out
+MIN_SILENCE = 0.01  # seconds; the sound fades in and out over this time
 
 
 @validated
 class Sampling:
-    """Settings of the sampling of codes. The defaults are from upstream's presets, and top_k 50 from transformers.
+    """Settings for sampling mel codes from the decoder's logits.
+
+    The default of ``top_k`` comes from transformers, and the other defaults come from upstream's presets.
 
     Attributes:
-        temperature: Divisor of the logits.
+        temperature: Number by which the logits are divided.
         repetition_penalty: Penalty for codes that were already sampled. 1 means no penalty.
-        top_k: Number of most likely codes that can be sampled.
-        top_p: Share of the probability from which codes are sampled.
-        typical_mass: Mass of typical sampling, between 0 and 1. ``None`` turns typical sampling off.
-        max_codes: Most codes of a candidate. It ends there if no stop code was sampled.
+        top_k: Number of codes that can be sampled, the most likely ones.
+        top_p: Cumulative probability of the codes that can be sampled (nucleus sampling).
+        typical_mass: Probability mass of typical sampling, between 0 and 1. ``None`` turns typical sampling off.
+        max_codes: Largest number of codes in a candidate. Sampling ends there, even without a stop code.
     """
 
     temperature: float = setting(0.8, "sampling temperature of the codes", metavar="T", group=CODES, ge=0.01, le=100)
     repetition_penalty: float = setting(
         2.0, "penalty for codes already sampled, 1 for none", metavar="R", group=CODES, ge=0.01, le=100
     )
-    top_k: int = setting(50, "number of codes to sample from", metavar="K", group=CODES, ge=1)
-    top_p: float = setting(0.8, "share of probability to sample codes from", metavar="P", group=CODES, gt=0, le=1)
-    typical_mass: float | None = setting(None, "typical sampling with this mass", metavar="M", group=CODES, gt=0, lt=1)
-    max_codes: int = setting(500, "codes in a chunk at most, 21.5 a second", metavar="N", group=CODES, ge=1)
+    top_k: int = setting(50, "sample from only the K most likely codes", metavar="K", group=CODES, ge=1)
+    top_p: float = setting(
+        0.8, "cumulative probability of the codes to sample from", metavar="P", group=CODES, gt=0, le=1
+    )
+    typical_mass: float | None = setting(
+        None, "probability mass of typical sampling", metavar="M", group=CODES, gt=0, lt=1
+    )
+    max_codes: int = setting(
+        500, "largest number of codes in a chunk (speech has 21.5 per second)", metavar="N", group=CODES, ge=1
+    )
 
 
 @validated
 class Diffusion:
-    """Settings of the diffusion, which samples the spectrogram.
+    """Settings of the diffusion, which samples the mel spectrogram.
 
     Attributes:
-        steps: Number of denoising steps, out of 4000 trained timesteps.
-        sampler: Name of one of ``ane.models.tortoise.schedule.SAMPLERS``.
-        guidance: Scale k of classifier-free guidance at the last step, ramped up from k/steps. ``None`` means no
-            guidance.
-        temperature: Scale of the initial noise.
-        spacing: Spacing of the steps among the trained timesteps (``spaced_timesteps``).
-        guidance_steps: Number of last steps that are guided, each of which takes two passes (Kynkäänniemi et al. 2024
-            limit guidance to an interval). ``None`` means all steps.
+        steps: Number of denoising steps. Each step uses one of the 4000 timesteps that the network was trained with.
+        sampler: Name of the sampler, a key of ``ane.models.tortoise.schedule.SAMPLERS``.
+        guidance: Scale k of classifier-free guidance. The scale rises from k/steps at the first step to k at the last.
+            ``None`` means no guidance.
+        temperature: Factor by which the initial noise is multiplied.
+        spacing: Rule that chooses the timesteps: "even" or "logsnr" (see ``spaced_timesteps``).
+        guidance_steps: Number of steps at the end that are guided. A guided step runs the network twice. ``None`` means
+            that all steps are guided. (Kynkäänniemi et al. 2024 limit guidance to an interval of steps.)
     """
 
     steps: int = setting(100, "number of denoising steps", metavar="N", group=DIFFUSION, ge=1, le=TRAINED_STEPS)
@@ -70,9 +78,11 @@ class Diffusion:
         le=100,
     )
     spacing: Literal["even", "logsnr"] = setting(
-        "even", "spacing of the steps (use logsnr with ddim and dpm++2m)", group=DIFFUSION
+        "even", "spacing of the denoising steps (use logsnr with ddim and dpm++2m)", group=DIFFUSION
     )
-    guidance_steps: int | None = setting(None, "guide the last N steps only", metavar="N", group=DIFFUSION, ge=1)
+    guidance_steps: int | None = setting(
+        None, "guide only the last N denoising steps", metavar="N", group=DIFFUSION, ge=1
+    )
 
     def __post_init__(self) -> None:
         if self.guidance_steps is not None and not self.guidance:
@@ -83,11 +93,11 @@ class Diffusion:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named choice between speed and quality.
+    """Settings that trade speed for quality.
 
     Attributes:
-        candidates: Number of candidates per chunk. Ranking chooses the best.
-        diffusion: Settings of the diffusion. ``None`` makes sound straight from the latents.
+        candidates: Number of candidates (code sequences) that are sampled for each chunk of text. CLVP ranks them.
+        diffusion: Settings of the diffusion. ``None`` means no diffusion: a vocoder makes sound from the latents.
         upstream: Whether upstream has a preset of this name (api.py, tts_with_preset).
     """
 
@@ -97,7 +107,7 @@ class Preset:
 
     @property
     def work(self) -> str:
-        """The work per chunk as text, such as "16 candidates × 30 steps". A guided step runs the denoiser twice."""
+        """The work per chunk as text, such as "16 candidates × 30 guided steps". A guided step takes two passes."""
         candidates = f"{self.candidates} candidate{'s' * (self.candidates > 1)}"
         if self.diffusion is None:
             return f"{candidates}, no diffusion"
@@ -105,8 +115,8 @@ class Preset:
         return f"{candidates} × {self.diffusion.steps}{guided} steps"
 
 
-# Presets that are not from upstream use few steps of a better sampler. Their names are candidates x steps. `fastest` is
-# upstream's path without diffusion (api_fast.py).
+# Upstream's presets are marked with upstream=True. `fastest` does what upstream's api_fast.py does: it skips diffusion.
+# The other presets use few steps of a better sampler, and their names are "candidates x steps".
 PRESETS = {
     "fastest": Preset(1, None),
     "1x10": Preset(1, Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
@@ -121,22 +131,23 @@ PRESETS = {
 
 @validated
 class TortoiseSettings(SpeechSettings):
-    """Settings of a request. ``TortoiseSettings.of(preset, **changes)`` makes them from a preset.
+    """Settings of a request. To make them from a preset, call ``TortoiseSettings.of(preset, **changes)``.
 
     Attributes:
-        candidates: Number of candidates per chunk.
-        diffusion: Settings of the diffusion. ``None`` means the path without diffusion.
-        best: Number of candidates per chunk that become sound, best first.
-        sampling: Settings of the sampling of codes.
-        normaliser: Name of one of ``ane.text.NORMALISERS``.
-        clip_mode: Mode of ``ane.models.tortoise.voices.encode_clips``.
-        split: Desired and maximum characters of a chunk. ``None`` makes the text one chunk.
-        silence: Seconds of silence that stay before and after each chunk's speech. ``None`` keeps all silence, as in
-            upstream.
-        codes_per_word: Most codes in a chunk per word of its text, of which a second has 21.5. Text without a mark at
-            its end then also gets a full stop. A small model that rambles after a single word needs both. ``None``
-            means neither.
-        lanes: Number of candidates that are sampled at once, over all chunks.
+        candidates: Number of candidates (code sequences) that are sampled for each chunk of text.
+        diffusion: Settings of the diffusion. ``None`` means no diffusion: a vocoder makes sound from the latents.
+        best: Number of candidates of each chunk that are turned into sound, best first.
+        sampling: Settings for sampling codes.
+        normaliser: Name of the function that spells out numbers and abbreviations, a key of ``ane.text.NORMALISERS``.
+        clip_mode: Audio of the voice's clips that is encoded: the ``mode`` of
+            ``ane.models.tortoise.voices.encode_clips``.
+        split: Desired and maximum number of characters in a chunk. ``None`` makes the whole text one chunk.
+        silence: Seconds of silence to leave before and after the speech of each chunk. ``None`` leaves all silence, as
+            upstream does.
+        codes_per_word: Largest number of codes per word of a chunk's text (speech has 21.5 codes per second). If it is
+            set, a chunk whose text ends without a punctuation mark also gets a full stop. Small models need both, or
+            they ramble after a single word. ``None`` means no limit per word and no added full stop.
+        lanes: Number of candidates that the decoder samples at once. They may belong to several chunks.
     """
 
     presets: ClassVar[Sequence[str]] = tuple(PRESETS)
@@ -157,14 +168,14 @@ class TortoiseSettings(SpeechSettings):
     )
     clip_mode: Literal["first", "slices", "whole"] = setting(
         "first",
-        "parts of the voice's clips that are encoded: the first seconds, all slices alike, or all of each "
-        "clip, clips alike",
+        "audio of the voice's clips to encode: 'first' takes the first seconds of each clip, 'slices' and 'whole' take "
+        "all of it. Every slice counts the same in 'slices', and every clip in 'whole'",
         group=TEXT,
     )
     split: tuple[int, int] | None = split_setting(200, 300)
     silence: tuple[float, float] | None = None
     codes_per_word: int | None = None
-    lanes: int = setting(16, "candidates sampled at a time, over all chunks", metavar="N", group=CODES, ge=1)
+    lanes: int = setting(16, "candidates sampled at once, from all chunks", metavar="N", group=CODES, ge=1)
 
     def __post_init__(self) -> None:
         if self.best > self.candidates:
@@ -174,8 +185,8 @@ class TortoiseSettings(SpeechSettings):
         super().__post_init__()
         if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
             raise UserError(
-                f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
-                f"got {self.silence[0]},{self.silence[1]}",
+                f"silence must be two numbers, the seconds to leave before and after the speech, each at least "
+                f"{MIN_SILENCE}, got {self.silence[0]},{self.silence[1]}",
                 "silence",
             )
         if self.codes_per_word is not None and self.codes_per_word < 1:
@@ -186,13 +197,14 @@ class TortoiseSettings(SpeechSettings):
         """Make settings from a preset. The model's settings override the preset, and ``changes`` override both.
 
         Args:
-            preset: Name of one of ``PRESETS``. ``None`` means ``default_preset(model)``.
-            model: The model's ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's), "split",
-                "silence", "normaliser", "codes_per_word", and "preset", the default preset.
-            changes: Fields of the settings.
+            preset: Name of a preset, a key of ``PRESETS``. ``None`` means ``default_preset(model)``.
+            model: Settings that the model's bundle.json holds. Its keys are "sampling" (the fields of ``Sampling`` that
+                differ from the defaults), "split", "silence", "normaliser", "codes_per_word", and "preset" (the name
+                of the default preset).
+            changes: Fields of ``TortoiseSettings`` and their values.
 
         Raises:
-            UserError: The preset does not exist, or a setting of the model or a change is unknown or out of range.
+            UserError: The preset does not exist. Or a setting in ``model`` or ``changes`` is unknown or out of range.
         """
         preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
@@ -206,7 +218,7 @@ class TortoiseSettings(SpeechSettings):
 
 
 def default_preset(model: Mapping[str, Any] | None = None) -> str:
-    """Return the default preset. Raises UserError if the model's ``settings`` name an unknown preset."""
+    """Return the name of a model's default preset. Raises UserError if the model's settings name an unknown preset."""
     preset = (model or {}).get("preset", DEFAULT_PRESET)
     if not isinstance(preset, str) or preset not in PRESETS:
         raise _model_error(f"no preset is named {preset!r}")
@@ -214,16 +226,16 @@ def default_preset(model: Mapping[str, Any] | None = None) -> str:
 
 
 def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of ``TortoiseSettings`` that a model changes. Raises UserError for invalid settings."""
+    """Check a model's settings, and return them as fields of ``TortoiseSettings``. Raises UserError if one is bad."""
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
     unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser", "codes_per_word"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
     if not isinstance(stated.get("sampling", {}), Mapping) or stated.get("split", ()) is None:
-        raise _model_error("sampling must be an object, and split two numbers")
+        raise _model_error("sampling must be a JSON object, and split must be two numbers")
     changes: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value  # JSON has lists
+        name: tuple(value) if isinstance(value, list) else value  # JSON has lists, and the settings have tuples
         for name, value in stated.items()
     }
     try:
@@ -237,6 +249,6 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _model_error(fault: str) -> UserError:
     return UserError(
-        f"the model's settings (bundle.json) are of a later version or damaged, because {fault}: "
-        "update tortoise-ane, or import the model again"
+        f"the model's settings in bundle.json are damaged, or a later version of tortoise-ane wrote them, because "
+        f"{fault}: update tortoise-ane, or import the model again"
     )

@@ -30,13 +30,16 @@ from ane.voices import Voice
 
 
 class TortoiseSpeaker(Speaker):
-    """A Tortoise model on a backend. A ``speed`` from 0.5 to 2 stretches the sound without changing its pitch."""
+    """A Tortoise model that is loaded on a backend.
+
+    A request's ``speed``, from 0.5 to 2, stretches the finished sound without changing its pitch.
+    """
 
     settings, sample_rate, speeds, stretches = TortoiseSettings, SAMPLE_RATE, SPEEDS, True
 
     def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        self._timers: dict[str, WordTimer] = {}  # by normaliser, because a timer keeps the decoder's tables
+        self._timers: dict[str, WordTimer] = {}  # by normaliser; kept, because a timer holds the decoder's tables
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes:
         config = self.model.config("autoregressive")
@@ -70,14 +73,18 @@ class TortoiseSpeaker(Speaker):
             voice = self.voice(request.voice, Randomness(request.seed or 0), request.settings.clip_mode)
         if request.settings.diffusion is not None and not voice.has_diffusion:
             raise UserError(
-                f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
-                "preset=fastest, or make the voice from its clips",
+                f"voice {voice.name} has a latent for the decoder but none for the diffusion: use preset=fastest, "
+                "or make the voice from its clips",
                 "preset",
             )
         return voice
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
-        """Return a voice by name, path or mix. Raises UserError if it is unknown, unsuitable or of another model."""
+        """Load or make the voice that a name, a path or a mix describes. A ``Voice`` is only checked.
+
+        Raises:
+            UserError: The voice does not exist, does not suit this model, or belongs to another model.
+        """
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
@@ -99,7 +106,9 @@ class TortoiseSpeaker(Speaker):
         read = [(np.asarray(clip, np.float32), sample_rate) for clip in several]
         for number, (clip, rate) in enumerate(read, 1):
             if clip.ndim != 1:
-                raise UserError(f"clips must be mono, an array (samples,), got {clip.shape} for clip {number}", "clips")
+                raise UserError(
+                    f"clips must be mono arrays of shape (samples,), but clip {number} has {clip.shape}", "clips"
+                )
             check_clip(clip, rate, f"clip {number}")
         voice = encode_clips(read, self.backend, self.model.mel_norms, np.random.default_rng(0), name=name)
         self.backend.release(*VOICE_NETWORKS)
@@ -115,7 +124,7 @@ class TortoiseSpeaker(Speaker):
             self.backend.release()
 
     def word_timer(self, normaliser: str) -> WordTimer:
-        """Return the timer for words of texts that this normaliser reads."""
+        """Return the object that times the words of a text that ``normaliser`` has spelt out, creating it if needed."""
         if normaliser not in self._timers:
             self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
         return self._timers[normaliser]

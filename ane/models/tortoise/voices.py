@@ -1,4 +1,4 @@
-"""Make a voice's latents from its name, path, mix or clips, or at random."""
+"""Find or make a voice, which is two latent vectors: from a name, a path, a mix of voices, clips, or random noise."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,8 +14,8 @@ from ane.system.errors import UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
-CONDITIONING_SAMPLES = 132300  # 6 s at 22050 Hz, which the autoregressive model encodes of a clip
-DIFFUSION_SAMPLES = 102400  # 4.27 s at 24000 Hz, which the diffusion model encodes of a clip
+CONDITIONING_SAMPLES = 132300  # samples of a clip that the autoregressive model's encoder takes: 6 s at 22050 Hz
+DIFFUSION_SAMPLES = 102400  # samples of a clip that the diffusion model's encoder takes: 4.27 s at 24000 Hz
 VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
@@ -29,22 +29,23 @@ def encode_clips(
     source: str = "",
     mode: str = "first",
 ) -> Voice:
-    """Encode reference clips to a voice: the latents of both encoders, averaged over the clips.
+    """Encode reference clips to a voice: a latent for the autoregressive model, and one for the diffusion model.
 
-    The autoregressive model encodes 6 s of each clip, from a random start if the clip is longer. The diffusion model
-    encodes its first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). All
-    clips then have the same number of frames, so the mean of the clips' means is upstream's mean over all frames.
+    In mode "first", the autoregressive model's encoder takes 6 s of each clip, from a random start if the clip is
+    longer. The diffusion model's encoder takes the first 4.27 s. Shorter clips are padded with silence, as in upstream
+    (api.py, get_conditioning_latents). Each latent is the mean over the clips. Upstream takes the mean over all frames
+    instead, which is the same because all padded clips have the same number of frames.
 
     Args:
-        clips: Audio (S,) float32 and rate in Hz of each clip, at least one.
-        backend: Backend of the encoders.
-        mel_norms: Norms of the decoder's mel, (80,) float32.
+        clips: At least one clip. Each is a pair of the audio, (S,) float32, and its rate in Hz.
+        backend: Backend that runs the encoders.
+        mel_norms: Numbers by which the 80 bands of the autoregressive model's mel are divided, (80,) float32.
         rng: Generator that draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
         name: Name of the voice.
-        source: Origin of the voice.
-        mode: Parts of the clips that are encoded. "first" means the parts above. "slices" encodes all audio in slices
-            of 6 s and 4.27 s, all with the same weight. "whole" takes the mean of each clip's slices, and gives all
-            clips the same weight.
+        source: Text that says where the voice comes from.
+        mode: Audio of the clips that is encoded. "first" is described above. "slices" cuts all clips into slices of
+            6 s and 4.27 s, and takes the mean over all slices. "whole" cuts the same slices, takes the mean over the
+            slices of each clip, and then the mean over the clips.
 
     Raises:
         UserError: There are no clips.
@@ -69,10 +70,10 @@ def encode_clips(
 
 
 def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Generator) -> Voice:
-    """Make a random voice: pass noise through upstream's two random latent converters.
+    """Make a random voice: pass noise through the two networks that upstream calls random latent converters.
 
     Args:
-        backend: Backend of the converters.
+        backend: Backend that runs the two networks.
         widths: Widths (D, C) of the two latents.
         rng: Generator that draws ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32.
     """
@@ -86,24 +87,27 @@ def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Gener
 
 
 def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Crop audio (S,) at 22050 Hz to 6 s at random, or pad it with zeros at the end: (132300,)."""
+    """Crop 6 s at a random start from audio (S,) at 22050 Hz. Shorter audio gets zeros at its end.
+
+    Returns (132300,).
+    """
     gap = len(audio) - CONDITIONING_SAMPLES
     start = int(rng.integers(0, gap + 1)) if gap > 0 else 0
     return _fit_length(audio[start:], CONDITIONING_SAMPLES)
 
 
 def diffusion_window(audio: np.ndarray) -> np.ndarray:
-    """Return the first 4.27 s of audio (S,) at 22050 Hz as (102400,) at 24000 Hz, padded with zeros at the end.
+    """Resample audio (S,) from 22050 to 24000 Hz, and return its first 4.27 s, (102400,). Short audio ends with zeros.
 
-    This uses upstream's resampler, because the model was trained with it. Above 11 kHz it leaves spectral images of the
-    speech, where soxr leaves silence. On five upstream voices, soxr lowers the three highest bands of the log-mel by
-    2.3. With random weights, it changes the latent by 6 to 9 % (22 to 25 dB).
+    This uses upstream's resampler, because the model was trained with it. Above 11 kHz, upstream's resampler leaves
+    spectral images of the speech, while soxr leaves silence. On five upstream voices, soxr lowers the three highest
+    bands of the log-mel by 2.3. In a network with random weights, soxr changes the latent by 6 to 9 % (22 to 25 dB).
     """
     return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
 
 def _slices(audio: np.ndarray, samples: int) -> list[np.ndarray]:
-    """Cut audio (S,) into consecutive slices (samples,). The last slice ends with the audio, and overlaps."""
+    """Cut audio (S,) into consecutive slices (samples,). The last slice may overlap, because it ends with the audio."""
     starts = [*range(0, max(len(audio) - samples, 0), samples), max(len(audio) - samples, 0)]
     return [_fit_length(audio[start : start + samples], samples) for start in starts]
 
@@ -113,7 +117,7 @@ def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _mean(rows: list[np.ndarray]) -> np.ndarray:
-    """Return the mean (1, width) float32 of latents (1, width)."""
+    """Average latents of shape (1, width). The mean is (1, width) float32, computed in float64."""
     return np.concatenate(rows).mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
 
 
@@ -130,28 +134,28 @@ def resolve_voice(
     cache: bool = True,
     mode: str = "first",
 ) -> Voice:
-    """Return the voice that ``spec`` names.
+    """Find, load, encode, draw or mix the voice that ``spec`` describes.
 
-    If a mix has no weights and all its voices are clips, it is one voice that is encoded from all clips together, as in
-    upstream. Any other mix is the mean of its voices' latents. (Upstream refuses to mix clips with latents, and makes a
-    mix with ``random`` entirely random.)
+    In a mix without weights whose voices are all folders of clips, all the clips are encoded together as one voice, as
+    in upstream. Any other mix is the (weighted) mean of the latents of its voices. Upstream differs there: it refuses
+    to mix clips with latents, and if one voice of a mix is ``random``, the whole mix is random.
 
     Args:
         spec: A name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
         folders: Folders in which names are looked up, in order.
-        backend: Backend of the encoders.
-        mel_norms: Norms of ``encode_clips``.
-        model_id: Identity of the encoders' weights and precision. Cached latents belong to one model.
-        widths: Widths (D, C) of the model's latents.
-        rng: Generator of the request. Only ``random`` draws from it, as in ``random_voice``.
-        seed: Seed that selects 6 s of longer clips. It does not come from ``rng``, so that a voice is the same in every
-            request. In upstream, it changes with the request's seed.
+        backend: Backend that runs the encoders.
+        mel_norms: The ``mel_norms`` of ``encode_clips``.
+        model_id: Hash of the encoders' weights and their precision. It is part of the key of cached latents.
+        widths: Widths (D, C) of the model's two latents.
+        rng: Generator of the request. Only the voice ``random`` draws from it, as in ``random_voice``.
+        seed: Seed that chooses the 6 s of a longer clip. It does not come from ``rng``, so that a voice stays the same
+            in every request. In upstream, the choice changes with the request's seed.
         cache: Whether to read latents of clips from the cache, and to store them there.
-        mode: Mode of ``encode_clips``.
+        mode: The ``mode`` of ``encode_clips``.
 
     Raises:
-        UserError: The voice does not exist, its clips are unsuitable, a file is damaged, the mix is invalid, or latents
-            belong to another model.
+        UserError: The voice does not exist, its clips are unsuitable, a file is damaged, the mix is invalid, or stored
+            latents belong to another model.
     """
     names, weights = parse_mix(spec)
     folders = list(folders)
@@ -172,8 +176,8 @@ def resolve_voice(
             voice = part
         if mode != "first" and not isinstance(part, Clips):
             raise UserError(
-                f"clip_mode has no effect on voice {voice.name}, because it is stored as latents: leave it out, or "
-                "name its clips",
+                f"clip_mode has no effect on voice {voice.name}, which is stored as latents: leave clip_mode out, or "
+                "give the clips that the voice was made from",
                 "clip_mode",
             )
         voice.check_widths(widths)
@@ -190,19 +194,23 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
 
 
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
-    """Return warnings about a voice that another decoder made, or clips for a model that does not clone voices."""
+    """Check whether the model can imitate the speaker of a voice, and return warnings if it may not.
+
+    It may not if the latents were made for another decoder, or if the voice comes from clips and the model was not
+    trained to clone voices.
+    """
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):
         return [
-            f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, the model's is {own[:8]}) "
-            "and may sound unlike its speaker: make it again from its clips with `ane voices add`"
+            f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, but the model's decoder has "
+            f"{own[:8]}) and may sound unlike its speaker: make it again from its clips with `ane voices add`"
         ]
     if model.clones or not voice.from_clips:
         return []
     known = list_voices([model.voices] if model.voices else [])
     near = min(known, key=lambda name: np.linalg.norm(load_voice(known[name].files[0]).ar - voice.ar), default="")
-    only = f"{', '.join(known)}, of which {near} is nearest" if near else "it was trained on"
+    only = f"{', '.join(known)} (the nearest is {near})" if near else "it was trained on"
     return [
-        f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {only}; the official "
-        "model clones voices"
+        f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {only}; to clone a voice, "
+        "use the official model"
     ]
