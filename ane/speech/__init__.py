@@ -1,1 +1,1 @@
-"""Speak with any model: requests, chunks, shared decoder lanes, and the stream of sound that comes out."""
+"""Turn a request for speech into sound, with any model. ``ane.speech.speaker`` is the entry point."""

@@ -1,4 +1,7 @@
-"""Speak several chunks at once, each on its thread, and yield them in order, not far ahead of their reader."""
+"""Speak several chunks of a text at once, each on its own thread, and yield the chunks in order.
+
+The number of chunks in work is limited, so that the threads don't make sound long before the caller reads it.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,37 +16,40 @@ from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.system.timeline import closing_source
 
-# makes the sound of a chunk, and reports its facts
+# makes the sound of a chunk, and reports the facts about the chunk
 Speak = Callable[[RenderedChunk, SpeechContext], Iterator[np.ndarray]]
-AHEAD = 2  # chunks of a stream that are in work: the one that is read, and the next one
+AHEAD = 2  # a stream works on at most this many chunks: the chunk that the caller reads, and the next chunk
 
 
 class ChunkWork:
-    """The work on one chunk, whose sound is made on one thread and read on another."""
+    """The work on one chunk. One thread makes the sound (``run``), and another thread reads it (``read``)."""
 
     def __init__(self, chunk: Chunk, speak: Speak, context: SpeechContext):
         self.rendered = RenderedChunk(chunk)
         self._pieces = speak(self.rendered, replace(context, timeline=context.timeline.branch()))
-        self._made = SimpleQueue[np.ndarray | BaseException | None]()  # ends with ``None`` or an error
+        self._made = SimpleQueue[np.ndarray | BaseException | None]()  # pieces of sound, then ``None`` or an error
         self._stopped = False
 
     def run(self) -> None:
-        """Make the sound, until the end or ``stop``."""
+        """Make the pieces of sound, until the chunk ends or another thread calls ``stop``."""
         end: BaseException | None = None
         try:
             with closing_source(self._pieces):
                 while not self._stopped and (piece := next(self._pieces, None)) is not None:
                     self._made.put(piece)
-        except BaseException as error:  # the reader raises it after the pieces made before
+        except BaseException as error:  # ``read`` raises this error after it has yielded the pieces made so far
             end = error
         self._made.put(end)
 
     def stop(self) -> None:
-        """End the work after the current piece."""
+        """Let ``run`` end after the current piece."""
         self._stopped = True
 
     def read(self, at_piece: Callable[[], None]) -> Iterator[np.ndarray]:
-        """Yield the pieces as they are made, and call ``at_piece`` before each one. Raises the error of the work."""
+        """Yield the pieces as ``run`` makes them, and call ``at_piece`` before each piece.
+
+        If ``run`` met an error, raise it after the pieces made before the error.
+        """
         while (piece := self._made.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
@@ -56,9 +62,10 @@ def rendered_in_order(
 ) -> Iterator[RenderedChunk]:
     """Yield chunks in order, with the sound that ``speak`` makes. The number of threads does not change the sound.
 
-    With two or more threads, chunks are made while earlier ones are read. If the whole speech is wanted, one chunk per
-    thread is in work. A stream begins its second chunk once it has the first piece of the first chunk, and has at most
-    ``AHEAD`` chunks in work. Closing the iterator waits for the pieces that are being made, and ends the threads.
+    With two or more threads, the threads make later chunks while the caller reads earlier chunks. For a whole speech,
+    every thread works on a chunk. For a stream, at most ``AHEAD`` chunks are in work, and the second chunk starts when
+    the first piece of the first chunk is ready. Closing the iterator waits for the pieces that the threads are making,
+    and then ends the threads.
     """
     if threads == 1 or len(chunks) == 1:
         for done, chunk in enumerate(chunks, 1):
@@ -71,7 +78,7 @@ def rendered_in_order(
     with ThreadPoolExecutor(min(threads, most), "chunk") as pool:
 
         def begin(number: int) -> None:
-            """Begin chunks until ``number`` are in work."""
+            """Begin chunks until ``number`` chunks are in work or no chunk is left."""
             while len(works) < number and (chunk := next(waiting, None)) is not None:
                 works.append(ChunkWork(chunk, speak, context))
                 pool.submit(works[-1].run)

@@ -1,4 +1,4 @@
-"""Let methods take the fields of a request as their arguments, so that Python, mypy and pyright know every argument."""
+"""Let methods of ``Speaker`` take the fields of a request as arguments, so that type checkers know every argument."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -14,7 +14,7 @@ from ane.system.checked import validated
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
 
-if TYPE_CHECKING:  # a type checker sees precise types, and the validators check values at run time
+if TYPE_CHECKING:  # type checkers read these types. At run time, the validators below check the values instead
     from ane.voices import Voice
 
     VoiceField = str | Path | Voice | None
@@ -34,11 +34,11 @@ Request = TypeVar("Request", bound=SpeechRequest)
 
 @validated
 class SpeechCall(SpeechRequest):
-    """A request as a Python program makes it, with two ways to watch the work.
+    """A request from a Python program, with two objects that let the program watch the work.
 
     Attributes:
         progress: Function that is called with (phase, done, total, note) during the work.
-        timeline: Timeline that records when each phase runs. ``None`` means a new one.
+        timeline: Timeline that records when each phase runs. ``None`` means a new timeline.
     """
 
     voice: VoiceField = None
@@ -48,14 +48,14 @@ class SpeechCall(SpeechRequest):
     timeline: Timeline | None = None
 
     def context(self, batched: bool = False) -> SpeechContext:
-        """Create the context in which this call is worked on. ``batched``: see ``SpeechContext``."""
+        """Create the context of the work on this call. ``SpeechContext`` explains ``batched``."""
         return SpeechContext(self.progress, self.timeline or Timeline(), batched=batched)
 
 
 def takes_fields(
     make: Callable[Fields, Request],
 ) -> Callable[[Callable[[Owner, Request], Result]], Callable[Concatenate[Owner, Fields], Result]]:
-    """Decorate a method that takes a request, so that callers pass the fields of the request instead."""
+    """Decorate a method that takes a request. Callers of the decorated method pass the request's fields instead."""
 
     def decorate(method: Callable[[Owner, Request], Result]) -> Callable[Concatenate[Owner, Fields], Result]:
         @wraps(method)
@@ -70,7 +70,7 @@ def takes_fields(
 def takes_texts_and_fields(
     make: Callable[Concatenate[str, Fields], Request],
 ) -> Callable[[Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
-    """Decorate a method of texts and a request. Callers pass the texts, then the fields of the request except text."""
+    """Decorate a method that takes texts and a request. Callers pass the texts, then the other fields."""
 
     def decorate(
         method: Callable[[Owner, Texts, Request], Result],

@@ -1,4 +1,7 @@
-"""Split a text, or its passages, into chunks that a network speaks in one pass."""
+"""Split a text, or its passages, into chunks that a network speaks in one pass.
+
+A passage is a stretch of the text with one voice, speed and volume, and the silence after it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,16 +17,17 @@ from ane.text.passages import Passage
 
 @dataclass(eq=False)
 class Chunk:
-    """A text that is spoken in one pass, with its voice and delivery.
+    """A text that a network speaks in one pass, with its voice and delivery (speed, volume and silence).
 
-    Kinds of models add the inputs of their networks. ``split_to_fit`` creates each chunk and fills in its delivery.
+    Each kind of model has a subclass, which adds the inputs of its networks. ``split_to_fit`` creates the chunks and
+    fills in their delivery.
 
     Attributes:
         text: Text as written.
-        named: Name that the text gives the voice. "" is the voice of the whole speech.
-        voice: Voice in the form that ``Speaker.render`` takes.
+        named: Name of the voice, if the text names one. "" means the voice of the whole speech.
+        voice: Voice as the object that ``Speaker.render`` takes.
         speed: Speed relative to the rest of the speech. 2 is twice as fast.
-        gain: Factor that multiplies the samples.
+        gain: Factor by which the samples are multiplied.
         before: Seconds of silence before the chunk.
         after: Seconds of silence after the chunk.
         final: Whether this is the last chunk of its text.
@@ -41,25 +45,25 @@ class Chunk:
 
     @property
     def length(self) -> int:
-        """Length of the chunk, in the unit that limits one pass (``split_to_fit``)."""
+        """Length of the chunk, in the unit in which the model limits one pass, such as tokens."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class RenderedChunk:
-    """The sound of a chunk, which is made while you read it, and the facts about it.
+    """A chunk, its sound, and facts about the sound. The model makes the sound while you read it.
 
-    The model reports the facts (``report``) with the last sound or earlier.
+    The model calls ``report`` with the facts before it yields the last piece of sound, or earlier.
 
     Attributes:
         chunk: The chunk.
-        sound: Pieces of sound in order, (n,) float32 within ±1, n ≥ 0.
+        sound: Iterator over pieces of sound in order, (n samples,) float32 within ±1, n ≥ 0.
         words: Words with their times, in seconds from the beginning of the sound.
-        counts: Numbers of codes, frames or tokens that were made for it.
-        notes: Warnings. "{chunks}" in a warning stands for the numbers of all chunks that have it.
-        details: Other facts, such as its mel, by the names that ``Speech.details`` uses.
-        alternatives: Sounds of other candidates, if whole chunks are made.
-        reported: Whether the facts are known.
+        counts: Numbers of codes, frames or tokens that the model made for the chunk, by the name of the counter.
+        notes: Warnings. "{chunks}" in a warning stands for the numbers of all chunks that have the warning.
+        details: Other facts, such as the mel spectrogram of the chunk, by the names that ``Speech.details`` uses.
+        alternatives: Sounds of the other candidates, if the model makes whole chunks.
+        reported: Whether the model has reported the facts.
     """
 
     chunk: Chunk
@@ -74,7 +78,7 @@ class RenderedChunk:
     def report(
         self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (), **details: Any
     ) -> None:
-        """Report the facts about the chunk."""
+        """Store the facts about the chunk. The model calls this."""
         self.words, self.counts, self.notes, self.details, self.reported = words, counts, notes, details, True
 
 
@@ -89,22 +93,23 @@ def split_to_fit(
     unit: str,
     pause: Callable[[str], float] = lambda text: 0.0,
 ) -> list[OneChunk]:
-    """Split a text into chunks that fit into one pass each.
+    """Split a text into chunks, each short enough for one pass of the network.
 
-    If a passage has nothing to say, its silence is added to the silence around it.
+    A passage that has nothing to say makes no chunk. Its silence is added to the silence of the neighbouring chunk.
 
     Args:
-        text: Text without markup, or passages.
-        make: Function that creates the chunk for a piece of a passage, or returns ``None`` if nothing in the piece can
-            be spoken.
-        lengths: Desired and maximum characters of a piece. ``None`` makes each passage one piece.
-        most: Greatest ``length`` of a chunk that fits into one pass.
-        unit: Name of the unit of ``length``, for messages.
-        pause: Function that returns the seconds of silence that the model leaves between a chunk with this text and the
-            next one.
+        text: Text without markup, or the passages of a text.
+        make: Function that creates the chunk for a piece of a passage. It returns ``None`` if the piece has nothing to
+            say.
+        lengths: Desired and maximum number of characters in a piece. ``None`` makes each passage one piece.
+        most: Greatest ``length`` of a chunk that one pass takes.
+        unit: Name of the unit of ``most``, for messages.
+        pause: Function that takes a chunk's text, and returns the seconds of silence that the model leaves between this
+            chunk and the next chunk.
 
     Raises:
-        UserError: There is nothing to say, or a piece is too long and cannot or must not be split.
+        UserError: The text has nothing to say. Or a piece is too long for one pass, and has no place to split it, or
+            ``lengths`` is ``None``.
     """
     passages = [Passage(text)] if isinstance(text, str) else text
     chunks: list[OneChunk] = []
@@ -135,7 +140,7 @@ def fitting_chunks(
     most: int,
     unit: str,
 ) -> list[OneChunk]:
-    """Split one passage into chunks. A piece that is too long for one pass is halved until its parts fit."""
+    """Split one passage into chunks. Halve a piece that is too long for one pass, until its parts are short enough."""
 
     def fitting(piece: str, maximum: int) -> list[OneChunk]:
         if (chunk := make(piece, passage)) is None:
@@ -155,6 +160,6 @@ def fitting_chunks(
 
 
 def halves(characters: int) -> tuple[int, int]:
-    """Return the desired and the maximum characters for each half of a piece."""
+    """Return the desired and the maximum number of characters for each half of a piece of ``characters`` characters."""
     half = max(1, (characters + 1) // 2)
     return max(1, half * 3 // 4), half

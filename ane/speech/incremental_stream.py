@@ -15,19 +15,20 @@ from ane.text.clauses import MAX_HELD, ClauseReader
 from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses, without_words
 
-COUNTED = ("codes", "frames", "tokens")  # facts that are added up over the texts
+COUNTED = ("codes", "frames", "tokens")  # facts that are the sum over all streams
 
 
 class IncrementalStream(SoundStream):
-    """An iterator over the sound of a text that is still arriving: pieces (m,) float32 within ±1 at ``sample_rate``.
+    """An iterator over the sound of a text that is still arriving. It yields pieces, (n samples,) float32 within ±1.
 
-    It takes text only while you wait for a piece. It speaks the first clause as soon as that is complete, and then all
-    complete clauses that have arrived. ``chunks``, ``words``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase``
-    and ``elapsed`` mean the same as in ``Stream``, for the text spoken so far.
+    The iterator takes text only while you wait for a piece. It speaks the first clause as soon as the clause is
+    complete. After that, it speaks together all complete clauses that have arrived. ``chunks``, ``words``, ``notes``,
+    ``facts``, ``seconds``, ``seconds_by_phase`` and ``elapsed`` have the same meaning as in ``Stream``, but cover only
+    the text spoken so far.
 
     Raises:
-        UserError: ``Speaker.stream`` raises it for a part of the text, or nothing in the whole text can be spoken. You
-            get it when you ask for a piece.
+        UserError: When you ask for a piece: ``Speaker.stream`` rejects the text that has arrived, or the whole text has
+            nothing to say.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class IncrementalStream(SoundStream):
         timeline: Timeline,
         markdown: bool | None = None,
     ):
-        """Prepare to speak. Work begins with the first piece.
+        """Prepare to speak. Work begins when you ask for the first piece of sound.
 
         Args:
             texts: Pieces of the text.
             stream: Function that returns the ``Stream`` for a text.
-            normalise: Function that spells out numbers and abbreviations, after the lexicon.
-            lexicon: Lexicon, if there is one.
+            normalise: Function that spells out numbers and abbreviations in text to which the lexicon was applied.
+            lexicon: Lexicon that respells words, or ``None``.
             sample_rate: Samples per second.
             timeline: Timeline of the work.
             markdown: Whether the text is Markdown, as in ``SpeechRequest``.
@@ -54,8 +55,8 @@ class IncrementalStream(SoundStream):
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
-        self._streams: list[Any] = []  # one ``Stream`` per text
-        self._begins: list[float] = []  # the second of the sound at which each stream begins
+        self._streams: list[Any] = []  # one ``Stream`` for each text that was spoken together
+        self._begins: list[float] = []  # second of the whole sound at which each stream begins
         self._sound = self._spoken(ready_texts(texts if markdown is False else without_listings(texts), reader))
 
     @property
@@ -83,15 +84,15 @@ class IncrementalStream(SoundStream):
         ]
 
     def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
-        """Yield the sound of each text.
+        """Yield the sound of all texts.
 
-        A text without a word is held back until a word follows. If it grows too long, only its pauses are held back.
+        Hold a text without a word back until a word follows. If the held text grows too long, keep only its pauses.
         """
         held, line = "", 1
         with closing_source(texts):
             for text in texts:
                 text = held + text
-                read_pauses(text, line)  # raises errors in markup, with the line in the whole text
+                read_pauses(text, line)  # raises an error if the markup is wrong, with the line in the whole text
                 stream = self._begin(text)
                 if stream is None:
                     held = text
@@ -107,7 +108,7 @@ class IncrementalStream(SoundStream):
             yield from silent_blocks(round(seconds * self.sample_rate), self.sample_rate)
 
     def _begin(self, text: str) -> Any:
-        """Start the stream of a text. Returns ``None`` if nothing in it can be spoken."""
+        """Start the stream of a text. Returns ``None`` if the text has nothing to say."""
         if not self._streams and is_ssml(text):
             raise UserError("text that arrives incrementally cannot be SSML: speak the whole document")
         began = self.timeline.text_ready
@@ -116,14 +117,14 @@ class IncrementalStream(SoundStream):
         except NothingToSayError:
             return None
         if self._streams:
-            self.timeline.text_ready = began  # times are measured from the first text
+            self.timeline.text_ready = began  # the timeline counts from the first text
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream
 
 
 def without_listings(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts without program listings. A table comes in one piece (``MarkdownFeed``)."""
+    """Remove program listings from arriving Markdown. ``MarkdownFeed`` holds a table back until it is complete."""
     reader = MarkdownFeed()
     with closing_source(texts):
         for text in texts:
@@ -134,7 +135,7 @@ def without_listings(texts: Iterable[str]) -> Iterator[str]:
 
 
 def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
-    """Yield the first clause, then all complete clauses whenever more text arrives, and the rest at the end."""
+    """Yield texts to speak together: the first clause, then all new clauses whenever text arrives, then the rest."""
     first = True
     with closing_source(texts):
         for text in texts:

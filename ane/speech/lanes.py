@@ -1,14 +1,15 @@
 """Decode many sequences in one batch, and refill each lane as soon as its sequence ends.
 
-A decoder has a fixed number of lanes (rows of its batch). Sequences from one request, or from several, share them. When
-a sequence ends, its lane takes the next waiting sequence, while the other lanes carry on. This is continuous batching
-(Orca, Yu et al. 2022).
+A decoder has a fixed number of lanes, which are the rows of its batch. Sequences of one or several requests share the
+lanes. When a sequence ends, its lane takes the next waiting sequence, while the other lanes continue. This is
+continuous batching (Orca, Yu et al. 2022).
 
-Sequences that continue the same prompt also share its prefix. The prefix is computed once, when the first of them
-starts, and all their lanes attend to it.
+A request submits a prompt, and one or several sequences continue the prompt. The decoder computes the prefix (the keys
+and values of the prompt) once, when the first of these sequences starts. The lanes of all these sequences attend to it.
 
-Any thread may submit a prompt and wait for its rows. One waiting thread takes the steps for all threads, and hands this
-work to another one when its wait is over. The lock guards state only: no thread holds it while a network runs.
+Any thread may submit a prompt and wait for its rows, which are the vectors that a sequence produces. One of the waiting
+threads, the leader, runs the decoder steps for all threads. When the leader's own wait is over, another waiting thread
+becomes the leader. The lock guards state only: no thread holds the lock while a network runs.
 """
 
 import logging
@@ -28,64 +29,69 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.speech")
 
-# (columns (n, D), the lane's position at which they begin) → hidden states (n, D)
+# decodes columns, (n columns, D), from a position of the lane on, and returns their hidden states, (n columns, D)
 Extend = Callable[[np.ndarray, int], np.ndarray]
 
 
 class SampledSequence(Protocol):
-    """A sequence that is being sampled on a lane (a row of the decoder's batch). Models implement this protocol."""
+    """A sequence that a lane is sampling. A model with a decoder implements this protocol.
+
+    A column is the decoder's input at one position, (D,).
+    """
 
     def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
         """Sample from the decoder's output for the last column, and return the next column.
 
         Args:
-            hidden: Hidden state, (D,).
-            logits: Logits, (V,).
-            scores: Attention scores of the column, (heads, positions). ``None`` if the decoder records none.
+            hidden: Hidden state of the last column, (D,).
+            logits: Logits of the last column, (V symbols,).
+            scores: Attention scores of the last column, (heads, positions). ``None`` means that the decoder records no
+                scores.
 
         Returns:
             The next column, (D,), or ``None`` if the sequence has ended.
 
         Raises:
-            UserError: The prompt cannot go on. All its sequences end.
+            UserError: The prompt cannot be continued. The lanes then end all its sequences.
         """
 
     def certain(self, start: int) -> Sequence[np.ndarray]:
-        """Return the rows (D,) from index ``start`` that no later step can change."""
+        """Return the rows from index ``start`` that no later decoder step can change. A row has the shape (D,)."""
 
     def finish(self, extend: Extend) -> Any:
-        """Return the result of a sequence that has ended.
+        """Return the result of the sequence. The lanes call this when the sequence has ended.
 
-        The sequence's positions are still on the lane, so ``extend`` can decode columns again from any position.
+        The sequence's keys and values are still on the lane, so ``extend`` can decode columns again from any position.
         """
 
 
 class LanePrompt(Protocol):
-    """A prompt, and the number of sequences (``count``) that continue it. Models implement this protocol."""
+    """A prompt, and the number of sequences (``count``) that continue it. A model with a decoder implements this."""
 
     count: int
 
     def prefix(self) -> np.ndarray:
-        """Return the columns of the prompt, (P, D) float32. Raises UserError if the prompt cannot be decoded."""
+        """Return the columns of the prompt, (P columns, D) float32. Raises UserError if the prompt is invalid."""
 
     def begin(self, index: int) -> SampledSequence:
-        """Create the sequence with this index, which is about to start."""
+        """Create the sequence with this index. The lanes call this when a lane is free for the sequence."""
 
 
 class Decoding:
-    """A prompt that was submitted to the lanes. The thread that submitted it reads the results here.
+    """A prompt that a thread submitted to the lanes. The thread reads the results of its sequences from this object.
 
     Attributes:
         prompt: The prompt.
-        priority: Function that returns the sort key. A free lane goes to the waiting prompt with the smallest key.
+        priority: Function that returns a sort key. A free lane goes to the waiting prompt with the smallest key.
         finished: Number of sequences that have ended.
-        cancelled: Whether to drop the sequences that have not ended.
+        cancelled: Whether the lanes must drop the sequences that have not ended.
         waiting: Indices of the sequences that have no lane yet.
-        sampled: The sequences that have a lane, by index.
+        sampled: Sequences that have a lane, by index.
         results: Results of the sequences that have ended, by index.
-        prefix_index: Index of the decoder's prefix. ``None`` before the first sequence starts, and when the prompt is
-            done.
-        first: Hidden state, logits and attention scores of the prefix's last position. Every sequence starts from them.
+        prefix_index: Index of the prompt's prefix in the decoder. ``None`` before the first sequence starts, and again
+            when all sequences have ended.
+        first: Hidden state, logits and attention scores of the prefix's last position. Every sequence samples its first
+            column from them.
     """
 
     def __init__(self, lanes: "Lanes", prompt: Any, priority: Urgency, check: Callable[[], None]):
@@ -101,14 +107,16 @@ class Decoding:
         return self.finished == self.prompt.count
 
     def rows(self, index: int = 0, report: Callable[[], None] = lambda: None) -> Iterator[np.ndarray]:
-        """Yield the rows (n, D) of a sequence as they become certain, until it ends. Its result has all rows.
+        """Yield the rows of a sequence, (n rows, D), as soon as no later step can change them, until the sequence ends.
+
+        The rows of the last steps may be missing. The sequence's result has all rows.
 
         Args:
             index: Index of the sequence.
-            report: Function to call after every step that this thread takes.
+            report: Function to call after every decoder step that this thread runs.
 
         Raises:
-            UserError: The prompt cannot be decoded, or was cancelled.
+            UserError: The model cannot decode the prompt, or somebody cancelled it.
             RuntimeError: The decoder has failed.
         """
         known, sent = list[np.ndarray](), 0
@@ -127,20 +135,26 @@ class Decoding:
             yield np.stack(known)
 
     def all(self, report: Callable[[], None] = lambda: None) -> list[Any]:
-        """Return the results of all sequences, in order, and forget them. Raises the same errors as ``rows``."""
+        """Wait for all sequences, and return their results in order. Raises the same errors as ``rows``.
+
+        The results are then removed from ``results``.
+        """
         self._lanes.until(lambda: self.done or self._check(), self, report)
         return [self.results.pop(index) for index in range(self.prompt.count)]
 
     def cancel(self) -> None:
-        """Give up the sequences that have not ended. Any thread may call this. A running step frees them at its end."""
+        """Drop the sequences that have not ended. If a step is running, their lanes become free when the step ends.
+
+        Any thread may call this.
+        """
         self._lanes.cancel(self)
 
     def fail(self, error: UserError) -> None:
-        """End all sequences with an error."""
+        """Store the error that ends all sequences, for the thread that waits for them."""
         self._error = error  # type: ignore[assignment]
 
     def _check(self) -> bool:
-        """Raise the error that ended the prompt. Return False if there was none."""
+        """Raise the error that ended the prompt. Return False if no error did."""
         self._check_request()
         if self._error is not None:
             raise self._error
@@ -161,8 +175,8 @@ class BusyLane:
         decoding: The prompt that the sequence continues.
         index: Index of the sequence among the prompt's sequences.
         sequence: The sequence.
-        column: The next column to decode.
-        length: Number of positions that the lane has after the prefix.
+        column: The next column to decode, (D,).
+        length: Number of positions after the prefix that the lane has already decoded.
     """
 
     decoding: Decoding
@@ -174,7 +188,7 @@ class BusyLane:
 
 @dataclass(eq=False)
 class Waiter:
-    """A thread that waits until ``ready`` returns True, or raises the error that ended its prompt."""
+    """A thread that waits until ``ready`` returns True or raises the error that ended the thread's prompt."""
 
     ready: Callable[[], bool]
     decoding: Decoding
@@ -189,19 +203,19 @@ class Waiter:
 
 
 class Lanes:
-    """The lanes of one decoder, and the prompts on them.
+    """The lanes of one decoder, and the prompts that use or await a lane.
 
-    Call ``submit`` for each prompt, and read the results from the ``Decoding`` that it returns. Any thread may do so.
+    Call ``submit`` for each prompt, and read the results from the ``Decoding`` that it returns. Any thread may do both.
 
     Args:
-        decoder: The decoder whose lanes these are.
-        recorded_heads: Attention heads whose scores each sequence receives, as (layer, head) pairs. They are ignored if
-            the decoder cannot record scores.
-        turns: Turns of the threads that use the lanes. A thread gives up its turn while it waits for a step. ``None``
-            means that threads need no turns.
+        decoder: Decoder that has the lanes.
+        recorded_heads: Attention heads, as (layer, head) pairs. Each sequence receives the scores of these heads if the
+            decoder can record scores.
+        turns: Turns that limit how many threads compute at once. A thread gives up its turn while another thread runs
+            the steps. ``None`` means that threads need no turns.
 
     Attributes:
-        ended: The error that ended all prompts, if there was one.
+        ended: The error that ended all prompts, or ``None``.
     """
 
     def __init__(self, decoder: Decoder, recorded_heads: Sequence[tuple[int, int]] = (), turns: Turns | None = None):
@@ -219,13 +233,13 @@ class Lanes:
     def submit(
         self, prompt: LanePrompt, priority: Urgency = lambda: (0, 0.0), check: Callable[[], None] = lambda: None
     ) -> Decoding:
-        """Add a prompt, whose sequences then wait for lanes. Returns immediately.
+        """Add a prompt to the lanes, and return immediately. The sequences of the prompt then wait for lanes.
 
         Args:
             prompt: The prompt.
-            priority: Function that returns the sort key (see ``Decoding``).
-            check: Function that raises an error when nobody wants the sequences any more. Any thread may call it,
-                between steps.
+            priority: Function that returns the prompt's sort key (see ``Decoding``).
+            check: Function that raises an error when nobody wants the sequences any more. Any thread may call it
+                between two decoder steps.
         """
         decoding = Decoding(self, prompt, priority, check)
         with self._lock:
@@ -233,7 +247,7 @@ class Lanes:
         return decoding
 
     def cancel(self, decoding: Decoding) -> None:
-        """Give up a prompt (see ``Decoding.cancel``)."""
+        """Drop the sequences of a prompt (see ``Decoding.cancel``)."""
         with self._lock:
             decoding.cancelled = True
             if not self._stepping:
@@ -241,10 +255,10 @@ class Lanes:
             self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End all prompts and free the decoder, even if other objects still refer to these lanes.
+        """End all prompts, and release the decoder even if other objects still refer to these lanes.
 
         Args:
-            error: The error that every prompt raises. ``None`` means that the lanes were closed.
+            error: Error that every prompt raises. ``None`` means an error which says that the lanes are closed.
         """
         with self._lock:
             self._end(error or UserError("the lanes are closed"))
@@ -252,7 +266,13 @@ class Lanes:
                 self.decoder = self.recorder = None
 
     def until(self, ready: Callable[[], bool], decoding: Decoding, report: Callable[[], None]) -> None:
-        """Wait until ``ready`` is true, and take the steps unless another thread does. Raises its error."""
+        """Run decoder steps, or wait while another thread runs them, until ``ready`` returns True.
+
+        Args:
+            ready: Function that says whether the wait is over. An error that it raises ends the wait.
+            decoding: The prompt for which the thread waits.
+            report: Function to call after every decoder step that this thread runs.
+        """
         waiter = Waiter(ready, decoding, threading.Condition(self._lock))
         with self._lock:
             self._waiting.append(waiter)
@@ -267,22 +287,23 @@ class Lanes:
                     with self._unlocked():
                         report()
                         if self.turns:
-                            self.turns.offer(self._urgency, to_class=True)  # its prompt may share the next step
+                            # the thread that takes the turn may submit a prompt that shares the next step
+                            self.turns.offer(self._urgency, to_class=True)
             finally:
                 self._waiting.remove(waiter)
-                if self._leader in (None, waiter):  # ``None`` if this thread was woken to lead, and need not lead
+                if self._leader in (None, waiter):  # ``None`` if this thread was woken to lead, but its wait is over
                     self._leader = None
                     self._wake()
 
     def _rest(self, waiter: Waiter) -> None:
-        """Wait until the waiter is settled or must lead."""
+        """Give up the turn, and wait until the waiter is settled or has to run the steps."""
         turns = self.turns.rest(waiter.decoding.priority) if self.turns else nullcontext()
         with self._unlocked(), turns, self._lock:
             while self._leader is not None and not waiter.settled:
                 waiter.woken.wait()
 
     def _wake(self) -> None:
-        """Wake the waiters that are settled, and the most urgent one to lead if no thread leads."""
+        """Wake the waiters that are settled. If no thread runs the steps, also wake the most urgent waiter to do so."""
         for waiter in self._waiting:
             if waiter is not self._leader and waiter.settled:
                 waiter.woken.notify()
@@ -290,7 +311,7 @@ class Lanes:
             min(self._waiting, key=lambda waiter: waiter.decoding.priority()).woken.notify()
 
     def _urgency(self) -> tuple[int, float]:
-        """Return the urgency of the steps, which is the highest urgency among the threads that wait for them."""
+        """Return the urgency of the next step: the highest urgency among the threads that wait for the step."""
         return min(waiter.decoding.priority() for waiter in list(self._waiting))
 
     @contextmanager
@@ -301,7 +322,7 @@ class Lanes:
         finally:
             self._lock.acquire()
 
-    # Only the leading thread calls the methods below. It holds the lock, except in ``_call``
+    # Only the thread that runs the steps calls the methods below. It holds the lock except within ``_call``
 
     def _call(self, network: Callable[..., Any], *arrays: Any) -> Any:
         call = partial(network, *arrays)
@@ -311,7 +332,7 @@ class Lanes:
     def _step(self) -> None:
         """Fill the free lanes, and decode one column on each lane.
 
-        An error of a prompt ends only the sequences of that prompt. Any other error ends all prompts.
+        If a prompt raises UserError, only the sequences of that prompt end. Any other error ends all prompts.
         """
         self._stepping = True
         try:
@@ -350,7 +371,7 @@ class Lanes:
             self._remove(decoding)
 
     def _start(self, lane: int, decoding: Decoding) -> None:
-        """Start the next sequence of a prompt on a lane. It may end immediately."""
+        """Start the next sequence of a prompt on a lane. The sequence may end immediately."""
         if decoding.first is None:
             decoding.prefix_index = self.free_prefixes.pop()
             hidden, logits = self._call(self.decoder.prefill, decoding.prompt.prefix(), decoding.prefix_index)
@@ -363,7 +384,7 @@ class Lanes:
             self._retire(lane)
 
     def _decode(self) -> None:
-        """Decode one column on every active lane. Idle lanes between active ones are computed too."""
+        """Decode one column on every active lane. The decoder also computes the idle lanes between active lanes."""
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, len(self.active[low].column)), np.float32)
         lengths = np.zeros(high - low, np.int64)
@@ -386,7 +407,7 @@ class Lanes:
                     self._retire(lane)
 
     def _retire(self, lane: int) -> None:
-        """Free the lane of a sequence that has ended, and after the prompt's last sequence its prefix too."""
+        """Free the lane of a sequence that has ended. If this was the prompt's last sequence, also free the prefix."""
         busy = self.active[lane]
         decoding = busy.decoding
         result = busy.sequence.finish(partial(self._extend, lane, decoding.prefix_index))
@@ -410,7 +431,7 @@ class Lanes:
             self.prompts.remove(decoding)
 
     def _end(self, error: BaseException) -> None:
-        """End all prompts, because the contents of the caches are unknown."""
+        """End all prompts with an error, because after an error the contents of the decoder's caches are unknown."""
         self.ended = self.ended or error
         if isinstance(error, Exception) and not isinstance(error, UserError):
             LOGGER.error("a step of the decoder failed", exc_info=error)

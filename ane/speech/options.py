@@ -1,4 +1,4 @@
-"""Define ``ane.Settings``: the options of `ane say`, all optional, in one class for every model."""
+"""Define ``ane.Settings``, one class for every model, whose fields are the options of `ane say`."""
 
 from typing import Any, Literal
 
@@ -7,17 +7,17 @@ from ane.system.checked import validated
 
 @validated
 class SpeechOptions:
-    """The options of `ane say`, for ``Speaker.speak``. Programs call this class ``ane.Settings``.
+    """The options of `ane say`, for ``Speaker.speak``. Programs import this class as ``ane.Settings``.
 
-    ``None`` keeps the value that the model, or the request's preset, has. `ane say --help-all` explains every option.
+    If an option is ``None``, the request's preset or the model determines its value. `ane say --help-all` explains
+    every option. An option that has no effect on the model is an error.
 
-    It is an error to set an option that has no effect on the model. Settings that only one kind of model has, such as
-    the silence that Tortoise keeps, are fields of that model's class, ``Speaker.settings``. ``speak`` takes its objects
-    too.
+    A setting that only one kind of model has, such as the silence that Tortoise keeps, is not an option here. It is a
+    field of the model's own class of settings, ``Speaker.settings``. ``speak`` also takes an object of that class.
 
     Raises:
         InvalidValueError: An option is unknown, or its value has the wrong type. If a value is out of range, ``speak``
-            raises this error.
+            raises the error.
     """
 
     candidates: int | None = None

@@ -1,4 +1,4 @@
-"""Describe a request for speech, the context in which it is worked on, and the limits of its text."""
+"""Define a request for speech, the limits of its text, and the context that the work on the request shares."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
 from ane.text.passages import Passage, Quotation
 
-FREE = 4096  # characters that a lexicon may add to any text, however short
+FREE = 4096  # a lexicon may add this many characters to any text, even if the text is short
 
 
 @validated
@@ -30,8 +30,8 @@ class TextLimits:
     """Limits on the text of one request.
 
     Attributes:
-        silence: Most seconds of silence that all pauses of the text may add up to.
-        expansion: How many times as long a lexicon may make the text.
+        silence: Greatest sum of the pauses in the text, in seconds.
+        expansion: Greatest factor by which a lexicon may lengthen the text.
     """
 
     silence: float = Field(default=600.0, gt=0)
@@ -40,15 +40,22 @@ class TextLimits:
 
 @dataclass
 class TextUsage:
-    """Silence and characters that the texts of one request have used so far."""
+    """How much silence and how many characters the texts of one request have used so far.
+
+    Attributes:
+        limits: Limits on the sums.
+        silence: Seconds of silence.
+        sent: Characters that the client sent.
+        spelled: Characters after the lexicon respelled the text.
+    """
 
     limits: TextLimits = field(default_factory=TextLimits)
-    silence: float = 0.0  # seconds
-    sent: int = 0  # characters that were sent
-    spelled: int = 0  # characters after the lexicon
+    silence: float = 0.0
+    sent: int = 0
+    spelled: int = 0
 
     def add(self, sent: str, passages: Iterable[Passage]) -> None:
-        """Count a text and its passages. Raises UserError if they exceed the limits."""
+        """Add a text and its passages to the sums. Raises UserError if a sum exceeds its limit."""
         self.sent += len(sent)
         for passage in passages:
             self.silence += passage.silence
@@ -66,16 +73,16 @@ class TextUsage:
 
 
 Progress = Callable[[str, int, int, str], None]  # (phase, done, total, note)
-# phonemes in braces, at least one of them a vowel with its stress
+# ARPABET phonemes in braces, of which at least one is a vowel with its stress digit, such as {HH AH0 L OW1}
 ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
 
 
 def as_voice(voice: Any) -> Any:
-    """Check a voice, and turn a ``Path`` into text. Raises UserError for an object that no model takes."""
+    """Check the type of a voice, and turn a ``Path`` into text. Raises UserError if no model takes this type."""
     if voice is None or isinstance(voice, str):
         return voice
     if isinstance(voice, Path):
-        return os.path.abspath(voice)  # it has a separator, so that it is not taken for a name
+        return os.path.abspath(voice)  # an absolute path has a separator, so nobody mistakes it for a voice's name
     from ane.voices import Voice  # imports torch, which flags do not need
 
     if not isinstance(voice, Voice):
@@ -85,7 +92,7 @@ def as_voice(voice: Any) -> Any:
 
 
 def as_lexicon(lexicon: Any) -> Any:
-    """Turn a mapping from words to respellings into a lexicon, and return anything else as it is."""
+    """Turn a mapping from words to respellings into a ``Lexicon``. Return any other object unchanged."""
     return Lexicon(lexicon) if isinstance(lexicon, Mapping) else lexicon
 
 
@@ -97,25 +104,28 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
 class SpeechRequest:
     """A text and how to speak it.
 
-    ``Speaker.speak`` takes these fields as arguments. The flags of commands and the bodies of the server's requests are
-    made from them too.
+    ``Speaker.speak`` takes these fields as arguments. The commands derive their flags from the fields, and the server
+    derives the bodies of its requests from them.
 
     Attributes:
-        text: Text to speak. It may contain pauses, such as [pause:1.5s], or be SSML.
-        voice: A name, a path (text or ``Path``), a mix as on the command line, or a voice from ``Speaker.prepare``.
-            ``None`` means the model's default voice.
-        preset: Name of one of the model's presets. Settings stored with the model are combined with it.
-        seed: Number, at least 0, that repeats the same random choices. ``None`` means the model's own seed or a random
-            one. The result has the seed.
-        settings: ``ane.Settings`` that change the preset's settings, or an object of the class ``Speaker.settings``,
-            without a preset. ``None`` keeps the preset's settings.
+        text: Text to speak. The text may be SSML. Otherwise, it may contain pauses, such as [pause:1.5s].
+        voice: A name, a path (as text or as ``Path``), a mix of voices such as "a:0.3&b:0.7", or a voice from
+            ``Speaker.prepare``. ``None`` means the model's default voice.
+        preset: Name of one of the model's presets. The preset is combined with the settings in the model's bundle.
+            ``None`` means the model's default preset.
+        seed: Random seed, at least 0. The same seed gives the same sound again. ``None`` means the seed that the model
+            stores, or a random seed if the model stores none. The result reports the seed.
+        settings: ``ane.Settings`` that change the preset's settings. If ``preset`` is ``None``, this may also be an
+            object of the class ``Speaker.settings``. ``None`` keeps the preset's settings.
         speed: Speed of the speech. 2 is twice as fast as 1.
-        lexicon: ``Lexicon``, or mapping from words to respellings. It can also respell letters of other scripts.
-        ssml: Whether the text is SSML. ``None`` means that it is if it begins with "<speak".
-        markdown: Whether the text is Markdown or has HTML tags. ``None`` means that it is if it has their marks.
-        word_times: Whether to time each word, even if that takes longer.
-        cast: Voices for quotations, and meaning of [voice:NAME] in the text: a ``Cast``, its fields, or a TOML file.
-        quote_voice: Voice for quotations whose speaker is unknown or not in the cast.
+        lexicon: ``Lexicon``, or a mapping from words to respellings. A lexicon can also respell letters of scripts that
+            the model does not read.
+        ssml: Whether the text is SSML. ``None`` means that a text is SSML if it begins with "<speak".
+        markdown: Whether the text is Markdown or has HTML tags. ``None`` means that the marks in the text decide.
+        word_times: Whether to find out when each word is heard, even if that takes longer.
+        cast: Voices for the speakers of quotations and for [voice:NAME] in the text. Pass a ``Cast``, a mapping with
+            the fields of one, or the path of a TOML file.
+        quote_voice: Voice for a quotation whose speaker is unknown or not in the cast.
     """
 
     text: str
@@ -171,12 +181,12 @@ class SpeechRequest:
 
     @property
     def roles(self) -> Cast | None:
-        """The cast, of a request from ``Speaker.with_defaults``."""
+        """The cast. Only a request that ``Speaker.with_defaults`` returned has this property."""
         assert self.cast is None or isinstance(self.cast, Cast)
         return self.cast
 
     def changed(self, **fields: Any) -> Self:
-        """Return a copy of the request with these fields, or the request itself if it has them already."""
+        """Return a copy of the request with these fields, or the request itself if no field changes."""
         new = {name: value for name, value in fields.items() if getattr(self, name) is not value}
         return replace(self, **new) if new else self
 
@@ -188,7 +198,7 @@ def check_option(model: Model, name: str) -> None:
     """Raise UserError if an option of requests or settings has no effect on this model."""
     family = model.family
     if family.settings is None:
-        family.synthesizer(model, None)  # raises an error, because this model does not speak
+        family.synthesizer(model, None)  # raises the error that says that this model does not speak
     options = family.settings.options() if family.settings else {}
     if name in REQUEST_OPTIONS:
         needs = REQUEST_OPTIONS[name].needs
@@ -200,18 +210,18 @@ def check_option(model: Model, name: str) -> None:
 
 
 def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
-    """Return the settings for a request.
+    """Combine the model's stored settings, a preset, and the settings of a request.
 
     Args:
         kind: Class of the model's settings.
-        model: The model. Its stored settings are the defaults.
-        preset: Name of a preset, or ``None`` for the model's own.
-        settings: An object of ``kind``, which is returned as it is, or ``SpeechOptions`` that change the preset, or
-            ``None``.
+        model: The model. The settings in its bundle are the defaults.
+        preset: Name of a preset. ``None`` means the model's default preset.
+        settings: ``SpeechOptions``, which change the preset's settings, or an object of ``kind``, which the function
+            returns unchanged. ``None`` keeps the preset's settings.
 
     Raises:
-        UserError: An option has no effect, the preset is unknown, the settings have another class, or an object of
-            ``kind`` comes with a preset.
+        UserError: An option has no effect, the preset is unknown, ``settings`` has another class, or the caller passes
+            both a preset and an object of ``kind``.
     """
     if settings is None:
         return kind.of(preset, model.settings)
@@ -232,19 +242,22 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
 
 @dataclass
 class SpeechContext:
-    """Progress, timing, limits, shared lanes and voices of one request. Only the voices change its sound.
+    """State that the work on one request needs in addition to the request. Only the voices change the sound.
 
     Attributes:
-        progress: Function that is called with (phase, done, total, note).
+        progress: Function that the work calls with (phase, done, total, note).
         timeline: Timeline that records when each phase runs.
-        lanes: Lanes that several requests share. ``None`` means that a request creates lanes if it needs some.
-        priority: Function that returns the priority among requests that share lanes.
+        lanes: Decoder lanes (rows of its batch) that several requests share. ``None`` means that the request creates
+            lanes if its model needs them.
+        priority: Function that returns how urgent this request is among the requests that share the lanes.
         check: Function that raises an error when nobody wants the sound any more. Any thread may call it.
-        batched: Whether to work on chunks in groups, phase by phase, and to release the networks between phases.
-            Otherwise each chunk is worked on as soon as possible.
-        usage: Usage of the request's text so far, and its limits.
-        voice: Voice that speaks until the text names one: the last voice of the text before.
-        named_voice: Function that looks up a voice which the text names. ``None`` means the model's voice of that name.
+        batched: Whether the model works on all chunks in one phase, then releases that phase's networks and starts the
+            next phase. Otherwise, the model finishes each chunk as soon as possible.
+        usage: Silence and characters that the texts of the request have used so far, and their limits.
+        voice: Name of the voice that speaks until the text names another voice. If the text continues an earlier text,
+            this is the earlier text's last voice.
+        named_voice: Function that looks up a voice which the text names. ``None`` means that the name is one of the
+            model's voices.
     """
 
     progress: Progress = report_nothing
@@ -258,20 +271,20 @@ class SpeechContext:
     named_voice: Callable[[str], Any] | None = None
 
     def reporting(self, sound: Iterator[np.ndarray], phase: str, done: int, total: int) -> Iterator[np.ndarray]:
-        """Yield a sound, then report progress."""
+        """Yield the pieces of a sound, then report that chunk ``done`` of ``total`` is complete."""
         yield from sound
         self.progress(phase, done, total, "")
 
     def passages(self, request: SpeechRequest, arpabet: bool = False) -> list[Passage]:
-        """Read the passages of the request's text (``read_passages``), and count them in ``usage``.
+        """Divide the request's text into passages, which have one voice and delivery each, and count them in ``usage``.
 
         Args:
             request: A complete request.
             arpabet: Whether the model takes phonemes in braces.
 
         Raises:
-            UserError: The markup is wrong, the text exceeds its limits, or it has phonemes in braces that the model
-                does not take.
+            UserError: The markup is wrong, the text exceeds its limits, or the text has phonemes in braces although the
+                model takes none.
         """
         ssml = is_ssml(request.text) if request.ssml is None else request.ssml
         text = request.text if ssml else without_markdown(request.text, request.markdown)

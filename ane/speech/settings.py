@@ -1,4 +1,7 @@
-"""Declare fields of settings and requests once, with ranges and help, and derive command options from them."""
+"""Declare the fields of settings and requests with their ranges and help texts, and derive command options from them.
+
+Settings say how the networks of one kind of model work. A request has a text and fields that every model takes.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +46,7 @@ def setting(
 
 
 def split_setting(desired: int, most: int) -> Any:
-    """Declare the field ``split``: the desired and the maximum characters of a chunk."""
+    """Declare the field ``split``, which has the desired and the maximum number of characters in a chunk."""
     return setting(
         (desired, most), "split into chunks of about D and at most M characters", metavar="D,M", group="text"
     )
@@ -56,13 +59,13 @@ class Option:
     Attributes:
         name: Name of the option.
         field: Name of the field.
-        within: Name of the field that holds the nested settings with ``field``, or "" if they are not nested.
+        within: Name of the outer field, if ``field`` belongs to settings that are nested in that field. Otherwise "".
         help: Help text.
         metavar: Placeholder for the value in the help.
         group: Title of the option's group in the help.
         type: Type of the value.
-        choices: The values to choose from, or () for any value of the type.
-        default: Default value as help shows it.
+        choices: Values that the option accepts. () means that it accepts any value of ``type``.
+        default: Default value as the help shows it.
         optional: Whether the value may be ``None``.
         needs: Attribute of a model that must be true for the option to have an effect.
     """
@@ -84,14 +87,15 @@ class Option:
 class SpeechSettings:
     """Base class for the settings of every kind of model.
 
-    Some kinds have ``split``, the desired and the maximum characters of a chunk. A chunk that is too long for one pass
-    is split further. If ``split`` is ``None``, the text is one chunk, and it is an error if that is too long.
+    Some subclasses have the field ``split``: the desired and the maximum number of characters in a chunk. A chunk that
+    is too long for one pass of the network is split further. If ``split`` is ``None``, the text is one chunk, and a
+    text that is too long for one pass is an error.
 
     Raises:
         UserError: A value is out of range.
     """
 
-    presets: ClassVar[Sequence[str]] = ()  # names of the presets, if this kind has some
+    presets: ClassVar[Sequence[str]] = ()  # names of the presets that this kind of model has
 
     def __post_init__(self) -> None:
         split = getattr(self, "split", None)
@@ -104,15 +108,15 @@ class SpeechSettings:
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Create settings from a preset.
+        """Create settings from a preset, the settings that a model stores, and changes to both.
 
         Args:
-            preset: Name of a preset.
+            preset: Name of a preset. ``None`` means the model's default preset.
             model: Settings in the model's bundle.json.
-            changes: Values of fields that replace the others.
+            changes: Values of fields. They replace the values from ``preset`` and ``model``.
 
         Raises:
-            UserError: A value is out of range, or this kind of model has no presets.
+            UserError: A value is out of range, or ``preset`` is given and this kind of model has no presets.
         """
         if preset is not None:
             raise UserError("preset has no effect, because this kind of model has none: leave it out", "preset")
@@ -127,7 +131,7 @@ class SpeechSettings:
         """Return a copy of the settings with the values of some options.
 
         Args:
-            options: Values by option name. "no_split" makes the text one chunk.
+            options: Values by option name. If "no_split" is true, the text becomes one chunk.
 
         Raises:
             UserError: A value is out of range, or an option has no effect.
@@ -162,14 +166,14 @@ class SpeechSettings:
 
 
 def as_option(error: UserError, options: Mapping[str, Option], within: str) -> UserError:
-    """Rename the field in an error about nested settings to the name of its option."""
+    """Return an error about a field of nested settings with the name of the option instead of the field's name."""
     field = error.parameter
     name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
     return UserError(name + str(error).removeprefix(field), name)
 
 
 def options_of(settings: type, within: str = "") -> Iterator[Option]:
-    """Yield the options of a settings or request class, including its nested settings."""
+    """Yield the options of a class of settings or requests, including the options of its nested settings."""
     hints = get_type_hints(settings)
     for name, field in settings.__pydantic_fields__.items():  # type: ignore[attr-defined]
         kinds = [kind for kind in (get_args(hints[name]) or (hints[name],)) if kind is not type(None)]
@@ -194,7 +198,7 @@ def options_of(settings: type, within: str = "") -> Iterator[Option]:
 
 
 def shown_default(value: Any) -> str:
-    """Write a default as on the command line. Return "" for a default that help should not show."""
+    """Format a default value as on the command line. Return "" for a default that the help should not show."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)

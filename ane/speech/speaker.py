@@ -1,7 +1,8 @@
-"""Turn text into speech with any model, in one piece or as a stream.
+"""Turn text into speech with any model, as one array or as a stream.
 
-``Speaker`` does the work that is the same for every model: it checks the request, finds the voices and delivers the
-sound. A kind of model adds two steps: it splits the text into chunks, and it turns the chunks into sound.
+``Speaker`` does the work that is the same for every model: it checks the request, finds the voices, and applies speed,
+volume and pauses to the sound. Each kind of model (such as Tortoise or FastSpeech) adds two methods. ``chunks`` splits
+the text into chunks, each short enough for one pass of the network, and ``render`` turns the chunks into sound.
 """
 
 import asyncio
@@ -32,28 +33,30 @@ from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import Voice, check_named_voice, voice_names
 
-MOST_SIGNS = 8  # that one note lists
+MOST_SIGNS = 8  # one note lists at most this many unspoken signs
 LOGGER = logging.getLogger("ane.speech")
 
 
 class Speaker(ABC):
     """A model that is loaded on a backend and can speak.
 
-    Call ``speak`` for one text, ``speak_all`` for several, ``stream`` to get sound while it is made, and ``feed``
-    while the text itself is still arriving. All four take the fields of ``SpeechRequest`` and ``SpeechCall``.
+    Call ``speak`` for one text, ``speak_all`` for several texts, ``stream`` to get the sound while the model makes it,
+    and ``feed`` while the text itself is still arriving. All four methods take the fields of ``SpeechRequest`` and
+    ``SpeechCall`` as arguments.
 
     To add a kind of model, subclass ``Speaker``. Set ``settings``, ``sample_rate`` and ``speeds``, and implement
-    ``chunks`` and ``render``. Override ``networks`` if some settings need only part of the model.
+    ``chunks`` and ``render``. Override ``networks`` if some settings do not need all of the model's networks.
 
-    Coroutines may share a speaker, even across event loops: they take turns, piece by piece. On several CPU threads, a
-    model may speak two chunks of a text at once.
+    Several coroutines may share a speaker, even if they run in different event loops. The speaker makes one piece of
+    sound for one coroutine, and then serves the next coroutine. A model that has several CPU threads may speak two
+    chunks of a text at once.
 
     Attributes:
         settings: Class of this model's settings.
         sample_rate: Samples per second of the sound it makes.
         speeds: Slowest and fastest speed that a request may ask for.
-        stretches: Whether the finished sound is stretched to the requested speed. Otherwise the networks speak at that
-            speed.
+        stretches: Whether ``Speaker`` stretches the finished sound to the requested speed. If not, the networks speak
+            at that speed themselves.
     """
 
     settings: type[SpeechSettings]
@@ -63,8 +66,8 @@ class Speaker(ABC):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
-        self.turns = Turns()  # for coroutines
-        self.warned: set[str] = set()  # notes that were logged already
+        self.turns = Turns()  # lets the coroutines that share this speaker compute one after another
+        self.warned: set[str] = set()  # notes that this speaker has already logged
         self.loaded_by: tuple[Any, ...] | None = None  # the function that opened this speaker, and its arguments
 
     def __repr__(self) -> str:
@@ -72,33 +75,34 @@ class Speaker(ABC):
         return f"<{type(self).__name__}: model {self.model.name}{voice}, backend {self.backend.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a speaker as the arguments of ``ane.load``, which opens its model again elsewhere."""
+        """Pickle the call of ``ane.load`` that made this speaker. Unpickling repeats the call and loads the model."""
         if self.loaded_by is None:
             raise UserError(f"{self!r} cannot be pickled, because ane.load did not make it: load its model there")
         return self.loaded_by
 
-    # Each kind of model defines or overrides these
+    # Each kind of model defines or overrides the methods below
 
     def networks(self, settings: Any) -> list[str]:
-        """List the networks that these settings need."""
+        """List the names of the networks that these settings need."""
         return sorted(self.model.networks)
 
     @abstractmethod
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> Sequence[Chunk]:
-        """Split the text of a request into chunks, at least one. Raises UserError if there is nothing to say."""
+        """Split the text of a request into one or more chunks. Raises UserError if there is nothing to say."""
 
     @abstractmethod
     def render(self, chunks: Sequence[Any], request: SpeechRequest, context: SpeechContext) -> Iterator[RenderedChunk]:
-        """Yield the chunks in order, with their sound before delivery (speed, volume and pauses) is applied.
+        """Yield every chunk with its sound, in order. The caller applies speed, volume and pauses to the sound.
 
-        The caller reads the sound of a chunk before it takes the next one. Closing the iterator releases the networks.
+        The caller reads all sound of one chunk before it takes the next chunk. Closing the iterator releases the
+        networks.
         """
 
     def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
-        """Fill in the settings, the cast and the voice that a request leaves open. A complete request stays as it is.
+        """Fill in the settings, cast and voice that a request leaves open. Returns a complete request unchanged.
 
         Raises:
-            UserError: A field has no effect on this model, or the settings, preset, cast or speed are wrong.
+            UserError: A field has no effect on this model, or the settings, preset, cast or speed are invalid.
         """
         if self.model.is_only_voice(request.voice):
             request = request.changed(voice=None)
@@ -114,7 +118,7 @@ class Speaker(ABC):
         return request.changed(settings=settings, preset=None, cast=cast, quote_voice=None, voice=voice)
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Any:
-        """Return the request's voice in the form that ``render`` takes.
+        """Convert the request's voice to the object that ``render`` takes.
 
         Raises:
             UserError: The voice does not suit the model.
@@ -122,7 +126,7 @@ class Speaker(ABC):
         return request.voice
 
     def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
-        """Return the facts that a result reports about its request, with 0 for each counter.
+        """Return what the result will report about its request, such as the seed. Every counter starts at 0.
 
         Args:
             request: The complete request.
@@ -131,14 +135,14 @@ class Speaker(ABC):
         return {}
 
     def normaliser(self, settings: Any) -> Callable[[str], str]:
-        """Return the function that spells out numbers and abbreviations in arriving text, after the lexicon."""
+        """Return the function that spells out numbers and abbreviations in text to which the lexicon was applied."""
         return str
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:
-        """Create lanes that several streams can share, for ``SpeechContext.lanes``.
+        """Create decoder lanes that several streams can share. Pass them to each stream as ``SpeechContext.lanes``.
 
         Args:
-            lanes: Number of lanes.
+            lanes: Number of lanes, which are rows of the decoder's batch.
             turns: Turns of the threads that use the lanes, as for ``Lanes``.
 
         Returns:
@@ -146,25 +150,25 @@ class Speaker(ABC):
         """
         return None
 
-    # The same for every kind of model
+    # The methods below are the same for every kind of model
 
     @property
     def voices(self) -> list[str]:
-        """Names of the voices that ``speak`` takes. The list is empty if the model has only one voice."""
+        """Names of the voices that ``speak`` takes. A model with only one voice has an empty list."""
         return voice_names(self.model)
 
     def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
-        """Clone the voice of the speaker in some clips. Pass the result to ``speak`` as ``voice``.
+        """Clone the voice of the person who speaks in the clips. Pass the result to ``speak`` as ``voice``.
 
-        ``ane.voices.save_voice`` stores it in a file.
+        To store the cloned voice in a file, call ``ane.voices.save_voice``.
 
         Args:
-            clips: One clip or several, each with float samples within ±1, (S,).
+            clips: One clip or several clips. A clip has float samples within ±1, (S,).
             sample_rate: Samples per second of the clips.
             name: Name of the voice in messages.
 
         Raises:
-            UserError: A clip is too short, silent or not finite, or the model does not clone voices.
+            UserError: A clip is too short, silent or has samples that are not finite, or the model cannot clone voices.
         """
         raise UserError(
             f"{self.model.name} is a {self.model.family.title} model, which cannot make a voice from clips: "
@@ -173,7 +177,7 @@ class Speaker(ABC):
 
     @takes_fields(SpeechRequest)
     def request(self, request: SpeechRequest) -> SpeechRequest:
-        """Create a complete request from these fields. Raises UserError as ``with_defaults`` does."""
+        """Create a request from its fields, and fill in defaults. Raises the errors of ``with_defaults``."""
         return self.with_defaults(request)
 
     @takes_fields(SpeechCall)
@@ -181,28 +185,28 @@ class Speaker(ABC):
         """Speak a text. The arguments are the fields of ``SpeechRequest`` and ``SpeechCall``.
 
         Raises:
-            UserError: There is nothing to say, the markup asks for something impossible, the text is too long for one
-                pass and must not be split, the speed is out of range, a voice is unknown or unsuitable, an argument has
-                no effect on this kind of model, the model lacks a network, or memory ran out.
+            UserError: The text has nothing to say, its markup is invalid, or it is too long for one pass and the
+                settings forbid splitting. The speed is out of range. A voice is unknown or does not suit the model. An
+                argument has no effect on this kind of model. The model lacks a network. Memory ran out.
         """
         return self.speech_of(call, call.context(batched=True))
 
     @takes_texts_and_fields(SpeechCall)
     def speak_all(self, texts: Sequence[str], call: SpeechCall) -> Iterator[Speech]:
-        """Speak several texts together, so that they share lanes and passes.
+        """Speak several texts together, so that they share the decoder's lanes and the networks' passes.
 
-        Each text sounds as ``speak`` would speak it with the same seed. Work begins when you take the first result.
-        Results come in order, each as soon as it is ready.
+        Each text sounds the same as if ``speak`` spoke it with the same seed. Work begins when you take the first
+        ``Speech``. The iterator yields the speeches in the order of the texts, and yields each as soon as it is ready.
         """
         return self.speeches_of(texts, call, call.context(batched=True))
 
     @takes_fields(SpeechCall)
     def stream(self, call: SpeechCall) -> Stream:
-        """Speak a text, and return its sound in pieces while it is made.
+        """Speak a text, and return an iterator over pieces of its sound, which the model makes while you read them.
 
-        The arguments and errors are the same as for ``speak``, and ``best`` must be 1. Models without diffusion make
-        pieces that join to the sound of ``speak``, up to rounding. Models with diffusion process a long chunk in
-        windows (``ane.models.tortoise.diffusion``), so its sound differs slightly.
+        The arguments and errors are the same as for ``speak``, except that ``best`` must be 1. If the model has no
+        diffusion network, the joined pieces equal the sound of ``speak`` up to rounding. A diffusion network processes
+        a long chunk in windows (``ane.models.tortoise.diffusion``), so the sound of such a chunk differs slightly.
         """
         return self.stream_of(call, call.context())
 
@@ -210,8 +214,8 @@ class Speaker(ABC):
     def speak_in_chunks(self, call: SpeechCall) -> Stream:
         """Speak a text, and return its sound chunk by chunk.
 
-        A long text takes no more memory than a short one. Joined together, the pieces are exactly the sound that
-        ``speak`` returns. The arguments and errors are the same as for ``stream``.
+        A long text takes no more memory than a short text. The joined pieces are exactly the sound that ``speak``
+        returns. The arguments and errors are the same as for ``stream``.
         """
         return self.stream_of(call, call.context(batched=True))
 
@@ -219,15 +223,15 @@ class Speaker(ABC):
     def feed(self, texts: Iterable[str], call: SpeechCall) -> IncrementalStream:
         """Speak a text while it is still arriving, such as the answer of a language model.
 
-        Words are read as in the whole text, wherever its pieces are divided. Every part is spoken with the same seed.
+        A piece of the text may end anywhere, even within a word: the words are read as if the text had come whole. The
+        seed is the same for the whole text. The other arguments and the errors are the same as for ``speak``.
 
         Args:
-            texts: Pieces of the text in order, divided anywhere. The other arguments and the errors are the same as for
-                ``speak``.
+            texts: Pieces of the text, in order.
         """
         return self.feed_of(texts, call, call.context())
 
-    # The same work for a request and its context
+    # The methods below do the same work. They take a request and the context of its work
 
     def speech_of(self, request: SpeechRequest, context: SpeechContext) -> Speech:
         """Speak a request and return all of its sound (see ``speak``)."""
@@ -235,7 +239,7 @@ class Speaker(ABC):
         return speech
 
     def speeches_of(self, texts: Sequence[str], request: SpeechRequest, context: SpeechContext) -> Iterator[Speech]:
-        """Speak every text with the other fields of the request (see ``speak_all``)."""
+        """Speak every text. All fields of the request apply except ``text`` (see ``speak_all``)."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request = self.with_defaults(request)
@@ -267,7 +271,7 @@ class Speaker(ABC):
         return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._notes_on_text(request))
 
     def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> IncrementalStream:
-        """Speak texts that arrive, with the other fields of the request (see ``feed``)."""
+        """Speak a text that is still arriving. All fields of the request apply except ``text`` (see ``feed``)."""
         request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
@@ -284,7 +288,7 @@ class Speaker(ABC):
                 stream = self.stream_of(replace(request, text=text), context)
                 context.voice = last_voice(text, context.voice)
                 return stream
-            except NothingToSayError:  # the text is held back, and comes again with the text after it
+            except NothingToSayError:  # the stream holds this text back, and passes it again with the text after it
                 context.usage = usage_before
                 raise
 
@@ -303,32 +307,32 @@ class Speaker(ABC):
 
         Args:
             voice: Voice, as for ``speak``.
-            settings: Settings, as for ``speak``. Only the networks that they need are loaded.
+            settings: Settings, as for ``speak``. ``prepare`` loads only the networks that these settings need.
 
         Returns:
             The loaded voice, which ``speak`` takes as ``voice``.
 
         Raises:
-            UserError: The same errors as ``speak``.
+            UserError: The voice or the settings are wrong, in the ways that ``speak`` lists.
         """
         request = self.request("1", voice, settings=settings)
         self._require(request)
         self.backend.load(*self.networks(request.settings))
-        self.chunks(request, SpeechContext())  # loads the library that spells numbers, which takes a second
+        self.chunks(request, SpeechContext())  # imports the library that spells out numbers, which takes a second
         return self.voice_of(request, SpeechContext())
 
-    # For programs on asyncio
+    # For programs that use asyncio
 
     @takes_fields(SpeechCall)
     async def speak_async(self, call: SpeechCall) -> Speech:
-        """Run ``speak`` in a thread. If the coroutine is cancelled, the thread still finishes the work."""
+        """Run ``speak`` in a thread. If you cancel the coroutine, the thread still finishes the work."""
         return await self._work(partial(self.speech_of, call, call.context(batched=True)))
 
     @takes_fields(SpeechCall)
     async def stream_async(self, call: SpeechCall) -> AsyncIterator[np.ndarray]:
-        """Yield the pieces of ``stream``. Each piece is made in a thread when you await it.
+        """Yield the pieces of ``stream``. When you await a piece, a thread makes it.
 
-        Work stops when the iterator is closed. To leave the loop early, use ``contextlib.aclosing``.
+        Closing the iterator stops the work. To leave the ``async for`` loop early, use ``contextlib.aclosing``.
         """
         stream = await self._work(partial(self.stream_of, call, call.context()))
         try:
@@ -345,13 +349,17 @@ class Speaker(ABC):
     def _begin(
         self, requests: Sequence[SpeechRequest], context: SpeechContext
     ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
-        """Split every request into chunks. The requests have the same settings and different texts.
+        """Split the texts of the requests into chunks, load their voices, and prepare to render the chunks.
+
+        Args:
+            requests: Requests that differ only in their texts.
+            context: Context of the work.
 
         Returns:
             The chunks of each request, the facts that all requests share, and the iterator that renders all chunks.
         """
         context.timeline.mark_text_ready()
-        # the limits apply to each of several texts, but to all pieces of one arriving text together
+        # several texts have separate limits, but the pieces of one arriving text share the limits of their context
         contexts = (
             [context]
             if len(requests) == 1
@@ -370,10 +378,10 @@ class Speaker(ABC):
         return chunks, self.facts(requests[0], voices[""]), self.render(all_chunks, requests[0], context)
 
     def named_voice(self, name: str, request: SpeechRequest, context: SpeechContext) -> Any:
-        """Look up a voice that the text or its cast names, in the form that ``render`` takes.
+        """Look up a voice that the text or its cast names, and return the object that ``render`` takes.
 
         Raises:
-            UserError: The voice is unknown or unsuitable. The message has the line of the text.
+            UserError: The voice is unknown, or does not suit the model. The message gives the line of the text.
         """
         cast_voices = request.roles.voices if request.roles else {}
         voice = cast_voices.get(name, name)
@@ -390,9 +398,9 @@ class Speaker(ABC):
             raise kind(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
     def _notes_on_text(self, request: SpeechRequest) -> list[str]:
-        """Note what the model cannot speak: letters of other scripts, another language, and signs that stay silent.
+        """Return notes on text that the model cannot speak: foreign letters, another language, unspoken signs.
 
-        Log each note the first time that it occurs.
+        Log a note if this speaker has not logged it before.
         """
         text = request.lexicon.respelt(request.text) if request.lexicon else request.text
         names, language = foreign_scripts(text), foreign_language(text)
@@ -428,7 +436,7 @@ class Speaker(ABC):
 
 
 def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
-    """Yield the chunks up to the last one of the current text. The iterator stays open."""
+    """Yield the chunks up to the last chunk of the current text. ``rendered`` stays open for the next text."""
     for chunk in rendered:
         yield chunk
         if chunk.chunk.final:

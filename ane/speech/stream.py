@@ -1,4 +1,7 @@
-"""Deliver the sound of chunks as the text's markup asks, in pieces (``Stream``) or as a whole (``Speech``)."""
+"""Apply speed, volume and pauses to the sound of chunks. Return it in pieces (``Stream``) or as a whole (``Speech``).
+
+A chunk is a text that the networks speak in one pass.
+"""
 
 import tempfile
 from base64 import b64encode
@@ -24,7 +27,7 @@ SHOWN = 40  # characters of the text that ``repr`` shows
 
 
 class SoundFacts:
-    """Base class of ``Speech`` and streams. Their facts can be read as attributes: ``speech.seed``."""
+    """Base class of ``Speech`` and streams. It lets you read their facts as attributes, such as ``speech.seed``."""
 
     elapsed: float
     seconds: float
@@ -43,29 +46,30 @@ class SoundFacts:
 
 @dataclass(repr=False, eq=False)
 class Speech(SoundFacts):
-    """The speech for one text. Its facts can be read as attributes: ``speech.seed``, ``speech.codes``.
+    """The sound of one text, and facts about it. You can read the facts as attributes, such as ``speech.seed``.
 
-    Two speeches are equal if their sound, sample rate, chunks and words are equal. The kinds of models report
-    different facts and details:
+    Two speeches are equal if their sound, sample rate, chunks and words are equal. Each kind of model reports its own
+    facts and details:
 
-    - Tortoise: the facts ``seed``, which reproduces the speech, ``voice``, and ``codes``, the number of codes sampled
-      for all candidates. The detail ``decoded`` has signals of the best candidate.
-    - FastSpeech: the facts ``speed``, ``frames``, the number of mel frames, and ``seed`` if there is one. The details
-      ``mels``, (M, L) float32, and ``durations``, the frames of each symbol, (T,) int64.
-    - KittenTTS: the facts ``voice``, ``speed`` and ``tokens``, the number of tokens.
+    - Tortoise reports the facts ``seed``, which reproduces the speech, ``voice``, and ``codes``, which counts the codes
+      of all candidates. Its detail ``decoded`` has the intermediate signals of the best candidate.
+    - FastSpeech reports the facts ``speed``, ``frames``, which counts mel frames, and ``seed`` if the model uses one.
+      Its details are ``mels``, (M mel bands, L frames) float32, and ``durations``, which has the number of frames of
+      each symbol, (T symbols,) int64.
+    - KittenTTS reports the facts ``voice``, ``speed`` and ``tokens``, which counts tokens.
 
     Attributes:
         audio: Samples within ±1 at ``sample_rate``, (S,) float32.
         sample_rate: Samples per second.
-        chunks: The pieces of text that were spoken in one pass each.
+        chunks: Texts that the model spoke in one pass each.
         facts: Facts about the speech, by name.
-        details: Lists with one value per chunk, by name.
-        alternatives: Audio of the second-best candidate and so on, if ``best`` is more than 1.
+        details: One list per name, with one value per chunk.
+        alternatives: Audio of the second-best candidate, the third-best candidate and so on, if ``best`` exceeds 1.
         seconds_by_phase: Seconds of work in each phase, in the order in which the phases began.
         elapsed: Total wall-clock seconds.
         notes: Warnings about this speech, for example about a chunk that did not end.
-        timeline: Timeline with the times at which each phase ran.
-        words: Words with their times. Tortoise times them only if you ask for ``word_times``.
+        timeline: Timeline that records when each phase ran.
+        words: Words with the times at which they are heard. Tortoise fills this only if you ask for ``word_times``.
     """
 
     audio: np.ndarray
@@ -85,9 +89,9 @@ class Speech(SoundFacts):
         return len(self.audio) / self.sample_rate
 
     def save(self, path: Path | str) -> None:
-        """Write the audio to a file.
+        """Write the audio to a file, in the format that the suffix of the path names.
 
-        The suffix sets the format: .wav, .flac, .aiff, .mp3 or .ogg, and with PyAV also .m4a, .m4b, .opus or .aac.
+        The suffix is .wav, .flac, .aiff, .mp3 or .ogg. If PyAV is installed, it may also be .m4a, .m4b, .opus or .aac.
 
         Raises:
             UserError: The suffix is unknown, or the file cannot be written.
@@ -95,7 +99,7 @@ class Speech(SoundFacts):
         write(path, self.audio, self.sample_rate)
 
     def to_bytes(self, format: str = "wav") -> bytes:
-        """Return the bytes of the file that ``save`` writes.
+        """Encode the audio, and return the bytes that ``save`` would write to a file.
 
         Args:
             format: Suffix of the file without its dot, such as "mp3".
@@ -126,27 +130,27 @@ class Speech(SoundFacts):
         )
 
     def _repr_html_(self) -> str:
-        """Return an audio player for notebooks to show."""
+        """Return the HTML of an audio player, which a notebook shows for this speech."""
         return f'<audio controls src="data:audio/wav;base64,{b64encode(self.to_bytes()).decode()}"></audio>'
 
 
 class SoundStream(SoundFacts, Iterator[np.ndarray]):
-    """An iterator over sound: pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1. A ``with`` block closes it.
+    """An iterator over pieces of sound, (n samples,) float32 within ±1 with n ≥ 1. A ``with`` block closes it.
 
     Attributes:
         sample_rate: Samples per second.
-        timeline: Timeline with the times at which each phase ran.
-        elapsed: Seconds from the text to the last piece, including your time between pieces.
-        words: Words with their times, for the chunks whose times are known so far.
+        timeline: Timeline that records when each phase ran.
+        elapsed: Seconds from the arrival of the text to the last piece, including the time that you took between
+            pieces.
+        words: Words with the times at which they are heard, for the chunks whose times are known so far.
     """
 
     sample_rate: int
     timeline: Timeline
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()
-    _began: float | None = (
-        None  # second of the timeline at which the work began. ``None`` means when the text was known
-    )
+    # second of the timeline at which the work began. ``None`` means that it began when the text was known
+    _began: float | None = None
     _samples = 0  # samples in the pieces returned so far
     _sound: Generator[np.ndarray, None, None]
 
@@ -184,14 +188,16 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
 
 
 class Stream(SoundStream):
-    """An iterator over the sound of one text, made while you read it: pieces (n,) float32 within ±1 at ``sample_rate``.
+    """An iterator over the sound of one text. It yields pieces, (n samples,) float32 within ±1 at ``sample_rate``.
 
-    Work happens only while you wait for a piece. The facts (also as attributes), ``notes``, ``seconds``,
-    ``seconds_by_phase`` and ``elapsed`` mean the same as in ``Speech``, for the pieces returned so far. ``words`` has
-    the words of the chunks that have been decoded. A chunk's last word may end in silence that was removed after it.
+    The model works only while you wait for a piece. ``facts``, ``notes``, ``seconds``, ``seconds_by_phase`` and
+    ``elapsed`` have the same meaning as in ``Speech``, but cover only the pieces returned so far. You can read facts as
+    attributes. ``words`` has the words of the chunks that the model has decoded. The last word of a chunk may end later
+    than its sound, if silence after the word was removed.
 
     Attributes:
-        chunks: The pieces of text that will be spoken in one pass each, unless one proves to be too long.
+        chunks: Texts that the model will speak in one pass each. If a text proves to be too long for one pass, the
+            model splits it further.
     """
 
     def __init__(
@@ -205,29 +211,29 @@ class Stream(SoundStream):
         notes: Sequence[str] = (),
         began: float | None = None,
     ):
-        """Prepare to deliver the chunks. Work begins with the first piece.
+        """Prepare to read the chunks' sound. Work begins when you ask for the first piece.
 
         Args:
             rendered: Chunks with their sound, up to the last chunk of the text.
-            chunks: The chunks, for their texts.
-            facts: Facts that are known in advance, with 0 for each counter.
+            chunks: All chunks of the text.
+            facts: Facts that are known in advance. Every counter is 0.
             sample_rate: Samples per second.
-            stretches: Whether the sound still has to be stretched to the speed of its chunk.
+            stretches: Whether the stream must stretch each chunk's sound to the speed of the chunk.
             context: Context of the work.
             notes: Warnings that are known in advance.
-            began: Second of the timeline at which the work began. ``None`` means when the text was known.
+            began: Second of the timeline at which the work began. ``None`` means that it began when the text was known.
         """
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(facts)
         self.words: list[SpokenWord] = []
         self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
-        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # warning → the numbers of its chunks
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # warning → numbers of the chunks that have it
         self._details: dict[str, list[Any]] = {}
         self._alternatives: list[list[np.ndarray]] = []
         self._sound = self._delivered(rendered)
 
     def _delivered(self, rendered: Iterator[RenderedChunk]) -> Generator[np.ndarray, None, None]:
-        """Yield the pieces as they will be heard. The facts that are known with a piece are noted before it."""
+        """Yield the pieces as a listener will hear them. Before a piece, note the facts that are known with it."""
         with closing_source(rendered):
             for chunk in rendered:
                 for piece in self._chunk(chunk):
@@ -235,10 +241,10 @@ class Stream(SoundStream):
                         if not self._batched:
                             self.timeline.mark_first_audio()
                         yield piece
-        self.timeline.mark_first_audio()  # whole speech is heard only now
+        self.timeline.mark_first_audio()  # if the caller collects the whole speech, nobody hears sound before the end
 
     def _chunk(self, rendered: RenderedChunk) -> Iterator[np.ndarray]:
-        """Yield the pieces of a chunk. The last block of silence before it comes together with its first sound."""
+        """Yield the pieces of a chunk. Its first piece of sound begins with the last block of silence before it."""
         delivery = ChunkDelivery(rendered.chunk, self.sample_rate, self._stretches)
         self._spoken.append(rendered.chunk.text)
         first, begin, noted = len(self.words), self._samples, False
@@ -251,13 +257,13 @@ class Stream(SoundStream):
         if not noted:
             self._note(rendered, delivery.speed, begin)
         yield from delivery.finish()
-        if self._batched:  # a stream has already reported its words
+        if self._batched:  # otherwise the listener has already read the words
             self.words[first:] = words_until(self._samples / self.sample_rate, self.words[first:])
         if rendered.alternatives:
             self._alternatives.append([delivery.whole(sound) for sound in rendered.alternatives])
 
     def _note(self, rendered: RenderedChunk, speed: float, begin: int) -> None:
-        """Note the facts about a chunk that begins at sample ``begin`` of its text."""
+        """Add the facts about a chunk to the facts about the text. The chunk's sound begins at sample ``begin``."""
         self.words += delivered_words(
             rendered.words, 0.0, inf, begin / self.sample_rate, speed, rendered.chunk.before, rendered.chunk.named
         )
@@ -269,7 +275,7 @@ class Stream(SoundStream):
             self._details.setdefault(name, []).append(value)
 
     def collect(self) -> Speech:
-        """Read the stream to its end, and return the speech. Raises UserError if pieces were already read."""
+        """Read the stream to its end, and return the whole speech. Raises UserError if you already read a piece."""
         if self._samples:
             raise UserError(
                 f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
@@ -295,30 +301,32 @@ class Stream(SoundStream):
         return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]
 
 
-BLOCK_SECONDS = 1.0  # most seconds of silence in one piece
+BLOCK_SECONDS = 1.0  # one piece has at most this many seconds of silence
 
 
 class ChunkDelivery:
-    """Applies speed, gain and the silence around it to the sound of one chunk, which arrives in pieces.
+    """Applies a chunk's speed and gain to its sound, and adds the silence around it. The sound may arrive in pieces.
 
-    Samples that a gain takes beyond ±1 are clipped. Silence longer than ``BLOCK_SECONDS`` comes in blocks.
+    Samples beyond ±1 are clipped. Silence that is longer than ``BLOCK_SECONDS`` comes in blocks.
     """
 
     def __init__(self, chunk: Chunk, sample_rate: int, stretches: bool):
         self.chunk, self.sample_rate, self.stretches = chunk, sample_rate, stretches
         self.speed = chunk.speed if stretches else 1.0
         self.stretcher = TimeStretcher(self.speed, sample_rate)
-        self.before = round(chunk.before * sample_rate)  # samples of silence that are still to come
+        self.before = round(chunk.before * sample_rate)  # samples of silence that must still precede the sound
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
-        """Return another sound for the chunk, delivered in one piece."""
+        """Apply the chunk's delivery to another whole sound for the chunk, such as another candidate's sound."""
         other = ChunkDelivery(self.chunk, self.sample_rate, self.stretches)
         return np.concatenate([*other.feed(samples), *other.finish()])
 
     def feed(self, samples: np.ndarray, last: bool = False) -> Iterator[np.ndarray]:
-        """Take samples (n,) float32, and yield the sound that is certain so far.
+        """Take the next samples, and yield the sound that later samples cannot change.
 
-        With ``last``, yield all of it and the silence after it.
+        Args:
+            samples: Samples of the chunk, (n,) float32.
+            last: Whether the chunk ends with these samples. If so, yield all of its sound and the silence after it.
         """
         sound = self.stretcher.feed(samples)
         if last:
@@ -333,11 +341,11 @@ class ChunkDelivery:
             yield from silent_blocks(round(self.chunk.after * self.sample_rate), self.sample_rate)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the rest of the sound, and the silence after it."""
+        """End the chunk: yield the rest of its sound, and the silence after it."""
         return self.feed(np.zeros(0, np.float32), last=True)
 
 
 def silent_blocks(samples: int, sample_rate: int) -> list[np.ndarray]:
-    """Make silence in blocks that share their memory. 0 samples make no block."""
+    """Make silence in blocks of at most ``BLOCK_SECONDS``, which share their memory. For 0 samples, return no block."""
     block = np.zeros(min(samples, round(BLOCK_SECONDS * sample_rate)), np.float32)
     return [block[: samples - begin] for begin in range(0, samples, max(1, len(block)))]

@@ -12,22 +12,22 @@ from ane.text.subtitles import Cue, escaped, srt, vtt, without_arrows
 if TYPE_CHECKING:
     from ane.speech.stream import Speech
 
-LINE = 42  # most characters in a line. A subtitle has two lines
+LINE = 42  # most characters in a line of a subtitle. A subtitle has at most two lines
 ENDS = (".", "!", "?", "…", ":")
-PAUSE = 0.7  # seconds of silence between two words that begin a new subtitle
+PAUSE = 0.7  # if the silence between two words is longer than these seconds, a new subtitle begins
 
 
 def write_subtitles(path: Path, speech: "Speech") -> None:
-    """Write the subtitles of a speech, in the format that the suffix names, .srt or .vtt."""
+    """Write the subtitles of a speech to a file. The suffix of ``path`` chooses the format, .srt or .vtt."""
     form, escape = (srt, without_arrows) if path.suffix.lower() == ".srt" else (vtt, escaped)
     with replacing(path, lasting=True) as target:
         target.write_text(form(cues(speech.words, escape)), encoding="utf-8")
 
 
 def cues(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Iterator[Cue]:
-    """Yield one subtitle per sentence, or several if it fills more than two lines.
+    """Divide words into subtitles, and yield them.
 
-    Another voice or a pause also begins a new subtitle.
+    A new subtitle begins after a sentence, at a pause, when the voice changes, and when two lines are full.
     """
     held: list[SpokenWord] = []
     for word in words:
@@ -51,7 +51,7 @@ def cue_of(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Cue:
 
 
 def lines_of(words: Sequence[SpokenWord]) -> list[str]:
-    """Break words into lines of at most ``LINE`` characters. A longer word fills a line alone."""
+    """Break words into lines of at most ``LINE`` characters. A word that is longer than that gets its own line."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word.word) <= LINE:

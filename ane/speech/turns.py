@@ -1,8 +1,9 @@
 """Limit how many threads compute at once, and decide which waiting thread goes first.
 
-A server has one thread per request. A thread holds a turn while it computes, and rests while it waits. torch keeps a
-number of CPU threads for each thread that calls it, and a convolution rounds differently on another number of threads.
-So a thread with a turn keeps the number that it got at its start, whatever else runs.
+A server has one thread per request. Such a thread holds a turn while it computes, and gives it up while it waits.
+
+For each thread that calls torch, torch stores how many CPU threads its operators use. A convolution rounds differently
+if this number changes. So a thread that holds a turn keeps its number of CPU threads, no matter what else runs.
 """
 
 import threading
@@ -15,13 +16,19 @@ from math import inf
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-# (class, order within the class). Both may change, and the smallest goes first
+# returns (class, order within the class). The smallest pair goes first. A later call may return another pair
 Urgency = Callable[[], tuple[int, float]]
 
 
 @dataclass(eq=False)
 class WaitingThread:
-    """A thread that waits for a turn: its urgency, its number in order of arrival, and the event that ends the wait."""
+    """A thread that waits for a turn.
+
+    Attributes:
+        urgency: Function that returns how urgent the thread is.
+        number: Number of the thread, in the order in which the threads came.
+        granted: Event that is set when the thread gets the turn.
+    """
 
     urgency: Urgency
     number: int
@@ -33,7 +40,7 @@ class Turns:
 
     Args:
         calls: Number of threads that may compute at once.
-        threads: Number of CPU threads that they divide among them. ``None`` keeps torch's number.
+        threads: Number of CPU threads that these threads divide among them. ``None`` leaves torch's number unchanged.
     """
 
     def __init__(self, calls: int = 1, threads: int | None = None):
@@ -56,7 +63,7 @@ class Turns:
             self._members += 1
         self._take(urgency)
         try:
-            with self._all_threads:  # waits for a wide call that has all threads because it began alone
+            with self._all_threads:  # waits for a call of ``wide`` that has all CPU threads, because it began alone
                 self.set_threads()
             yield
         finally:
@@ -65,7 +72,12 @@ class Turns:
                 self._members -= 1
 
     def offer(self, urgency: Urgency, to_class: bool = False) -> None:
-        """Let a waiting thread go first if it is at least as urgent, or with ``to_class`` if its class is."""
+        """Let a waiting thread go first if it is at least as urgent as this thread. Call this while you hold a turn.
+
+        Args:
+            urgency: Urgency of the calling thread.
+            to_class: Whether to compare only the classes of the two urgencies.
+        """
         with self._lock:
             limit = urgency()
             limit = (limit[0], inf) if to_class else limit
@@ -76,7 +88,7 @@ class Turns:
 
     @contextmanager
     def rest(self, urgency: Urgency) -> Iterator[None]:
-        """Give up the turn within the block, and take one again after it."""
+        """Give up the turn within the ``with`` block, and wait for a turn again at its end."""
         self._give()
         try:
             yield
@@ -84,10 +96,10 @@ class Turns:
             self._take(urgency)
 
     def wide(self, call: Callable[[], Result]) -> Result:
-        """Run a call that rounds the same on any number of CPU threads, and return its result.
+        """Run a function whose rounding does not depend on the number of CPU threads, and return its result.
 
-        The call gets all CPU threads if no other thread has work. It runs on a separate thread, so that the calling
-        thread keeps its number.
+        The function gets all CPU threads if no other thread holds a turn or waits for one. It runs on a separate
+        thread, because the calling thread must keep its number of CPU threads.
         """
         if self.threads is None or self.calls == 1:
             return call()
@@ -103,7 +115,7 @@ class Turns:
                 self._all_threads.release()
 
     def _with_threads(self, call: Callable[[], Result], threads: int) -> Result:
-        from ane.backends.torch.threads import choose_threads  # it imports torch
+        from ane.backends.torch.threads import choose_threads  # imported here, because it imports torch
 
         choose_threads(threads)
         return call()
@@ -118,7 +130,7 @@ class Turns:
         return (self.threads or 0) // self.calls
 
     def set_threads(self) -> None:
-        """Give the calling thread its share of the CPU threads. MKL has only one number, for the whole process."""
+        """Give the calling thread its share of the CPU threads. MKL stores one number for the whole process."""
         if self.threads is not None:
             from ane.backends.torch.threads import choose_threads
 
@@ -131,7 +143,7 @@ class Turns:
 
     def _take(self, urgency: Urgency) -> None:
         with self._lock:
-            if self._free:  # then no thread is waiting
+            if self._free:  # no other thread waits while a turn is free
                 self._free -= 1
                 return
             thread = WaitingThread(urgency, next(self._numbers))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 Span = tuple[float, float]
-WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")  # phonemes in braces are one word
+WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")  # a word, or phonemes in braces, which count as one word
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,12 @@ class SpokenWord:
 
     Attributes:
         word: The word as written, with its punctuation.
-        start: Second at which it begins, from the beginning of the sound.
-        end: Second at which it ends.
-        estimated: Whether the times are interpolated by the number of letters, because the model times only the whole
-            stretch of words.
-        voice: Name of the voice that speaks it, from the text or its cast. "" is the voice of the whole speech.
+        start: Second at which the word begins, from the beginning of the sound.
+        end: Second at which the word ends.
+        estimated: Whether the times are an estimate. In that case the model timed only several words together, and
+            their time was divided by their numbers of letters.
+        voice: Name of the voice that speaks the word, from the text or its cast. "" means the voice of the whole
+            speech.
     """
 
     word: str
@@ -33,19 +34,20 @@ class SpokenWord:
     voice: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without ``voice`` if it is ""."""
+        """Return the fields as a dictionary for JSON. An empty ``voice`` is left out."""
         return {name: value for name, value in vars(self).items() if name != "voice" or value}
 
 
 def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenWord]:
-    """Return the words of a written text with their times, from the times of the spoken words.
+    """Match the words of a written text with the spoken words, and return the written words with their times.
 
-    A word that the normaliser spells out ("$5" is spoken as "five dollars") gets the time from the first to the last of
-    its spoken words. If several written words were spelled out together, they divide that time by their letters.
+    The normaliser may spell out a word: "$5" becomes "five dollars". A written word gets the time from its first to its
+    last spoken word. If the normaliser spelled out several written words together, their time is divided in proportion
+    to their numbers of letters.
 
     Args:
         text: The text as written.
-        spoken: The spoken words in order, with the second at which each begins and ends.
+        spoken: Spoken words in order. Each has the second at which it begins and the second at which it ends.
     """
     written = WORDS.findall(text)
     if not written or not spoken:
@@ -61,24 +63,24 @@ def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenW
             before = timed[-1].end if timed else spoken[0][1][0]
             between = (spoken[begin][1][0], spoken[end - 1][1][1]) if begin < end else (before, before)
             timed += interpolate_words(written[first:last], between, estimated=begin < end and last - first > 1)
-        elif timed:  # these words were spoken but not written: they prolong the word before
+        elif timed:  # these spoken words match no written word: give their time to the word before them
             timed[-1] = replace(timed[-1], end=spoken[end - 1][1][1])
     return timed
 
 
 def timed_words(text: str, spans: Iterable[tuple[str, int, int]], times: np.ndarray) -> list[SpokenWord]:
-    """Return the words of a written text with their times, from the times of the symbols that were spoken.
+    """Return the words of a written text with their times, from the times of the network's input symbols.
 
     Args:
         text: The text as written.
-        spans: The spoken words, with the index of their first symbol and of the symbol after their last.
-        times: Second at which each symbol begins, and at which the last one ends, (T + 1,).
+        spans: Spoken words, each with the index of its first symbol and the index after its last symbol.
+        times: Second at which each symbol begins, then the second at which the last symbol ends, (T symbols + 1,).
     """
     return matched_words(text, [(word, (float(times[first]), float(times[last]))) for word, first, last in spans])
 
 
 def interpolate_words(words: Sequence[str], span: Span, estimated: bool = True) -> Iterator[SpokenWord]:
-    """Divide a stretch of time among words, in proportion to their letters."""
+    """Divide a span of time among words, in proportion to their numbers of letters, and yield the timed words."""
     start, end = span
     ends = [0, *accumulate(len(bare(word)) + 1 for word in words)]
     for word, (first, last) in zip(words, pairwise(ends), strict=True):
@@ -101,16 +103,16 @@ def delivered_words(
     before: float = 0.0,
     voice: str = "",
 ) -> list[SpokenWord]:
-    """Convert the word times of a chunk to the time of the whole speech.
+    """Convert times of words from seconds of the chunk's sound to seconds of the whole speech.
 
     Args:
-        words: Words, timed in the sound that the network made for the chunk.
-        removed: Seconds of silence that were removed before that sound.
-        seconds: Length of the chunk as it is heard, or inf while it is not known.
-        offset: Second at which the chunk begins.
+        words: Words of the chunk. Their times count from the beginning of the sound that the network made.
+        removed: Seconds of silence that were removed from the beginning of the network's sound.
+        seconds: Length of the chunk as a listener hears it, in seconds. ``inf`` means that it is not known yet.
+        offset: Second of the whole speech at which the chunk begins.
         speed: Factor by which the sound was sped up.
         before: Seconds of silence that were added before the sound.
-        voice: Name of the voice, if the text names one.
+        voice: Name of the voice, if the text names one. Otherwise "".
     """
 
     def moved(time: float) -> float:
@@ -120,7 +122,7 @@ def delivered_words(
 
 
 def words_until(seconds: float, words: Sequence[SpokenWord]) -> list[SpokenWord]:
-    """Limit the words' times to a sound of ``seconds`` seconds."""
+    """Limit the times of the words, so that no word begins or ends after ``seconds``."""
     return [
         word if word.end <= seconds else replace(word, start=min(word.start, seconds), end=seconds) for word in words
     ]
