@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import InvalidValueError, NotFoundError, UserError
 
-if TYPE_CHECKING:  # NumPy and pydantic take a tenth of a second to import, torch a second
+if TYPE_CHECKING:  # importing NumPy and pydantic takes a tenth of a second, and importing torch a second
     from ane.models.whisper.transcript import Transcript
     from ane.speech.options import SpeechOptions as Settings
     from ane.speech.speaker import Speaker
@@ -58,7 +58,10 @@ PLACES = {
 if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown names
 
     def __getattr__(name: str) -> Any:
-        """Import a name in ``PLACES`` when it is first used. ``__version__`` comes from the installed package."""
+        """Import a public name from its module when a program first uses it, and return the object.
+
+        ``__version__`` is the version of the installed package.
+        """
         if name == "__version__":
             from ane.system.version import version
 
@@ -76,20 +79,21 @@ def load(
     threads: int | None = None,
     keep: bool | None = None,
 ) -> Speaker:
-    """Open a model on a backend, ready to ``speak``.
+    """Open a model on a backend, and return the speaker whose ``speak`` turns text into speech.
 
-    The result is the ``ane.Speaker`` for this kind of model: hibari (the default), Tortoise, FastSpeech, KittenTTS
-    or Kokoro. You can pickle it. The pickle holds only these arguments, and unpickling opens the model again.
+    The model may be hibari (the default), Tortoise, FastSpeech, KittenTTS or Kokoro. You can pickle the speaker. The
+    pickle holds only the arguments of ``load``, and unpickling opens the model again.
 
     Args:
         bundle: Name or folder of a bundle. ``None`` means the default voice, "heart". Import a checkpoint with
             `ane import` first.
         backend: "auto", or a backend with its device, such as "torch:cuda".
-        precision: "auto", "fp32", "bf16" or "fp16". Some backends take others (``ane.backends.load_backend``).
-        threads: Number of CPU threads for the whole process. ``None`` leaves it to the backend.
-        keep: Whether networks stay loaded between requests. ``None`` keeps them on accelerators, where loading is slow,
-            and keeps FastSpeech's everywhere. On the CPU, other networks are memory-mapped, and releasing them halves
-            the peak memory.
+        precision: "auto", "fp32", "bf16" or "fp16". Some backends take other precisions: see
+            ``ane.backends.load_backend``.
+        threads: Number of CPU threads for the whole process. ``None`` lets the backend choose.
+        keep: Whether networks stay loaded between requests. On accelerators, where loading is slow, ``None`` keeps all
+            networks loaded. On the CPU, ``None`` keeps only FastSpeech's networks loaded. The others are memory-mapped
+            there, and releasing them halves the peak memory.
 
     Raises:
         NotFoundError: There is no such model or backend.

@@ -1,4 +1,4 @@
-"""Run a command of the command line, `ane COMMAND`, and report its error in one line.
+"""Run `ane COMMAND`, and report an error of the command in one line.
 
 Each command is a module of ``ane.commands``. Only the module of the command that runs is imported, to save time.
 """
@@ -24,7 +24,7 @@ from ane.system.streams import tolerant_streams
 from ane.system.terminal import printable
 from ane.system.version import version
 
-# in the order of the help. A command's parser has the same summary.
+# Each command with its summary, in the order of `ane --help`. The parser of the command has the same summary.
 SUMMARIES = {
     "say": "speak a text",
     "read": "narrate a book",
@@ -41,11 +41,11 @@ SUMMARIES = {
     "doctor": "show what this machine can run and what is missing",
     "completion": "print a completion script for your shell, or the manual page",
 }
-LISTING = ("-h", "--help", "--version")  # options for which no command has to be imported
+LISTING = ("-h", "--help", "--version")  # options that print their answer without importing a command
 COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
 
-# Number of compiled kernels that oneDNN keeps, one per layer and length. Its default of 1024 made memory grow with the
-# length of a text. oneDNN reads the variable when torch first computes.
+# oneDNN compiles a kernel for each layer and each input length. It keeps at most KERNELS kernels, because its default
+# of 1024 made memory grow with the length of a text. oneDNN reads the variable when torch first computes.
 KERNEL_CACHE, KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", 64
 
 # errors of a standard stream that is closed, has no reader, or is full
@@ -53,7 +53,7 @@ STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of one command, or of all commands if ``command`` is not the name of one.
+    """Build the parser of `ane` with one command, or with all commands if ``command`` is not the name of one.
 
     If ``command`` is an option of ``LISTING``, the parser has only the commands' summaries.
     """
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         except UserError as error:
             top.exit(1, f"ane: error: {printable(str(error))}\n")
         args = top.parse_args(arguments)
-        if not hasattr(args, "handler"):  # a command with subcommands was called without one
+        if not hasattr(args, "handler"):  # the command has subcommands, but none was given
             args.parser.print_help()
             return 0
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
@@ -119,7 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
-    """Return the exit status for an error and the line to print, in rich markup. If it is a bug, raise it again."""
+    """Return the exit status for an error, and the line to print, in rich markup.
+
+    Raise the error again if it is a bug of this program.
+    """
     if stops.received:  # a library may have turned the interruption into another error
         cause = (
             "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
@@ -147,7 +150,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
 
 
 def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
-    """Replace parameters by flags in the message of an error, also in advice such as "use backend=torch"."""
+    """Return the message of an error with flags in place of parameters, also in advice such as "use backend=torch"."""
     flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
     message = str(error)
     if error.parameter in flags:
@@ -164,7 +167,10 @@ def as_flag(word: str, flags: dict[str, str]) -> str:
 
 
 def system_message(error: OSError) -> str:
-    """Return one line for an operating system error. Raise ``error`` again if it concerns no file and no stream."""
+    """Describe an operating system error in one line.
+
+    Raise ``error`` again unless it names a file or is one of ``STREAM_ERRORS``.
+    """
     if error.filename is not None:
         home = os.environ.get("ANE_HOME")
         inside = home and str(error.filename).startswith(os.path.expanduser(home))
@@ -176,7 +182,10 @@ def system_message(error: OSError) -> str:
 
 
 def discard_unwritable_output() -> None:
-    """Send standard output to the null device if it cannot be flushed, because Python flushes it at exit."""
+    """Send standard output to the null device if it cannot be flushed.
+
+    Otherwise Python would flush it at exit, and report the same failure again.
+    """
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,7 @@
-"""Build the parsers of all commands, with short and full help, the flags that every command has, and argument types."""
+"""Define the argument parser of all commands, their common flags, and the types of flag values.
+
+``--help`` shows the usual flags of a command, and ``--help-all`` shows its rare flags too.
+"""
 
 import argparse
 import difflib
@@ -11,7 +14,7 @@ from typing import Any, NoReturn
 
 from ane.system.terminal import printable
 
-# flags of other programs → our flag with the same meaning, or a sentence
+# Flags of other programs → our flag with the same meaning, or a sentence to print instead
 MEANINGS = {
     "--rate": "--speed",
     "-r": "--speed",
@@ -37,9 +40,9 @@ MEANINGS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose flags cannot be abbreviated, and whose ``--help`` hides rare options.
+    """A parser whose flags cannot be abbreviated, and whose ``--help`` hides rare flags.
 
-    After parsing, ``args.parser`` is the parser of the command.
+    After parsing, ``args.parser`` is the parser of the command that the user named.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -54,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse like argparse, but report an unknown flag as an error of the command, and suggest a similar flag."""
+        """Parse like argparse. For an unknown flag, print an error of the command that suggests a similar flag."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flags, flag = known.parser._option_string_actions, unknown[0].partition("=")[0]
@@ -75,14 +78,14 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def rare_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> argparse._ArgumentGroup:
-    """Add a group of options that only ``--help-all`` shows."""
+    """Add a group of flags that only ``--help-all`` shows."""
     group = parser.add_argument_group(title, description)
     group.rare = True  # type: ignore[attr-defined]
     return group
 
 
 class FullHelpAction(argparse.Action):
-    """Print the help with rare options, and exit."""
+    """Print the help of a command with its rare flags, and exit."""
 
     def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
@@ -94,7 +97,7 @@ class FullHelpAction(argparse.Action):
 
 @contextmanager
 def without_rare_options(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Hide rare options and groups within the block."""
+    """Hide rare flags from the help of a parser while the ``with`` block runs."""
     groups = parser._action_groups
     rare = [group for group in groups if getattr(group, "rare", False)]
     hidden = {

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
 
 DESCRIPTION = """
-Measure how fast the backends of this machine speak a sentence, and how fast each function of Core ML packages runs.
-Print the fastest settings as flags of `ane say`, and the fastest engine of each phase. For a bundle of yours, --backend
-auto uses the fastest engines on this machine from now on. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and
-CPU_AND_NE. CPU_AND_GPU is left out on versions of macOS on which Core ML is reported to crash on the GPU.
+Measure how fast each backend of this machine speaks a sentence, and how fast it runs each function of a Core ML
+package. Print the fastest settings as flags of `ane say`, and the fastest engine for each phase, such as decoding. If
+the bundle is your own, --backend auto uses the fastest engines on this machine from now on. On a Mac, `ane bench`
+measures Core ML on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE (the CPU with the Neural Engine). It leaves out CPU_AND_GPU on
+versions of macOS on which Core ML is reported to crash on the GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
-RUNS = 20  # calls of each function of a package
+RUNS = 20  # calls of each function of a Core ML package
 PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
-WORTH_TWO = 0.1  # share of the time that a second engine must save to be worth its memory
+WORTH_TWO = 0.1  # share of the time that two engines must save, because the second one takes memory
 CHECKERS = ("mil", "coreai")  # engines that only check packages, and are never chosen
 
 
@@ -60,7 +61,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--precision",
         type=comma_separated,
         metavar="P,…",
-        help="precisions of Core ML packages, or int8 for torch on the CPU (default: the bundle's first, and int8)",
+        help="precisions to measure: any of the bundle's Core ML packages, and int8 for torch on the CPU (default: the "
+        "first precision of the bundle, and int8)",
     )
     add("--threads", type=counts, metavar="N,…", help="numbers of CPU threads to try (default: 1, 2, 4, … all cores)")
     add("--runs", type=positive, metavar="N", help=f"calls per function of a package (default: {RUNS})")
@@ -74,15 +76,16 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 @dataclass
 class BenchRun:
-    """The state of one run of `ane bench`.
+    """The models that one run of `ane bench` measures, and the measurements.
 
     Attributes:
         subject: The model as `ane say` opens it on this machine.
         models: The model that each backend runs, with the backend's name as the key.
         preset: Name of the preset to speak with. ``None`` for a model without presets.
-        functions: For each tuning (backend and settings), the measurements of its package functions.
-        sentences: For each tuning, the measurement of the spoken sentence. A tuning with a failed function has none.
-        refused: For each tuning that cannot be the fastest choice, the reason. The key is the tuning as text.
+        functions: For each tuning (a backend with its settings), the measurements of the package functions.
+        sentences: For each tuning, the measurement of the spoken sentence. A tuning is absent if one of its functions
+            failed.
+        refused: For each tuning that must not be chosen as the fastest, the reason. The keys are tunings as text.
     """
 
     args: argparse.Namespace
@@ -162,7 +165,11 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
 
 
 def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
-    """Return a backend with its device, and the model that it runs. Raises UserError if the model has no packages."""
+    """Return the full name of a backend, with its device, and the bundle that it runs.
+
+    Raises:
+        UserError: The backend is not available here, or the bundle has no packages for it.
+    """
     from ane.backends import PACKAGED, resolve
 
     engine, device = resolve(spec, model)
@@ -170,7 +177,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         from ane.backends.packaged.selection import select_packages
 
         packaged = with_packages(model, spec, console)
-        select_packages(packaged, "auto")  # raises if the model has no packages
+        select_packages(packaged, "auto")  # raises if the bundle has no packages
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
@@ -191,11 +198,11 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
 
 
 def measure_functions(run: BenchRun) -> None:
-    """Measure every function of packages with every settings, each in a separate process."""
+    """Measure every function of every package under every tuning. Each tuning has its own process."""
     from ane.backends import PACKAGED
     from ane.bench.sessions import function_rows
 
-    # A temporary folder takes the compiled models. The user's cache would make the first load fast, and would change.
+    # Core ML compiles into a temporary folder. The user's cache may have compiled models that make the first load fast.
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for model, request in requests(run, compiled):
             status.update(f"measuring {request.tuning}")
@@ -206,7 +213,7 @@ def measure_functions(run: BenchRun) -> None:
 
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
-    """Yield the task of each worker process: one backend with one choice of compute units or threads."""
+    """Yield the tunings to measure, one per worker process. A tuning is a backend with its compute units or threads."""
     from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.package_records import COMPUTE_UNITS
@@ -243,7 +250,7 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def speak_sentence(run: BenchRun) -> None:
-    """Speak the sentence with the settings that `ane say` uses by default, and with all settings that did not fail."""
+    """Speak the sentence with the default settings of `ane say`, and then with every tuning that did not fail."""
     from ane.backends import resolve
     from ane.bench.sessions import spoken_sentence
     from ane.bench.worker import TimedRequest, Tuning, WorkerModel
@@ -321,7 +328,7 @@ def per_second(row: "BenchRow", stage: str) -> float | None:
 
 
 def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
-    """Return one line per phase that was measured on several engines. It names the fastest engine."""
+    """Describe each phase that was measured on several engines in one line, which names the fastest engine."""
     lines = []
     for stage, word in PHASES.items():
         times = {row.competitor: seconds for row in sentences if (seconds := per_second(row, stage)) is not None}
@@ -335,10 +342,10 @@ def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
 
 
 def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tuning] | None":
-    """Return the fastest tunings for the decoder and for all other networks.
+    """Choose the fastest tuning for the decoder, and the fastest tuning for all other networks.
 
-    It leaves out tunings that compute less exactly. It chooses two engines only if they save ``WORTH_TWO`` of the time.
-    It returns ``None`` if a decoder was measured on fewer than two engines.
+    Tunings that compute less exactly are left out. The same tuning runs all networks unless two tunings would save more
+    than ``WORTH_TWO`` of the time. Return ``None`` if fewer than two backends measured a decoder.
     """
     decode = {
         tuning: seconds
@@ -359,15 +366,15 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
             and others.threads
             and decoder.threads != others.threads
         )
-    }  # torch has one number for all networks
+    }  # torch has one number of threads for all networks
     single, pair = min(whole, key=whole.__getitem__), min(pairs, key=pairs.__getitem__)
     return pair if pairs[pair] < (1 - WORTH_TWO) * whole[single] else (single, single)
 
 
 def remember_fastest(run: BenchRun, date: str) -> str:
-    """Record the fastest engines for ``--backend auto``, and return a line about it.
+    """Record the fastest engines, which ``--backend auto`` will use, and return a line that says so.
 
-    Return "" and record nothing for the embedded model, or if a decoder was measured on fewer than two engines.
+    Record nothing and return "" for the embedded model, or if fewer than two backends measured a decoder.
     """
     from ane.backends.measured import EngineChoice, measured_file, remember
     from ane.bundles.opening import is_embedded

@@ -1,4 +1,4 @@
-"""Run `ane cache`: list and delete cached files and the leftovers of killed processes, or fill the cache in advance."""
+"""Run `ane cache`: list or delete cached files and the leftovers of killed processes, or fill the cache in advance."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from ane.commands.prewarm import prewarm
 from ane.system import paths
 from ane.system.staging import leftovers
 
-# the content of the cache's folders, except for the compiled models
+# folder of the cache → its content. The folder of compiled models is not listed here.
 FOLDERS = {
     "verified": "hashes of verified files",
     "voices": "latents of clips",
@@ -28,11 +28,11 @@ SUFFIXES = (".json", ".safetensors", ".lock", ".timing")  # suffixes of files th
 
 @dataclass(frozen=True)
 class CacheItem:
-    """A file or folder that can be deleted.
+    """A file or folder that `ane cache clear` deletes.
 
     Attributes:
-        kind: Description of its content: a value of ``FOLDERS``, ``LEFTOVERS`` or ``COMPILED``.
-        bytes: Its size.
+        kind: Description of the content: a value of ``FOLDERS``, ``LEFTOVERS`` or ``COMPILED``.
+        bytes: Size of the file, or of all files in the folder.
     """
 
     kind: str
@@ -44,8 +44,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "cache",
         help="list and delete caches",
-        description="List and delete files that the program can compute again (compiled models, engines, "
-        "latents of clips and hashes), and unfinished files of killed processes. Your voices and bundles stay.",
+        description="List or delete files that the program can compute again (compiled models, engines, latents of "
+        "clips and hashes), and unfinished files of killed processes. Your voices and bundles stay.",
     )
     commands = parser.add_subparsers(metavar="COMMAND")
     listing = commands.add_parser("list", help="show the content of the cache, with its size and its folder")
@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print the number and size of items by kind, and the totals."""
+    """Print how many items there are of each kind, and their size. Then print the totals."""
     items, console = collect(), output_console()
     console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
     if items:
@@ -102,7 +102,7 @@ def clear_command(args: argparse.Namespace) -> int:
 
 
 def collect() -> list[CacheItem]:
-    """Return everything that can be deleted: compiled models, files in the cache's other folders, and leftovers."""
+    """Find everything that can be deleted: compiled models, files in the cache's other folders, and leftovers."""
     from ane.backends.coreml.compiled import CompiledCache, size_of
 
     kinds = dict.fromkeys(CompiledCache().entries(), COMPILED)
@@ -117,7 +117,7 @@ def collect() -> list[CacheItem]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether this program wrote a file or folder that is in the cache."""
+    """Return whether this program wrote a file or folder that was found in the cache."""
     if path.is_symlink() or path.is_file():
         return path.suffix in SUFFIXES and not path.is_symlink()
     return (

@@ -1,4 +1,7 @@
-"""Run `ane completion`: print a script that completes commands in a shell, or the manual page, from the parsers."""
+"""Run `ane completion`: print a script that completes commands in a shell, or the manual page of `ane`.
+
+Both are made from the parsers of the commands.
+"""
 
 import argparse
 import os
@@ -45,7 +48,7 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: Mapping[str, Any]) -> None:
-    """Print the words that complete the shell's current line, and end the process.
+    """Print the words that can complete the command line in the shell, and end the process.
 
     Args:
         make_parser: Function that returns the parser of a command.
@@ -55,7 +58,7 @@ def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: M
 
     words = os.environ.get("COMP_LINE", "").split()
     parser = make_parser(words[1] if len(words) > 1 else "--help")
-    with suppress(UserError):  # the command reports a faulty default when it runs
+    with suppress(UserError):  # the command itself reports a faulty default when it runs
         apply_defaults(parser, names)
     completers = {
         "bundle": bundles,
@@ -106,7 +109,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the lines of the manual page, in roff. It lists every command with all its options, by group."""
+    """Yield the lines of the manual page, in roff. The page lists every command with all its options, by group."""
     yield f'.TH ANE 1 "" "tortoise-ane {version()}" "User Commands"'
     yield f".SH NAME\nane \\- {escaped(str(top.description))}"
     yield ".SH SYNOPSIS\n.B ane\nCOMMAND [options]\n.SH COMMANDS"
@@ -134,7 +137,7 @@ def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def escaped(text: str, lines: bool = False) -> str:
-    """Escape text for roff. Join its lines into one unless ``lines``."""
+    """Escape a text for roff. Join its lines into one line unless ``lines`` is set."""
     text = text if lines else " ".join(text.split())
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"(?m)^([.'])", r"\\&\1", text)

@@ -33,7 +33,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "ggml": (),
 }
 CACHES = ("io", "state")
-# the targets of options that only some targets have
+# options that only some targets of a conversion have, with these targets
 ONLY_FOR = {
     "buckets": ("coreml",),
     "cache": ("coreml",),
@@ -43,17 +43,17 @@ ONLY_FOR = {
     "precision": ("coreml", "onnx", "gguf"),
 }
 DESCRIPTION = """
-Convert a model for another engine. --to coreml and --to onnx write a copy of the bundle with packages of its networks.
-Every function is compared with the float32 networks before the bundle appears at OUT. After an interruption, run the
-same command again: it keeps the finished packages, which are in OUT.converting, and continues with the next one. You
-may delete OUT.converting.
---to gguf writes a whole Tortoise model to one file. Its decoder uses the names of GPT-2 in llama.cpp. --to ggml writes
-files for tortoise.cpp, with one voice.
+Convert a model for another engine. With --to coreml and --to onnx, write a copy of the bundle in which the networks are
+packages. Before the bundle appears at OUT, `ane convert` compares every function of the packages with the float32
+networks. After an interruption, run the same command again: it keeps the finished packages, which are in
+OUT.converting, and continues with the next package. You may delete OUT.converting.
+With --to gguf, write a whole Tortoise model to one file. In this file, the decoder's tensors have the names of GPT-2 in
+llama.cpp. With --to ggml, write files for tortoise.cpp, with one voice.
 """
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``convert``. Every default is None, so that an option without effect on a target can be an error."""
+    """Add ``convert``. Every default is None, so that an option which the target does not have can be an error."""
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument(
         "source", metavar="SOURCE", help="bundle to convert: a name or a directory (demo is the embedded model)"
@@ -79,8 +79,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--lanes",
         type=counts,
         metavar="N,…",
-        help="coreml: number of candidates per decoder step. Each number becomes a function of the package "
-        "(default: 1,16, or 1,8 for Whisper)",
+        help="coreml: number of candidates that a decoder step computes at once. Each number becomes a function of the "
+        "package (default: 1,16, or 1,8 for Whisper)",
     )
     parser.add_argument(
         "--cache",
@@ -93,8 +93,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--buckets",
         action="append",
         metavar="KIND=N,…",
-        help="coreml: input lengths for a kind of function, such as prefill=64,128 (default: the model's). '?=1' lists "
-        "the kinds of SOURCE. May be given more than once",
+        help="coreml: input lengths for one kind of function, such as prefill=64,128 (default: the model's). '?=1' "
+        "lists the kinds that SOURCE has. May be given more than once",
     )
     parser.add_argument(
         "--networks",
@@ -106,7 +106,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--no-prewarm",
         action="store_true",
         default=None,
-        help="coreml: do not compile and load the new packages on this Mac. The first speech will do it",
+        help="coreml: do not compile and load the new packages on this Mac. The first speech will do both",
     )
     parser.add_argument(
         "--voice",
@@ -130,13 +130,13 @@ def convert_command(args: argparse.Namespace) -> int:
 
 
 def write_packages(args: argparse.Namespace, model: Bundle) -> int:
-    """Write a bundle with packages, and print a table of them."""
+    """Write a bundle with packages, and print a table of the packages."""
     from converters.conversion import convert
     from converters.function_table import chosen_networks
     from converters.progress import memory_warning
 
     destination = new_bundle(args.output)
-    if identity(model.path) != identity(destination):  # the destination may be the bundle itself
+    if identity(model.path) != identity(destination):  # converting a bundle in place is allowed
         check_files(args, {"output": destination}, models=("source",))
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
@@ -178,14 +178,14 @@ def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
     try:
         prewarm(bundle, CoreMLRuntime(trial=CoreMLTrial()), message_console(args), report_console(args))
     except UserError as error:
-        LOGGER.warning("%s", error)  # the conversion has succeeded
+        LOGGER.warning("%s", error)  # an error here does not undo the conversion, which is complete
     except KeyboardInterrupt:
         LOGGER.info("The bundle is complete. `%s` continues to load its functions.", prewarm_command_line(args.output))
         raise
 
 
 def write_gguf_file(args: argparse.Namespace, model: Bundle) -> int:
-    """Write one GGUF file and print the number of its tensors by type."""
+    """Write one GGUF file, and print how many tensors of each type it has."""
     precisions = check_precisions(args) or ["fp16"]
     if len(precisions) > 1:
         raise UserError(f"--precision {','.join(precisions)}: a GGUF file has only one precision, so name one")
@@ -211,7 +211,7 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
     from converters.function_table import pick_networks
     from converters.ggml.tortoise_cpp import FILES, TOKENIZER, VOICE, size_note, write_ggml
 
-    # before a voice is computed from clips, which takes a while
+    # check the names of networks before computing a voice from clips, which takes a while
     networks = pick_networks(model, list(FILES) if args.networks is None else args.networks, tuple(FILES))
     if note := size_note(model, networks):
         LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it rejects these files", note)
@@ -234,7 +234,7 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
 
 
 def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Sequence[Any]) -> None:
-    """Log the networks that cannot be stored in a requested precision. Raises UserError if no network can."""
+    """Log which networks cannot be stored in a requested precision. Raises UserError if no network can."""
     from converters.function_table import chosen_networks
 
     chosen = chosen_networks(model, args.networks, args.to)
@@ -265,7 +265,7 @@ def check_precisions(args: argparse.Namespace) -> list[str]:
 
 
 def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.ConversionTarget, list[Any]]":
-    """Return the target and one set of options per precision. Raises UserError for an unknown value."""
+    """Read the target of the conversion, and the options for each precision. Raises UserError for an unknown value."""
     check_precisions(args)
     if args.to == "coreml":
         from converters.conversion import COREML_TARGET
@@ -277,7 +277,7 @@ def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.Co
 
 
 def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions]":
-    """Return one set of Core ML options per precision. Raises UserError for an unknown value."""
+    """Return the options of the Core ML conversion for each precision. Raises UserError for an unknown value."""
     from converters.coreml.coreml_package import CoreMLOptions
     from converters.function_table import convertible_model
 
@@ -306,7 +306,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
 
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
-    """Print one row per package, with its size and the result of its worst function or graph."""
+    """Print one row per package, with its size and the result of its least exact function or graph."""
     from converters.function_table import speech_lines
 
     onnx = format == "onnx"
@@ -331,7 +331,7 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
     console.print(table)
     console.print(
         "dB: signal-to-noise ratio of the worst graph on the CPU, compared with the float32 networks. Largest error: "
-        "as a share of the largest value."
+        "a share of the largest output value."
         if onnx
         else "dB: signal-to-noise ratio of the worst function in the interpreter, compared with the float32 networks. "
         "Flushed: numbers below 6e-5 become 0, as on an M1."

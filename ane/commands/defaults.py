@@ -1,6 +1,6 @@
 """Apply the defaults that a user sets in the environment or in a file.
 
-A flag wins over the environment, the environment over the file, and the file over the built-in value.
+A flag overrides the environment, the environment overrides the file, and the file overrides the built-in value.
 """
 
 import argparse
@@ -14,14 +14,15 @@ from ane.system.errors import UserError
 from ane.system.paths import config_file
 
 VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
-# Settings above the tables of the file, because many commands have them. All other settings are in a table [COMMAND].
+# Settings that many commands share. They stand at the top of the file. All other settings are in a TOML table
+# [COMMAND].
 COMMON = ("bundle", "voice", "lexicon", "speed", "backend", "threads")
-# Settings above the tables that a command ignores. `ane bench` compares backends and numbers of threads.
+# Shared settings that a command ignores. `ane bench` compares backends and numbers of threads.
 IGNORED = {"bench": ("backend", "threads")}
 
 
 def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) -> None:
-    """Set the defaults of the commands of a parser from the environment and from the file ``config_file()``.
+    """Set the defaults of all commands of a parser, from the environment and from the file ``config_file()``.
 
     Args:
         names: The names of all commands.
@@ -49,14 +50,14 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
                 sources[action.dest] = value, source
                 known.add((command, name))
         leaf.set_defaults(sources=sources)
-    for command in dict.fromkeys(command for command, _ in commands):  # subcommands share a table
+    for command in dict.fromkeys(command for command, _ in commands):  # the subcommands of a command share its table
         for name in settings.get(command, {}):
             if (command, name) not in known:
                 raise UserError(f"{file}: ane {command} has no setting {name}: see ane {command} --help-all")
 
 
 def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield each parser without subcommands, with the name of its command."""
+    """Yield every parser that has no subcommands, with the name of the command it belongs to."""
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         for name, inner in action.choices.items():
@@ -66,7 +67,7 @@ def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple
 
 
 def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the file: the names of ``COMMON``, and a table for each command."""
+    """Read the settings of the file: those named in ``COMMON``, and one table per command."""
     import tomllib
 
     try:
@@ -85,7 +86,7 @@ def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def converted(parser: argparse.ArgumentParser, action: argparse.Action, value: object, where: str) -> Any:
-    """Convert the value of a setting as its flag does. Raises UserError if the flag would reject it."""
+    """Convert the value of a setting as its flag would. Raises UserError if the flag would reject the value."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UserError(f"{where} must be true or false, got {value!r}")
@@ -99,13 +100,20 @@ def converted(parser: argparse.ArgumentParser, action: argparse.Action, value: o
 
 
 def source_of(args: argparse.Namespace, name: str) -> str:
-    """Return the variable or the file that set a flag, or "" if the user gave the flag or the value is built in."""
+    """Return the environment variable or the file that set a flag.
+
+    Return "" if the user gave the flag, or if the value is the built-in default.
+    """
     value, source = getattr(args, "sources", {}).get(name, (None, ""))
     return source if value is not None and getattr(args, name, None) == value else ""
 
 
 def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
-    """Ignore a value if it is a user's default, and log ``where`` it has no effect. Return whether it was ignored."""
+    """Ignore the value of a flag if it is a default that the user set. Return whether it was ignored.
+
+    Args:
+        where: Where the value has no effect, such as "with --explain". The log says it.
+    """
     if source := source_of(args, name):
         LOGGER.info("the %s of %s has no effect %s", name, source, where)
         setattr(args, name, False if getattr(args, name) is True else None)
@@ -113,7 +121,7 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:
-    """Add the variable or the file that set a value to the message of an error about the value."""
+    """Name the variable or the file that set a value, if the message of an error is about that value."""
     named = [
         f"{name} of {source}"
         for name, (value, _) in getattr(args, "sources", {}).items()
