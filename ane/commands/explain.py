@@ -1,4 +1,4 @@
-"""Run `ane say --explain`: show how a text will be read and which rules decide it, without speaking."""
+"""Run `ane say --explain`: show how a text will be read, and which rule decides each reading, without speaking."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from ane.text.explanation import explain_english, respelled
 
 
 def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRequest) -> int:
-    """Print each chunk as it will be read, with a table of the steps that lead to it. With --json, print one object."""
+    """Print every chunk as it will be read, then a table of its readings. With --json, print one object."""
     facts = explanation(model, request)
     if args.json:
         print(json.dumps(facts, ensure_ascii=False))
@@ -47,7 +47,7 @@ def print_steps(title: str, steps: list[dict[str, str]]) -> None:
 
 
 def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
-    """Return the lexicon's respellings, and for each chunk the model's input and the steps that lead to it.
+    """Return the lexicon's respellings, and for every chunk the model's input and the readings that lead to it.
 
     Raises:
         UserError: The model does not use the English normaliser, or ``speak`` would reject the text.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.voices import Voice
 
 DESCRIPTION = """
-Write a Swift package with which an app can speak, on macOS 15 or iOS 18 and later. It contains the Core ML packages of
-a Tortoise bundle, voices, a runtime in Swift, and tests that compare it with this program. It speaks like --preset
-fastest.
+Write a Swift package with which an app can speak, on macOS 15 or iOS 18 and later. The Swift package contains the Core
+ML packages of a Tortoise bundle, voices, a runtime in Swift, and tests that compare the runtime with this program. Its
+speech is that of --preset fastest.
 """
 
 
@@ -69,7 +69,7 @@ def write_swift_package(args: argparse.Namespace) -> int:
 
 
 def chosen_voices(args: argparse.Namespace, model: Bundle) -> "dict[str, Voice]":
-    """Return the voices to include by name, the default voice first. Raises UserError if there is none."""
+    """Return the voices to include, by name. The default voice is first. Raises UserError if there is no voice."""
     names = args.voice
     if names is None:
         built_in = [path.stem for path in sorted(model.voices.iterdir())] if model.voices else []

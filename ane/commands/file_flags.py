@@ -1,4 +1,4 @@
-"""Check that a command does not write a file that it also reads, or write a file twice."""
+"""Check that a command does not write a file that it also reads, and writes no file twice."""
 
 import argparse
 import os
@@ -39,17 +39,17 @@ def check_files(
     models: Sequence[str] = ("bundle",),
     cast: "Cast | None" = None,
 ) -> None:
-    """Raise UserError if an output is also an input or another output. Nothing has been opened yet.
+    """Check the paths that flags name before the command opens any file.
 
     Args:
-        writes: Files or folders to write, by the argument that names them. ``None`` is standard output.
-        reads: Names of arguments with files or folders to read.
-        voices: Names of arguments with voices: names, paths or mixes.
-        models: Names of arguments with bundles, or with checkpoints for `ane import`.
-        cast: The cast of ``--cast``, whose voices are read too. ``None`` means that there is no cast.
+        writes: Files or folders to write. The keys are the arguments that name them. ``None`` is standard output.
+        reads: Names of the arguments that name files or folders to read.
+        voices: Names of the arguments that name voices. A voice is a name, a path or a mix.
+        models: Names of the arguments that name bundles, or checkpoints for `ane import`.
+        cast: The cast of ``--cast``, because its voices are also read. ``None`` means that there is no cast.
 
     Raises:
-        UserError: An output is an input or another output. The message names the flags.
+        UserError: An output is also an input, or two outputs are the same file. The message names the flags.
     """
     inputs: list[tuple[str, Path | str]] = []
     for name in (*reads, *voices, *models):
@@ -62,7 +62,7 @@ def check_files(
             if voice
             for file in files_of_voice(voice)
         ]
-    inputs.append(("standard input", "-"))  # a shell may redirect it, even if no flag names it
+    inputs.append(("standard input", "-"))  # the shell may have redirected a file to it
     check_apart(inputs, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
 
 
@@ -84,12 +84,12 @@ def list_of_path(path: Path | str) -> list[Path | str]:
 
 
 def files_of_voice(spec: str) -> list[Path]:
-    """Return the files of the voices in a mix. A voice is a path or the name of a voice that the user stored."""
+    """Return the files of every voice in a mix. A voice is a path, or the name of a voice that the user stored."""
     from ane.voices.finding import find_voice
     from ane.voices.voice import parse_mix
 
     files: list[Path] = []
-    with suppress(UserError):  # loading the voice reports the error, and knows the voices of the model
+    with suppress(UserError):  # loading the voice later reports the error, and finds the model's own voices too
         for name in parse_mix(str(spec))[0]:
             with suppress(UserError):
                 files += find_voice(name, [paths.voices_dir()]).files
@@ -97,7 +97,7 @@ def files_of_voice(spec: str) -> list[Path]:
 
 
 def files_of_model(name: Path | str) -> list[Path]:
-    """Return the files of a model, which is a bundle by name or path, a folder with checkpoints, or a package."""
+    """Return the files of a model: a bundle given by name or path, a folder with checkpoints, or a package."""
     path = Path(os.path.expanduser(name))
     if not os.path.exists(path):
         with suppress(UserError):
@@ -113,7 +113,7 @@ def files_of_model(name: Path | str) -> list[Path]:
 
 
 def _files_in(content: Any) -> Iterator[str]:
-    """Yield the files that a manifest lists, for any family of models."""
+    """Yield the file names that a manifest lists, whatever the family of the model."""
     if isinstance(content, dict):
         if isinstance(content.get("file"), str):
             yield content["file"]

@@ -1,4 +1,4 @@
-"""Run ``ane import``: make a bundle from official checkpoints in a directory, a file or on the Hugging Face hub."""
+"""Run ``ane import``: make a bundle from official checkpoints in a folder, in a file or on the Hugging Face hub."""
 
 import argparse
 import os
@@ -24,15 +24,15 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
 HUB = "hub"
 OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
 DESCRIPTION = """
-Read official checkpoints and write a bundle, which is a folder that loads fast and has SHA-256 hashes of its files.
-With -o NAME, --bundle NAME finds the bundle. A path must contain a slash.
+Read official checkpoints and write a bundle, which is a folder that loads fast and records SHA-256 hashes of its files.
+After -o NAME, use the bundle with --bundle NAME. A path must contain a slash.
 """
 SOURCES = """
 SOURCE by model:
   Tortoise     directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (optional files are
                read too), a Hugging Face repository OWNER/NAME, or the word 'hub' for upstream's repository. Files may
-               have other names or be safetensors or a CLVP of transformers, because their keys identify them.
-               One network alone, such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth, needs --base for the others
+               have other names, be safetensors, or hold a CLVP of transformers, because `ane` identifies a network by
+               its keys. For one network alone, such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth, add --base
   FastSpeech   .pt file of NVIDIA's example. Add its HiFi-GAN with --vocoder
   KittenTTS    directory with config.json, the .onnx file and the .npz file, or KittenML/NAME
   Kokoro       .onnx file with voices*.bin in its folder, that folder, or a copy of onnx-community's repository
@@ -49,11 +49,11 @@ precision than fp16
 
 @dataclass(frozen=True)
 class CheckpointOrigin:
-    """The place of checkpoints on this machine, and the facts that the bundle records about them.
+    """Where the checkpoints are on this machine, and the facts about their origin that the bundle records.
 
     Attributes:
         config: Upstream's constructor arguments. ``None`` means config.json in the directory.
-        source: The record of the bundle. Its entry "files" maps official names to SHA-256 hashes.
+        source: The origin to record. Its field "files" maps official file names to SHA-256 hashes.
     """
 
     path: Path
@@ -79,8 +79,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--config",
         metavar="FILE",
         type=arguments.path,
-        help="JSON file with upstream's constructor arguments per file, for checkpoints of another size "
-        "(default: config.json in the directory, or the official sizes if there is none)",
+        help="JSON file with upstream's constructor arguments for each file, if the checkpoints have other sizes than "
+        "the official ones (default: config.json in the directory, or the official sizes if there is none)",
     )
     parser.add_argument(
         "--vocoder",
@@ -100,19 +100,19 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--base",
         metavar="NAME|PATH",
-        help="Tortoise bundle that supplies the networks that SOURCE lacks, for example next to a fine-tuned decoder",
+        help="Tortoise bundle from which to take the networks that SOURCE lacks, such as all but a fine-tuned decoder",
     )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument(
         "--expect",
         metavar="FILE",
         type=arguments.path,
-        help="JSON file with the SHA-256 that each file must have, or an earlier bundle.json",
+        help="JSON file with the SHA-256 hash that each file must have, or an earlier bundle.json",
     )
     parser.add_argument(
         "--ignore-unknown",
         action="store_true",
-        help="leave out entries of a checkpoint that this version does not know, such as the weights of a LoRA "
+        help="leave out tensors that this version does not know, such as the weights of a LoRA "
         "(default: they are an error)",
     )
     parser.add_argument("--name", metavar="NAME", help="name of the model in messages (default: the last part of -o)")
@@ -150,7 +150,7 @@ def import_command(args: argparse.Namespace) -> int:
 
 
 def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
-    """Return the family of SOURCE. Raises UserError if SOURCE cannot be imported or a flag has no effect on it."""
+    """Return the model family of SOURCE. Raises UserError if SOURCE cannot be imported or a flag does not apply."""
     from ane.bundles.hub import is_local_path, is_repository
 
     if os.path.isfile(path / "bundle.json"):
@@ -170,12 +170,12 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
 
 
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that name files or bundles in addition to SOURCE."""
+    """Return the import options that name other files or bundles than SOURCE."""
     return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
 
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of an import."""
+    """Return the import options that do not name files."""
     return {
         **_paths(args),
         "config": args.config,
@@ -185,7 +185,7 @@ def _choices(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(console: Console, contents: "Contents", destination: Path, overwrite: bool) -> "Bundle":
-    """Write the bundle, and show the network that is being written."""
+    """Write the bundle, and show on ``console`` which network is being written."""
     from ane.bundles.writing import write_bundle
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -202,7 +202,7 @@ def _write(console: Console, contents: "Contents", destination: Path, overwrite:
 def _origin(
     args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path, console: Console
 ) -> CheckpointOrigin:
-    """Return the checkpoints of SOURCE. Download them if necessary, and compare them with every recorded hash."""
+    """Find or download the checkpoints of SOURCE, and compare them with every hash that is already recorded."""
     from ane.bundles.hashes import sha256_of
     from ane.bundles.hub import check_recorded_hashes, read_expected
     from ane.bundles.opening import read_constructor_arguments
@@ -232,7 +232,10 @@ def _origin(
 def _from_hub(
     args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path, console: Console
 ) -> CheckpointOrigin:
-    """Download the checkpoints. If the destination has a bundle of the same commit, its files must be the same."""
+    """Download the checkpoints from the Hugging Face hub.
+
+    If a bundle of the same commit is at the destination, the files must have the hashes that it records.
+    """
     from ane.bundles.hub import check_recorded_hashes
 
     repository = OFFICIAL_REPOSITORY if args.source == HUB else args.source
@@ -241,13 +244,13 @@ def _from_hub(
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, download.revision):
         check_recorded_hashes(recorded["files"], download.files, f"{destination}/bundle.json")
-    # The config.json of a repository is not upstream's. Without --config, sizes come from --base or are the official
-    # ones.
+    # A config.json in the repository does not hold upstream's constructor arguments. Without --config, the networks
+    # have the sizes of --base, or the official sizes.
     return CheckpointOrigin(download.directory, config if args.base else config or {}, source, download.licence)
 
 
 def _recorded(destination: Path) -> dict[str, Any]:
-    """Return the source that a bundle at the destination records, or {} if there is no readable bundle."""
+    """Return the origin that a bundle at the destination records, or {} if there is no readable bundle."""
     try:
         source = read_content(destination).get("source")
     except UserError:
@@ -256,7 +259,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
-    """Print the voices and the networks of a bundle, the entries that were left out, and the notes of the import."""
+    """Print a new bundle's voices and networks, the tensors that were left out, and the notes of the import."""
     from ane.bundles.surplus import summarise_files
 
     if names := bundle.voice_names:

@@ -1,4 +1,4 @@
-"""Add flags of macOS's `say` to `ane say`, and explain the flags of macOS that it does not support."""
+"""Add the flags of macOS's `say` to `ane say`, and explain the flags of macOS that it does not support."""
 
 import argparse
 from pathlib import Path
@@ -25,7 +25,7 @@ UNKNOWN = {
 
 
 class UnknownFlag(argparse.Action):
-    """A flag that only macOS's `say` has. Its error says what to use instead."""
+    """A flag that only macOS's `say` has. Using it is an error, whose message names a replacement."""
 
     def __call__(
         self,
@@ -38,7 +38,7 @@ class UnknownFlag(argparse.Action):
 
 
 def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add flags with the names and meanings of macOS's `say`."""
+    """Add the flags that have the same name and meaning in macOS's `say`."""
     add = arguments.rare_group(parser, "macOS", "Flags of macOS's say, with the same meaning.").add_argument
     add(
         "-r",
@@ -67,7 +67,7 @@ def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def listed(args: argparse.Namespace) -> list[str] | None:
-    """Return the lines to print for a flag with the value "?", or ``None`` if no flag has it."""
+    """Return the lines of a list that a flag with the value "?" asks for, or ``None`` if no flag has that value."""
     if args.file_format == "?":
         return [f"{name}  {suffix}" for name, suffix in FILE_FORMATS.items()]
     if args.data_format == "?":
@@ -82,10 +82,10 @@ def listed(args: argparse.Namespace) -> list[str] | None:
 
 
 def apply_macos_arguments(args: argparse.Namespace) -> None:
-    """Set our flags from the flags of macOS's `say`.
+    """Set the flags of `ane say` from the flags of macOS's `say`.
 
     Raises:
-        UserError: Both flags for the same thing are given, or a value is wrong.
+        UserError: A flag of macOS and its counterpart are both given, or a value is wrong.
     """
     if args.rate is not None:
         if args.speed is not None:
@@ -107,11 +107,11 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         from ane.audio.sample_format import SampleFormat
 
         args.samples = SampleFormat.read(args.data_format)
-        args.samples.subtype(args.output.suffix.lower())  # raises, before any work
+        args.samples.subtype(args.output.suffix.lower())  # raises for an unsupported sample format, before any work
 
 
 def named_output(output: Path, file_format: str | None) -> Path:
-    """Add the suffix of the format to the output. Raises UserError if the output has another suffix."""
+    """Add the suffix of a file format to the output. Raises UserError if the output has a different suffix."""
     suffix = DEFAULT_SUFFIX
     if file_format is not None:
         known = {name.lower(): end for name, end in FILE_FORMATS.items()}
@@ -122,5 +122,5 @@ def named_output(output: Path, file_format: str | None) -> Path:
             raise UserError(
                 f"--file-format {file_format} writes {suffix}, but {output} ends in {output.suffix}: leave one out"
             )
-    has_suffix = output.suffix or output.name in ("", "..") or output.is_dir()  # a folder is an error later
+    has_suffix = output.suffix or output.name in ("", "..") or output.is_dir()  # a later check reports a folder
     return output if has_suffix else output.with_suffix(suffix)

@@ -1,6 +1,6 @@
 """Print the log messages, tables and progress of commands.
 
-In a terminal, progress is bars or a spinner. Elsewhere, it is a plain line every few seconds.
+In a terminal, bars or a spinner show progress. Elsewhere, a plain line every few seconds does.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class TerminalConsole(Console):
 
 
 class MessageHandler(logging.Handler):
-    """A handler that writes each record as a line to the current ``sys.stderr``, which a progress display may wrap."""
+    """A handler that writes log records to the current ``sys.stderr``, because a progress display may replace it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
@@ -59,7 +59,7 @@ class MessageHandler(logging.Handler):
 
 @contextmanager
 def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
-    """Print the records of the logger ``ane`` within the block, from level INFO.
+    """Print the records of the logger ``ane`` from level INFO on, while the ``with`` block runs.
 
     Args:
         verbose: Whether to print DEBUG records too.
@@ -76,14 +76,14 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
 
 
 def message_console(args: argparse.Namespace) -> Console:
-    """Return a console for progress and closing lines, on standard error. It prints nothing with --quiet."""
+    """Return a console on standard error for progress and closing lines. It prints nothing with --quiet."""
     return TerminalConsole(
         stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False)
     )
 
 
 def report_console(args: argparse.Namespace) -> Console:
-    """Return a console for reports of finished work, on standard output. It drops a report that cannot be written."""
+    """Return a console on standard output for reports of finished work. A report that cannot be written is dropped."""
     return TerminalConsole(
         file=TolerantStream(sys.stdout),
         highlight=False,
@@ -94,18 +94,18 @@ def report_console(args: argparse.Namespace) -> Console:
 
 
 def output_console() -> Console:
-    """Return a console for the lists and tables that a command prints, on standard output."""
-    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no width
+    """Return a console on standard output for the lists and tables that the user asked for."""
+    width = None if sys.stdout.isatty() else 200  # a table in a file or a pipe is 200 columns wide
     return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
 def counted(number: int, name: str) -> str:
-    """Return "1 network", "3 networks"."""
+    """Return a number with its noun, in the plural if need be: "1 network", "3 networks"."""
     return f"{number} {name}{'s' * (number != 1)}"
 
 
 def how_to_use(family: "ModelFamily", bundle: str) -> str:
-    """Return the sentence that tells the user how to use a new bundle."""
+    """Return the sentence that tells the user which flag or command uses a new bundle."""
     use = "--bundle" if family.settings else "ane transcribe FILE --model"
     return f"Use it with {use} {shlex.quote(bundle)}"
 
@@ -113,7 +113,7 @@ def how_to_use(family: "ModelFamily", bundle: str) -> str:
 def plain_table(
     title: str | None, *headings: str, numbers: Sequence[int] = (), rows: Iterable[Sequence[str]] = ()
 ) -> Table:
-    """Return a table that shows its cells whole, and wraps long ones except in the first column.
+    """Create a table that never truncates a cell. Long cells wrap, except in the first column.
 
     Args:
         numbers: Indices of the columns to align right.
@@ -127,7 +127,7 @@ def plain_table(
 
 
 def print_rows(title: str, rows: Sequence["BenchRow"]) -> None:
-    """Print measurements as a table."""
+    """Print measurements of `ane bench` as a table."""
     from ane.bench.records import table_cells
 
     headings, cells = table_cells(rows)
@@ -136,7 +136,7 @@ def print_rows(title: str, rows: Sequence["BenchRow"]) -> None:
 
 
 class ProgressDisplay:
-    """A display of progress on a console. ``Speaker.speak`` calls ``update``."""
+    """A display of progress on a console. Pass its ``update`` to ``Speaker.speak``, which calls it."""
 
     def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
         self.progress = Progress(
@@ -174,7 +174,7 @@ class ProgressDisplay:
 
 
 class PlainLines:
-    """A printer of lines. It drops a line if fewer than ``INTERVAL`` seconds have passed since the last one."""
+    """A printer of lines that drops a line if fewer than ``INTERVAL`` seconds have passed since the line before."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self.console, self.clock, self.last = console, clock, clock()
@@ -187,7 +187,7 @@ class PlainLines:
 
 @contextmanager
 def status_display(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the current step, next to a spinner in a terminal and otherwise in plain lines."""
+    """Yield a function that shows a text: in a terminal next to a spinner, and elsewhere as plain lines."""
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update

@@ -1,4 +1,4 @@
-"""Convert the embedded bundle to Core ML packages when they are first needed, and announce the first loads."""
+"""Convert the embedded bundle to Core ML packages when a command first needs them, and announce slow first loads."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,10 +17,11 @@ from ane.system.errors import UserError
 
 
 def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
-    """Return the model. For the embedded bundle on a backend that runs packages, return a cached copy with packages.
+    """Return a copy of the embedded bundle that has packages, if ``backend`` runs packages. Return other models as is.
 
-    The first call converts the copy, which takes a minute or two. With the backend "auto" nothing is converted, because
-    the CPU speaks models of this size without delay. All other models need `ane convert`.
+    The first call converts the copy, which takes a minute or two, and caches it. With the backend "auto" nothing is
+    converted, because the CPU speaks the small embedded model without delay. For all other models, the user runs
+    `ane convert`.
 
     Raises:
         UserError: The cache cannot be written, the backend is unknown, or Core ML or Core AI cannot run here.
@@ -31,7 +32,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
     if backend == "coreml":
         from ane.backends.coreml.tools import CoreMLTools
 
-        CoreMLTools()  # raises if this is not a Mac, before minutes of converting
+        CoreMLTools()  # raises if this is not a Mac, before a conversion of minutes
     if backend.startswith("coreai"):
         from ane.backends.coreai.runtime import require_core_ai
 
@@ -40,7 +41,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
 
 
 def cached_packages(model: Bundle, console: Console) -> Bundle:
-    """Return the embedded bundle with packages, from the cache or newly converted.
+    """Return the embedded bundle with packages, from the cache. Convert it first if the cache does not have it.
 
     Raises:
         UserError: The cache cannot be written.
@@ -77,7 +78,7 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
 def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:
     """Log the longest time Core ML may need to load the networks that are new to this machine.
 
-    A text needs only a few functions of a network, so that the time is an upper bound.
+    Speaking a text needs only some functions of a network, so this time is an upper bound.
 
     Args:
         bundle: Value of ``--bundle``. ``None`` stands for the default voice.
@@ -87,7 +88,7 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
         return
     new, packages = 0, []
     for network in backend.packages.keys() & networks:
-        with suppress(UserError):  # a damaged package is reported when it is loaded
+        with suppress(UserError):  # loading a damaged package later reports the error
             package = backend.model.path / backend.packages[network].path
             units = backend.units(network).by_function
             if runtime.cache.is_new(package, runtime.machine, units):
@@ -105,7 +106,7 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
 
 
 def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -> bool:
-    """Return whether macOS was updated since Core ML compiled these networks. If so, log how to compile them again.
+    """Return whether macOS was updated since Core ML compiled these networks. If so, log the command to compile again.
 
     Args:
         bundle: Value of ``--bundle``. ``None`` stands for the default voice.

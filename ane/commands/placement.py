@@ -1,4 +1,4 @@
-"""Read from Core ML's compute plan on which device it would run each operation of a package (on a Mac)."""
+"""Read from Core ML's compute plan which device it would run each operation of a package on (on a Mac)."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ NEURAL_ENGINE = "Neural Engine"
 
 @dataclass
 class OffloadedGroup:
-    """Operations of one type that Core ML would run on another device than the Neural Engine, for one reason.
+    """Operations of one type that Core ML would not run on the Neural Engine, all for the same reason.
 
     Attributes:
         op: Type of the operations.
-        device: Device that would run them.
-        supported: Devices that could run them.
-        example: Name of a value that one of them computes.
+        device: Device that would run the operations.
+        supported: Devices that could run the operations.
+        example: Name of a tensor that one of the operations computes.
         count: Number of operations.
-        cost: Their share of the function's estimated cost.
+        cost: Share of the function's estimated cost that these operations have together.
     """
 
     op: str
@@ -45,7 +45,7 @@ class OffloadedGroup:
 
 @dataclass
 class Placement:
-    """The devices on which Core ML would run a function. Constants do not run and are not counted.
+    """The devices on which Core ML would run a function's operations. Constants do not count as operations.
 
     Attributes:
         ops: Number of operations by device.
@@ -60,12 +60,12 @@ class Placement:
     unknown: int = 0
 
     def share(self, cost: float) -> str:
-        """Format a cost as a percentage of the whole."""
+        """Format a cost as a percentage of the function's whole cost."""
         return f"{cost / total:.1%}" if (total := sum(self.costs.values())) else "unknown"
 
 
 def placement(compute_plan: Any, function: str) -> Placement | None:
-    """Return a function's placement from coremltools' MLComputePlan, or ``None`` if the plan lacks the function."""
+    """Read a function's placement from coremltools' MLComputePlan. Return ``None`` if the plan lacks the function."""
     functions = compute_plan.model_structure.program.functions
     if function not in functions:
         return None
@@ -112,8 +112,8 @@ def _device(device: Any) -> str:
 def function_placement(package: "Package", units: str, name: str) -> Placement | None:
     """Compile a function and read Core ML's plan for it (macOS only). Return ``None`` if Core ML has no plan.
 
-    The function becomes a separate package, because Core ML plans only the default function of a package: coremltools
-    cannot pass the name of another function. The plan is cached for this Mac and its build of macOS.
+    The function is first copied to a package where it is the only one, because Core ML plans only the default function
+    of a package and coremltools cannot pass another name. The plan is cached for this Mac and its build of macOS.
 
     Raises:
         UserError: This is not a Mac, or Core ML refuses the function.

@@ -1,6 +1,6 @@
 """Run ``ane plan``: show where Core ML would run a package, which rules it breaks, and the estimated cost of a call.
 
-It prints one sentence per chip, tables that fit 100 columns, and the meaning of their columns.
+Print one sentence per chip, then tables that fit in 100 columns, then the meaning of their columns.
 """
 
 import argparse
@@ -36,11 +36,11 @@ DEFAULT_UNITS = "CPU_AND_NE"
 WIDTH = 100
 LIMITS = {"bandwidth": "memory", "compute": "compute", "dispatch": "dispatch"}
 COLUMNS = """\
-weights: MB of weights that a call reads, as stored. cache: MB of keys and values that it reads and writes, including
-rewritten states. handed over: MB converted between float32 on the host and fp16 in the package. large: MB of values
-above 2 MB, which leave the chip. GFLOP: operations of convolutions and products, 2 per multiplication and addition. The
-columns of chips also name the limit of the call: m, memory (bytes / bandwidth), c, compute (FLOPs / rate), or d,
-dispatch."""
+weights: MB of stored weights that a call reads. cache: MB of keys and values that a call reads and writes, including
+states that it writes again. handed over: MB converted between float32 on the host and fp16 in the package. large: MB of
+tensors above 2 MB, which leave the chip. GFLOP: operations of convolutions and products, 2 per multiplication and
+addition. The columns of chips also name the limit of the call: m is memory (bytes / bandwidth), c is compute (FLOPs /
+rate), and d is dispatch."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Print the plans, and write them as JSON. Raises UserError if no package has the function."""
+    """Print the plans, and write them as JSON if asked to. Raises UserError if no package has the function."""
     from ane.backends.mil.package import Package
     from converters.proof.cost import cost, estimate
     from converters.proof.lint import lint
@@ -116,7 +116,7 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def engines_of_phases(bundle: str | None) -> str:
-    """Return a sentence about the engines of `--backend auto` for a bundle, if `ane bench` measured them here."""
+    """Say in one sentence which engines `--backend auto` uses for a bundle, or how to measure the engines here."""
     from ane.backends.measured import measured_engines
     from ane.bundles import open_model
     from ane.bundles.opening import DEMO
@@ -130,7 +130,7 @@ def engines_of_phases(bundle: str | None) -> str:
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
-    """Return the packages to show, with their compute units. Raises UserError if there is no package."""
+    """Return the packages to show and the compute units of each package. Raises UserError if there is no package."""
     from ane.bundles import open_model
     from ane.bundles.opening import DEMO, is_embedded
     from ane.commands.packages import with_packages
@@ -200,7 +200,8 @@ def print_plans(
     paragraph(
         console,
         *(f"{chip.name}: {summary(plans, chip.name)}" for chip in chips),
-        f"Broken rules of the Neural Engine: {refused} that it refuses, {warnings} that may move operations elsewhere.",
+        f"The packages break {refused} rules for which the Neural Engine refuses an operation, and {warnings} rules "
+        "that may move operations elsewhere.",
     )
     for package in dict.fromkeys(one.package for one in plans):
         functions = [one for one in plans if one.package == package]
@@ -234,7 +235,7 @@ def paragraph(console: Console, *lines: str) -> None:
 
 
 def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
-    """Return a sentence with the estimated time of the longest call on a chip, and the number of functions by limit."""
+    """Return a sentence with the time of the longest call on a chip, and how many functions reach each limit."""
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])

@@ -1,4 +1,4 @@
-"""Compile and load all Core ML functions of a bundle, so that no speech waits for a first load."""
+"""Compile and load all Core ML functions of a bundle, so that no later speech has to wait for it."""
 
 import shlex
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def prewarm_command_line(bundle: str | None) -> str:
-    """Return the command that loads a bundle in advance. ``None`` stands for the default voice."""
+    """Return the command line that compiles and loads a bundle. ``None`` stands for the default voice."""
     return f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
 
 
@@ -24,8 +24,8 @@ def prewarm(
 ) -> None:
     """Load each function of a bundle's packages once.
 
-    If Core ML refuses a function, load it on the compute units where `ane say` would run it. Functions that were loaded
-    before load fast, so that a second call continues after an interruption.
+    If Core ML refuses a function, load the function on the compute units where `ane say` would run it instead.
+    Functions that Core ML has loaded before load fast, so a second call continues quickly after an interruption.
 
     Args:
         console: Console for progress.

@@ -1,7 +1,7 @@
 """Run `ane say`: speak a text to a file or through the loudspeaker.
 
-The text comes from the command line, a file or standard input. Sound is written or played when it is complete, or with
-``--stream`` and ``--follow`` while it is generated.
+The text comes from the command line, a file or standard input. `ane say` writes or plays the sound when it is complete,
+or with ``--stream`` or ``--follow`` while the model generates it.
 """
 
 import argparse
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-CHARACTERS_PER_SECOND = 14  # roughly, for English speech: 150 words per minute, 5.6 characters per word
+CHARACTERS_PER_SECOND = 14  # approximate speed of English speech: 150 words per minute, 5.6 characters per word
 EXAMPLES = """
 examples:
   ane say Hello world                          speak it through the loudspeaker
@@ -83,9 +83,9 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--output-file",
         metavar="OUT",
         type=arguments.path,
-        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. '-' is standard output, as WAV",
+        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. '-' writes WAV to standard output",
     )
-    parser.add_argument("--play", action="store_true", help="play the sound as well as writing it with -o")
+    parser.add_argument("--play", action="store_true", help="play the sound as well as write it to -o OUT")
     parser.add_argument(
         "--stream",
         action="store_true",
@@ -99,7 +99,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--lines",
         action="store_true",
-        help="write each line to a file: OUT-1.wav, OUT-2.wav, … with the number of the line. Empty lines have no file",
+        help="write one file per line: OUT-1.wav, OUT-2.wav, …, numbered by line. An empty line gets no file",
     )
     add_request_arguments(parser, "lexicon", "ssml", "markdown")
     parser.add_argument(
@@ -119,7 +119,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print facts about the result as a JSON object (with --lines, one per line), and no progress",
+        help="print facts about the result as a JSON object (with --lines, one object per line), and no progress",
     )
     add_model_arguments(parser)
     add_settings_arguments(parser)
@@ -146,7 +146,7 @@ def say(args: argparse.Namespace) -> int:
         getattr(args, flag) for flag in ("text", "file", "output", "follow", "explain", "times_file", "lines", "best")
     )
     args.stream = args.stream or typed
-    # the text may arrive late, so everything else is loaded before the text is read
+    # the text may arrive late, so the model and the voice are loaded before the text is read
     piped = args.follow or typed or reads_standard_input(args)
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     cast = read_cast(args.cast) if args.cast else None
@@ -166,7 +166,7 @@ def say(args: argparse.Namespace) -> int:
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
-        if voice is not None and "random" not in str(named):  # the seed of a request decides a random voice
+        if voice is not None and "random" not in str(named):  # each request draws the random voice anew, from its seed
             request = request.changed(voice=voice)
         request = request if args.follow or typed else replace(request, text=read_text(args))
     streamed = speak_typed if typed else speak_pieces
@@ -184,7 +184,7 @@ def say(args: argparse.Namespace) -> int:
 
 
 def list_presets(args: argparse.Namespace) -> int:
-    """Print upstream's presets and ours with the work per chunk, and mark the model's default."""
+    """Print upstream's presets, then ours, with the work that each preset does per chunk. Mark the model's default."""
     from ane.models.tortoise.settings import PRESETS, default_preset
 
     model = open_model(args.bundle)
@@ -203,7 +203,7 @@ def list_presets(args: argparse.Namespace) -> int:
 
 
 def refuse_conflicting_flags(args: argparse.Namespace) -> None:
-    """Raise UserError for flags that cannot be combined, or too many candidates."""
+    """Raise UserError for flags that cannot be combined, or if --best asks for too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
 
     for first, second in (
@@ -243,7 +243,7 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 
 def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
-    """Raise UserError if two flags that cannot be combined are both given. Ignore one that is the user's default."""
+    """Raise UserError if two flags are given that cannot be combined. If a user's default set one flag, ignore it."""
     names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
     if (
         getattr(args, first)
@@ -254,7 +254,7 @@ def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Raise UserError for a file that cannot be written or a sound device that is missing. Nothing is spoken yet."""
+    """Before speaking, raise UserError for an output that cannot be written or a sound device that is missing."""
     from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
@@ -266,10 +266,10 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | None = None) -> None:
-    """Raise UserError if an output is also an input or another output.
+    """Raise UserError if a file to write is also a file to read, or would be written twice.
 
     Args:
-        numbers: Numbers in the names of the outputs: of lines with ``--lines``, and otherwise of candidates.
+        numbers: Numbers in the names of the outputs. With ``--lines`` they count lines, and otherwise candidates.
         cast: The cast of ``--cast``, whose voices are inputs too.
     """
     sounds = named_outputs(args, numbers)
@@ -286,7 +286,7 @@ def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | No
 
 
 def named_outputs(args: argparse.Namespace, numbers: Sequence[int]) -> list[Path]:
-    """Return the sound files. Names have the number of the line, or of the candidate if there are several."""
+    """Return the paths of the sound files. Their names contain the line's number, or the number of the candidate."""
     return numbered_paths(args.output, numbers) if args.lines else output_paths(args.output, len(numbers))
 
 
@@ -301,7 +301,10 @@ SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 def speak_whole(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak the text, and write each chunk when it is made, or the whole sound if something needs all of it."""
+    """Speak the text, and write every chunk as soon as it is made.
+
+    If the sound is also played, has alternatives or needs word times, write it once all of it is made.
+    """
     from ane.audio import write
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and not timed_words_wanted(args)
@@ -310,7 +313,7 @@ def speak_whole(
         return
     speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
-    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # without -o, no outputs
+    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # no outputs without -o
         write(path, audio, speech.sample_rate, args.samples)
     yield speech, outputs + write_beside(speech, subtitles_of(args, args.output), args.times_file)
 
@@ -318,7 +321,7 @@ def speak_whole(
 def speak_pieces(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak the text or standard input, and send each piece on when it is made."""
+    """Speak the text or standard input, and write or play every chunk of audio as soon as it is made."""
     stream = (
         synthesizer.feed_of(arriving_text(), request, context)
         if args.follow
@@ -331,16 +334,16 @@ def speak_pieces(
 def speak_typed(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak each line as soon as you have typed it on the terminal, as macOS's say does."""
+    """Speak each line as soon as the user has typed it in the terminal, as macOS's `say` does."""
     for line in sys.stdin:
         if has_words(line):
             yield from speak_pieces(args, synthesizer, replace(request, text=line), SpeechContext(context.progress))
 
 
 def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "SoundStream") -> None:
-    """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
+    """Write every chunk of audio to the file, play it, or both, as soon as it is made. Close the stream at the end.
 
-    If playback fails, complete the file before raising the error.
+    If playback fails, write the rest of the file before raising the error.
     """
     from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
@@ -380,7 +383,7 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
 def speak_lines(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak each line on its own, and write its file as soon as the line is complete."""
+    """Speak every line separately, and write its sound file as soon as the line is complete."""
     from ane.audio import write
 
     lines = {number: line for number, line in enumerate(request.text.splitlines(), 1) if line.strip()}

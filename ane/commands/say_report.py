@@ -1,4 +1,4 @@
-"""Print the closing line or the JSON object of `ane say`, and write subtitles and word times."""
+"""Print the closing line or the JSON object of `ane say`, and write the subtitles and word times that flags ask for."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ def print_report(
     outputs: list[Path],
     console: Console,
 ) -> None:
-    """Print the closing line on ``console``, or with --json one object on standard output."""
+    """Print the closing line on ``console``. With --json, print one JSON object on standard output instead."""
     timeline = speech.timeline
     if args.json:
         print(json.dumps(facts(args, synthesizer, speech, outputs)))
@@ -78,7 +78,7 @@ def facts(
 
 
 def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) -> list[Path]:
-    """Write the subtitles of a speech, and its word times as JSON. Return the paths of the subtitles."""
+    """Write the subtitles of a speech, and the times of its words as JSON. Return the paths of the subtitles."""
     if subtitles:
         from ane.speech.subtitles import write_subtitles
 
@@ -97,16 +97,16 @@ def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) ->
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:
-    """Return OUT for one output, or OUT-1 … OUT-N with the suffix of OUT for several."""
+    """Return the path OUT if there is one output. For several, return OUT-1 … OUT-N with the suffix of OUT."""
     if output is None:
         return []
     return [output] if count == 1 else numbered_paths(output, range(1, count + 1))
 
 
 def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
-    """Return OUT-N with its suffix for each number."""
+    """Return a path for each number: OUT-1.wav for OUT.wav and the number 1."""
     if output is None:
         return []
-    if not output.name:  # "." has no name to number, and ``check_output`` will reject it
+    if not output.name:  # such as ".", to which no number can be added. ``check_output`` rejects it
         return [output]
     return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]

@@ -18,13 +18,13 @@ from ane.text import nothing_to_say_error, read_passages
 if TYPE_CHECKING:
     from ane.speech.request import SpeechRequest
 
-MAX_SPOKEN = 4 << 20  # bytes of a text, because all of it is prepared before speaking
-DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # by the first bytes of the file
+MAX_SPOKEN = 4 << 20  # maximum bytes of a text, because `ane say` prepares the whole text before it speaks
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # first bytes of a file → kind of document
 NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
 
 
 def reads_standard_input(args: argparse.Namespace) -> bool:
-    """Return whether the text comes from standard input, because of ``-f -`` or because no other text is given.
+    """Return whether the text comes from standard input: with ``-f -``, or if there is no other text.
 
     Raises:
         UserError: TEXT and ``-f`` are both given, or there is no text.
@@ -39,7 +39,7 @@ def reads_standard_input(args: argparse.Namespace) -> bool:
 
 
 def arriving_text() -> Iterator[str]:
-    """Yield standard input in pieces, as it arrives. Raises UserError if it cannot be read or is not UTF-8."""
+    """Yield the text of standard input as it arrives. Raises UserError if it cannot be read or is not UTF-8."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     position = 0
     try:
@@ -56,9 +56,9 @@ def arriving_text() -> Iterator[str]:
 
 
 def read_text(args: argparse.Namespace) -> str:
-    """Return the text. Raises UserError if it cannot be read, is not UTF-8, or standard input is empty."""
+    """Return the text to speak. Raises UserError if it cannot be read, is not UTF-8, or standard input is empty."""
     if args.text:
-        # Python turns bytes of the command line that are not UTF-8 into lone surrogates, which are not text
+        # Python turns bytes that are not UTF-8 on the command line into lone surrogates, which are not text
         return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
@@ -68,7 +68,7 @@ def read_text(args: argparse.Namespace) -> str:
             nullcontext(sys.stdin.buffer) if piped else Path(args.file).expanduser().open("rb") as file,
         ):
             content = file.read(MAX_SPOKEN + 1)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~USER, and there is no such user
+    except (OSError, RuntimeError) as error:  # RuntimeError: the path begins with the name of an unknown user, ~USER
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
     if not content and args.file is None:
         raise UserError(NO_TEXT)
@@ -84,12 +84,12 @@ def read_text(args: argparse.Namespace) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Return whether a text has a letter, a digit or a sign that can be spoken."""
+    """Return whether a text contains a letter, a digit or a sign that has a reading, such as "%"."""
     return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 and turn every line end into a line feed. Raises UserError if it is not UTF-8."""
+    """Decode UTF-8, and turn every line end into a line feed. Raises UserError if ``content`` is not UTF-8."""
     try:
         return re.sub("\r\n?", "\n", content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -97,7 +97,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def check_lines(request: "SpeechRequest") -> None:
-    """Raise UserError if a line has nothing to say or faulty markup. Empty lines are allowed."""
+    """Raise UserError if a line has no words or has faulty markup. Empty lines are allowed."""
     faulty: dict[int, str] = {}
     for number, line in enumerate(request.text.splitlines(), 1):
         try:

@@ -1,6 +1,6 @@
-"""Define the flags for speech and backends, and load a model that speaks as the flags ask.
+"""Define the flags for speech and for backends, and load the model that the flags ask for.
 
-The flags for speech are made from the settings of all kinds of models.
+The flags of speech are made from the settings classes of all models.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from ane.text.unicode_to_ascii import UNREADABLE
 
 
 def settings_of_models() -> list[type[SpeechSettings]]:
-    """Return the settings classes of all models, from ``settings.py`` in each model's folder. Tortoise's are last."""
+    """Return the settings classes of all models, from ``settings.py`` in every model's folder. Tortoise's come last."""
     modules = [
         import_module(f"ane.models.{file.parent.name}.settings")
         for file in sorted(MODELS.glob("*/settings.py"), key=lambda file: (file.parent.name == DEFAULT_FAMILY, file))
@@ -41,25 +41,25 @@ def settings_of_models() -> list[type[SpeechSettings]]:
 
 
 KINDS = tuple(settings.options() for settings in settings_of_models())
-# The options of all kinds of models. If several models have an option, the help is Tortoise's.
+# The options of all models by name. If several models have an option, it has Tortoise's help text.
 OPTIONS: dict[str, Option] = {name: option for kind in KINDS for name, option in kind.items()}
 GROUPS = {
     "candidates and codes": "A model may have other defaults, as the embedded one does.",
     "diffusion": "The preset sets the defaults.",
     "text": None,
 }
-# options outside the settings that only some kinds of models have
+# other options that only some models have. They are not settings.
 REQUEST = (*(name for name, option in REQUEST_OPTIONS.items() if option.needs), "speed", "no_split", "stream")
 
 
 def add_request_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the flags of these fields of a request."""
+    """Add flags for the fields of a request that ``names`` lists."""
     for name in names:
         add_option(parser, REQUEST_OPTIONS[name], *["-v"] * (name == "voice"))
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for speech. Every default is None, so that a flag without effect can be an error."""
+    """Add the flags of speech. Every default is None, so that a flag which the model does not use can be an error."""
     add_request_arguments(parser, "preset", "seed", "speed", "cast", "quote_voice")
     for title, description in GROUPS.items():
         group = rare_group(parser, title, description)
@@ -91,10 +91,10 @@ def add_option(group: argparse._ActionsContainer, option: Option, *short: str) -
 
 
 def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
-    """Return the settings for the model's ``speak``, from the flags.
+    """Make the settings for the model's ``speak`` from the flags.
 
     Raises:
-        UserError: A value is out of range, or a flag has no effect on this kind of model.
+        UserError: A value is out of range, or a flag has no effect on this model.
     """
     if model.is_only_voice(args.voice):
         args.voice = None
@@ -112,7 +112,7 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
 
 
 def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespace) -> UserError:
-    """Return the error for an option without effect. If the user chose no model, it recommends the bundle ``DEMO``."""
+    """Return the error about a flag without effect. If the user chose no model, the error recommends ``DEMO``."""
     if args.bundle or name not in (*REQUEST, *TortoiseSettings.options()):
         return error
     only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
@@ -120,26 +120,26 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
 
 
 def requested(args: argparse.Namespace, text: str, settings: Any, **fields: Any) -> SpeechRequest:
-    """Return the request that the flags of a command describe.
+    """Make a speech request from the flags of a command.
 
     Args:
-        fields: Fields of the request that the command has already made from flags.
+        fields: Fields of the request that the command has already made. They override the flags.
     """
     options = {
         name: value
-        for name in REQUEST_OPTIONS.keys() - {"preset"}  # the settings have the preset
+        for name in REQUEST_OPTIONS.keys() - {"preset"}  # the preset is part of the settings
         if (value := getattr(args, name, None)) is not None
     }
     return SpeechRequest(text, settings=settings, **(options | fields))
 
 
 def timed_words_wanted(args: argparse.Namespace) -> bool:
-    """Return whether a flag of `ane say` asks for the times of words."""
+    """Return whether a flag of `ane say` needs the times of words."""
     return args.times_file is not None or args.srt or args.vtt
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the flags that the user gave, for options that only some kinds of models have."""
+    """Return the options that the user gave, by name. Options that every model has are not included."""
     options = {name: getattr(args, name, None) for name in (*REQUEST, *OPTIONS)}  # `ane read` has no --stream
     return {name: value for name, value in options.items() if value is not None and value is not False}
 
@@ -172,7 +172,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache",
         default="auto",
         choices=("auto", "io", "state"),
-        help="where Core ML packages keep the kv-cache: 'io' on the host, 'state' inside Core ML",
+        help="memory in which Core ML packages keep the kv-cache: 'io' on the host, 'state' inside Core ML",
     )
     add(
         "--compute-units",
@@ -203,13 +203,13 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 def load_synthesizer(
     args: argparse.Namespace, model: Bundle, settings: Any, console: Console, keep: bool | None = None
 ) -> Any:
-    """Load a model on the backend that the flags name, and return the object that speaks.
+    """Load a model on the backend that the flags name, and return its speaker.
 
-    Log how long Core ML takes to load functions for the first time. After an update of macOS, the backend "auto" is
-    torch until the packages are compiled again.
+    If Core ML has to load functions for the first time, log how long that takes. After an update of macOS, "auto" uses
+    torch instead of Core ML until the user has compiled the packages again.
 
     Args:
-        keep: The argument of ``load_backend``.
+        keep: Passed on to ``load_backend``.
 
     Raises:
         UserError: The backend or its packages are not available here.
@@ -223,7 +223,7 @@ def load_synthesizer(
         )
     model = with_packages(model, args.backend, console)
     chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)
-    former = getattr(args, "began_with", "") if chooses else ""  # a book continues on its first engine
+    former = getattr(args, "began_with", "") if chooses else ""  # a book continues on the engine with which it began
     name = "torch" if former.startswith("torch") and resolve("auto", model)[0] != "torch" else args.backend
     backend = load_backend(
         name,
