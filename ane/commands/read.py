@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ane.books.store import JobStore
     from ane.cluster.narration import BookWorker
 
-ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")  # the first part of a language tag
+ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")  # primary subtags of BCP 47 language tags
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -92,7 +92,7 @@ def run(
     silences: "Silences",
     options: "OutputOptions",
 ) -> int:
-    """Speak the chunks that are missing, write the files and report."""
+    """Speak the chunks that are missing, write the files of the book, and print the report."""
     from ane.books.narration import narrate
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
@@ -158,7 +158,7 @@ def run(
 
 
 def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
-    """Raise UserError if an output is also an input or another output."""
+    """Raise UserError if a file to write is also a file to read, or would be written twice."""
     check_files(
         args,
         {"output": outputs},
@@ -170,7 +170,7 @@ def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
-    """Warn of text that the document marks as another language, because all voices read it as English."""
+    """Warn of text that the document marks as another language than English, because all voices read it as English."""
     other = [
         chunk
         for chunk in plan.chunks
@@ -187,7 +187,11 @@ def warn_of_languages(plan: "BookPlan") -> None:
 
 
 def open_checker(args: argparse.Namespace) -> "BookChecker":
-    """Return the checker of --check. Raises UserError if its recogniser is not installed or there is no such model."""
+    """Load the recogniser of --check, which compares speech with the text.
+
+    Raises:
+        UserError: The recogniser is not installed, or there is no such model.
+    """
     from ane.books.recognisers import TextAligner, TranscribingRecogniser
     from ane.books.retries import BookChecker
 
@@ -211,7 +215,11 @@ def narrate_on_cluster(
     progress: Callable[[int, int, float | None], None],
     check_progress: Callable[[int, int], None],
 ) -> int:
-    """Speak and check on a cluster whose workers use these flags. Return the number of chunks spoken."""
+    """Speak and check the chunks on a cluster, whose workers use the flags in ``args``.
+
+    Returns:
+        Number of chunks that were spoken.
+    """
     from ane.cluster.narration import narrate_on_ray
 
     threads = args.threads or 1
@@ -238,7 +246,7 @@ def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
 
 
 def former_backend(args: argparse.Namespace) -> str:
-    """Return the name of the backend on which the job of this output began, or "" if there is no job."""
+    """Return the name of the backend on which this output's job began, or "" if there is no job."""
     from ane.books.store import JobStore
 
     folder = job_folder(args.output)
@@ -252,7 +260,7 @@ def former_backend(args: argparse.Namespace) -> str:
 
 
 def record_backend(store: "JobStore", backend: str) -> None:
-    """Record the backend of a job. Warn if earlier chunks were spoken with another backend or precision."""
+    """Record the backend of a job. Warn if another backend or precision has spoken some of its chunks."""
     former = store.fact("backend")
     done, total, _ = store.progress()
     if former not in (None, backend) and done > 0:
@@ -269,7 +277,7 @@ def record_backend(store: "JobStore", backend: str) -> None:
 
 
 def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
-    """Return a function that makes the speaker of a job from the job's seed."""
+    """Load the model, and return a function that takes the seed of a job and creates the speaker for it."""
     from ane.books.speakers import BookSpeaker
 
     if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
@@ -283,7 +291,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
         args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice), quote_voice=None
     )
     synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    synthesizer.with_defaults(request)  # raises for a bad request, before a job begins
+    synthesizer.with_defaults(request)  # raises for a bad request before the job begins
     return lambda seed: BookSpeaker(synthesizer, request.changed(seed=seed), args.check)
 
 
@@ -292,7 +300,7 @@ def job_folder(output: Path) -> Path:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print the progress of a job."""
+    """Run `ane read --status`: print the progress of a job."""
     from ane.books.job_database import FILE
     from ane.books.store import JobStore
 

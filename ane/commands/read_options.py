@@ -1,4 +1,4 @@
-"""Define the flags of `ane read`, and turn them into the options of its files."""
+"""Define the flags of `ane read`, and make the document and the output options that they describe."""
 
 import argparse
 import re
@@ -25,14 +25,14 @@ SILENCES = {
     "heading": "around headings and at scene breaks",
     "chapter": "after a chapter",
 }
-MAX_COVER = 16 << 20  # bytes
+MAX_COVER = 16 << 20  # maximum bytes of a cover image
 POCKETSPHINX = "pocketsphinx"
-LOCAL = "local"  # value of --ray without an address
+LOCAL = "local"  # value of the flag --ray if no address follows it
 EXAMPLES = """
 examples:
   ane read book.epub -o book.m4b                    write an audiobook with chapters and cover.
                                                     After an interruption, run the same command again
-  ane read book.epub -o spoken.epub                 write text and sound, with the spoken sentence marked
+  ane read book.epub -o spoken.epub                 write text and sound. Readers mark the sentence being spoken
   ane read book.epub -o 3.m4b --chapters 3 --preview 60
                                                     speak the first minute of chapter 3
   ane read notes.md -o notes.mp3 --per-chapter      write one file per chapter
@@ -53,7 +53,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         help="narrate a book",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Narrate a book or any long text. The folder OUT.job keeps everything that has been spoken.\n"
+        description="Narrate a book or any long text. The folder OUT.job keeps all sound that has been made.\n"
         "After an interruption, run the same command again to continue.",
     )
     parser.add_argument(
@@ -67,8 +67,8 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         "--output",
         metavar="OUT",
         type=arguments.path,
-        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. An .epub has text and sound, "
-        "and marks the sentence being spoken",
+        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. An .epub contains the text too, "
+        "so that a reading program can mark the sentence being spoken",
     )
     add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument(
@@ -81,7 +81,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="print the output of --list, every number, sign and abbreviation with its reading, and the "
+        help="print the output of --list, the reading of every number, sign and abbreviation, and the "
         "words that no dictionary has, and exit",
     )
     parser.add_argument(
@@ -94,13 +94,13 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         metavar="N,N-N",
         type=chunk_numbers,
         default=(),
-        help="speak or print only these chapters, by their numbers in --list",
+        help="speak or print only these chapters. --list shows their numbers",
     )
     parser.add_argument(
         "--preview",
         metavar="SECONDS",
         type=arguments.positive,
-        help="speak only about the first SECONDS. Run the command without --preview to continue from there",
+        help="speak only about the first SECONDS. To continue from there, run the command without --preview",
     )
     parser.add_argument(
         "--cast-report",
@@ -112,7 +112,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         metavar="N,N-N",
         type=chunk_numbers,
         default=(),
-        help="speak these chunks again with another seed, by their numbers in --status and --times",
+        help="speak these chunks again, with another seed. --status and --times show their numbers",
     )
     parser.add_argument("--per-chapter", action="store_true", help="write one file per chapter")
     parser.add_argument(
@@ -135,31 +135,31 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         "--loudness",
         type=float,
         metavar="LUFS",
-        help="loudness of the whole book, for example -19, with true peaks of at most -3 dB (EBU R 128)",
+        help="loudness of the whole book in LUFS, such as -19. True peaks stay at or below -3 dB (EBU R 128)",
     )
     parser.add_argument(
         "--acx",
         action="store_true",
-        help="write and measure files for ACX: one .mp3 per chapter at 44.1 kHz and 192 "
-        "kbit/s, with levels, room tone and spoken credits as ACX requires",
+        help="write files for ACX and measure them: one .mp3 per chapter at 44.1 kHz and 192 kbit/s, with the levels, "
+        "room tone and spoken credits that ACX requires",
     )
     parser.add_argument(
         "--opening",
         metavar="TEXT",
         help="opening credits to speak (default: none. With --acx: title, author and narrator, '' for none)",
     )
-    parser.add_argument("--closing", metavar="TEXT", help="closing credits to speak, with defaults like --opening")
+    parser.add_argument("--closing", metavar="TEXT", help="closing credits to speak (default: as for --opening)")
     parser.add_argument(
         "--keep",
         metavar="RULE,…",
         type=arguments.comma_separated,
         default=[],
-        help=f"read aloud the text that these rules leave out: {', '.join(OMISSIONS)}",
+        help=f"read aloud text that `ane read` would leave out by these rules: {', '.join(OMISSIONS)}",
     )
     parser.add_argument(
         "--keep-timing",
         action="store_true",
-        help="speak each subtitle of BOOK at its time, and up to 1.5 times as fast if the time is short",
+        help="speak each subtitle of BOOK at its time. If the time is too short, speak up to 1.5 times as fast",
     )
     parser.add_argument(
         "--check", action="store_true", help="run speech recognition on every chunk, and compare it with the text"
@@ -183,9 +183,9 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     )
     add_model_arguments(parser)
     add_settings_arguments(parser)
-    parser._option_string_actions["--best"].help = argparse.SUPPRESS  # a book has no use for it
+    parser._option_string_actions["--best"].help = argparse.SUPPRESS  # books always get the best candidate
     add_backend_arguments(parser)
-    silence = arguments.rare_group(parser, "silence", "Seconds from the end of one sound to the start of the next.")
+    silence = arguments.rare_group(parser, "silence", "Seconds between the end of one sound and the start of the next.")
     for name, where in SILENCES.items():
         default = getattr(Silences, name)
         silence.add_argument(
@@ -203,7 +203,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         const=LOCAL,
         metavar="ADDRESS",
         help="Ray cluster to speak on: HOST:PORT, or 'auto' for the cluster that this machine has joined. Without "
-        "ADDRESS, a new cluster on this machine",
+        "ADDRESS, start a new cluster on this machine",
     )
     add(
         "--workers",
@@ -216,7 +216,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
 
 
 def open_document(args: argparse.Namespace) -> "Document":
-    """Read the book, and add the credits that the flags ask for."""
+    """Read the book, and add the opening and closing credits that the flags ask for."""
     from ane.books import acx
     from ane.books.reading import read_document
 
@@ -274,7 +274,7 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
 
 
 def read_cover(path: Path) -> "CoverImage":
-    """Read a cover from a file. Raises UserError if it is not a JPEG or PNG."""
+    """Read a cover image from a file. Raises UserError if it is not a JPEG or PNG."""
     from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
 
     try:
@@ -292,7 +292,7 @@ def read_cover(path: Path) -> "CoverImage":
 
 
 def chunk_numbers(text: str) -> tuple[int, ...]:
-    """Read numbers and ranges: "12,40-44" → (12, 40, 41, 42, 43, 44)."""
+    """Read chunk numbers and ranges of chunk numbers: "12,40-44" → (12, 40, 41, 42, 43, 44)."""
     numbers: set[int] = set()
     for part in text.split(","):
         bounds = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)

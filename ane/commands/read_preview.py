@@ -1,4 +1,4 @@
-"""Print the previews of `ane read`: chapters, omitted parts, the text to be spoken, and how it will be read."""
+"""Print the previews of `ane read`: chapters, omitted text, the text that would be spoken, and how it would be read."""
 
 import argparse
 from collections import Counter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | None) -> None:
-    """Print the output of --list, --cast-report, --text and --explain. Nothing is spoken, and no job begins."""
+    """Print the output of --list, --cast-report, --text or --explain. These flags speak nothing and begin no job."""
     from ane.books.plan import cast_report
 
     console = output_console()
@@ -39,7 +39,7 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
 def plan_to_print(
     args: argparse.Namespace, document: "Document", cast: Cast | None, lengths: tuple[int, int] | None
 ) -> "BookPlan":
-    """Divide the document or the chosen part into chunks, without a voice or a seed."""
+    """Divide the document, or the chapters and seconds that flags choose, into chunks. No voice or seed is needed."""
     from ane.books.plan import Silences, SpeechIdentity, plan_book
 
     plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths, cast=cast)
@@ -47,7 +47,7 @@ def plan_to_print(
 
 
 def print_text(plan: "BookPlan") -> None:
-    """Print one paragraph per block, with empty lines between them and marks where the voice changes."""
+    """Print each block of text as a paragraph, with an empty line between paragraphs. Mark where the voice changes."""
     firsts = {block.first for block in plan.blocks}
     paragraphs: list[str] = []
     for chunk in plan.chunks:
@@ -59,12 +59,12 @@ def print_text(plan: "BookPlan") -> None:
 
 
 def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object) -> None:
-    """Print a row per reading: text that the lexicon respells or a rule replaces. Then list words of unknown sound."""
+    """Print every reading that the lexicon or a rule decides, in a table. Then list words that no dictionary has."""
     from ane.models.hibari.settings import HibariSettings
     from ane.text.phonemes import phonemise
 
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
-    phonemes = not hasattr(settings, "normaliser")  # such models read phonemes, from text with its capitals
+    phonemes = not hasattr(settings, "normaliser")  # such models read phonemes, and need the text with its capitals
     if getattr(settings, "normaliser", "english") != "english":
         LOGGER.warning(
             "the rules below belong to the normaliser 'english', but the normaliser %r reads this book",

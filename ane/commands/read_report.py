@@ -22,7 +22,7 @@ SHOWN_NOTES = 5
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as "2 h 05 min", "5 min" or "40 s"."""
+    """Format a duration in seconds as "2 h 05 min", "5 min" or "40 s"."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
@@ -60,7 +60,7 @@ def print_book_report(
 
 
 def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None:
-    """Print ACX's limits and the measures of each decoded file. Warn of every file that ACX would reject."""
+    """Print ACX's limits and the levels measured in each decoded file. Warn of every file that ACX would reject."""
     from ane.books.acx import LIMITS, faults
 
     table = plain_table(
@@ -77,14 +77,14 @@ def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None
 
 
 def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -> None:
-    """Compare the spoken chunks with the text, and warn if some are no longer in it.
+    """Warn if chunks that have been spoken are no longer in the text of the book.
 
     Args:
-        force: Whether to accept another text.
-        pruned: Whether this run will delete the chunks that are no longer in the text. Only then is there a warning.
+        force: Whether to accept a text with fewer than half of the spoken chunks.
+        pruned: Whether this run will delete the sound of chunks that are no longer in the text. It warns only then.
 
     Raises:
-        UserError: More than half of the spoken chunks are not in the text, so the job is for another text.
+        UserError: More than half of the spoken chunks are not in the text, so the job belongs to another text.
     """
     missing, spoken = store.missing_texts(plan)
     if 2 * missing > spoken and not force:
@@ -104,7 +104,7 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
 @contextmanager
 def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
-    """Add a note to an interruption within the block: how many chunks are kept."""
+    """Say how many chunks are kept, in a note on the exception, if the ``with`` block is interrupted."""
     try:
         yield
     except KeyboardInterrupt as stopped:
@@ -114,7 +114,7 @@ def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
 
 
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
-    """Warn if the last run had a lexicon and this one has none. Record the lexicon of this run."""
+    """Warn if the last run of the job had a lexicon but this run has none. Record the lexicon of this run."""
     former = store.fact("lexicon")
     if former and not lexicon:
         LOGGER.warning(
@@ -124,7 +124,7 @@ def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
 
 
 def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan", whole: "BookPlan") -> str:
-    """Return a sentence for the closing line if the output has only a part of the book, and "" otherwise."""
+    """Return a sentence for the closing line if this output has only a part of the book. Otherwise, return ""."""
     if len(plan.chunks) == len(whole.chunks):
         return ""
     numbers = f"{','.join(map(str, chapters))} of {len(whole.chapters)}"
@@ -148,7 +148,7 @@ def print_notes(chunks: Sequence["StoredChunk"]) -> None:
 
 
 def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["StoredChunk"]) -> None:
-    """Print the chunks that a person should listen to, with their start times in the book."""
+    """Print the chunks that a person should listen to, and the time in the book at which each chunk starts."""
     from ane.books.assembly import planned_blocks, time_book
 
     doubtful = [
@@ -174,12 +174,12 @@ def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["Stored
 
 
 def clock_time(seconds: float) -> str:
-    """Format seconds as a time: 3723.5 → "1:02:03"."""
+    """Format a position in a recording, in seconds: 3723.5 → "1:02:03"."""
     return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
 
 
 def print_status(console: Console, store: "JobStore") -> None:
-    """Print one row per chapter, the sum, the chunks that are being spoken, and notes."""
+    """Print one row per chapter, the totals, the chunks that are being spoken, and the notes about chunks."""
     from ane.books.assembly import planned_blocks, time_book
 
     chunks, titles = store.chunks(), store.fact("chapters") or []
@@ -211,7 +211,7 @@ def print_status(console: Console, store: "JobStore") -> None:
 
 
 def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
-    """Return the seconds of sound of chunks, with the silence after each chunk."""
+    """Add up the seconds of sound in chunks, with the silence after every chunk."""
     from ane.books.narration import BREATH
 
     return sum(
@@ -222,7 +222,7 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 
 
 def print_contents(console: Console, document: "Document") -> None:
-    """Print the chapters with their lengths, and the parts that are left out."""
+    """Print the chapters with their lengths, and the text that will be left out."""
     from ane.books.plan import CHARACTERS_PER_SECOND, title_of
     from ane.text.omissions import COUNTED, omitted_text
 
@@ -251,7 +251,7 @@ def print_contents(console: Console, document: "Document") -> None:
 
 
 def print_cast(console: Console, report: "CastReport") -> None:
-    """Print the number of quotations per speaker, then the doubtful guesses of speakers with the rule behind each."""
+    """Print how many quotations each speaker has, then the doubtful guesses, with the rule that made each guess."""
     table = Table("speaker", "quotations")
     for speaker, count in report.counts.items():
         table.add_row(escape(speaker) or "(not known)", str(count))

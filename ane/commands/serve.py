@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "ANE_TOKEN"
 MEBIBYTE = 1 << 20
-# Number of compiled kernels that oneDNN keeps (see ane.cli), for requests of all lengths. With 64, a FastSpeech request
-# took 1.5 times as long, because most kernels were compiled again. With 1024, it took no less time than with 256.
+# Number of compiled kernels that oneDNN keeps (see ane.cli), because requests have many lengths. With 64 kernels, a
+# FastSpeech request took 1.5 times as long, because oneDNN compiled most kernels again. 1024 kernels saved no more time
+# than 256.
 KERNELS = 256
 EXAMPLES = """
 examples:
   ane serve                                    speak with the embedded voice, for this machine only
   ane serve --models heart,demo --preload heart
   ane serve --models demo --map-voice alloy=heart --wyoming-port 10200
-  ANE_TOKEN=secret ane serve --host 0.0.0.0    let other machines in
+  ANE_TOKEN=secret ane serve --host 0.0.0.0    let other machines use it
 """
 INSTALL = "ane serve needs more packages: pip install '.[server]'"
 
@@ -37,7 +38,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Start a server with OpenAI's speech API, a WebSocket for text that is still being written, and\n"
-        "the Wyoming protocol. On Ctrl-C or SIGTERM, it completes the requests that are running and stops.",
+        "the Wyoming protocol. On Ctrl-C or SIGTERM, it finishes the requests that are running, then stops.",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)"
@@ -50,18 +51,18 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--wyoming-host",
         default="",
         metavar="H",
-        help="address to listen on for Wyoming, which has no token (default: the one of --host)",
+        help="address to listen on for Wyoming, which has no token (default: the address of --host)",
     )
     parser.add_argument(
         "--models",
         type=names,
         default=(DEFAULT_BUNDLE,),
         metavar="A,B",
-        help="bundles to speak with. The first also answers requests that name a model of OpenAI "
+        help="bundles to speak with. If a request names one of OpenAI's models, the first bundle answers "
         f"(default: {DEFAULT_BUNDLE})",
     )
     parser.add_argument(
-        "--transcriber", default="", metavar="NAME", help="Whisper bundle to transcribe with (default: none)"
+        "--transcriber", default="", metavar="NAME", help="Whisper bundle that transcribes recordings (default: none)"
     )
     parser.add_argument(
         "--map-voice",
@@ -76,13 +77,13 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--token",
         default=os.environ.get(TOKEN_VARIABLE, ""),
         metavar="T",
-        help=f"bearer token that clients must send (default: ${TOKEN_VARIABLE}, which other users "
-        "of the machine cannot see)",
+        help="bearer token that clients must send. Other users of the machine can see it in the list of processes, but "
+        f"not in ${TOKEN_VARIABLE} (default: ${TOKEN_VARIABLE})",
     )
     parser.add_argument("--preload", type=names, default=(), metavar="A,B", help="bundles to load at the start")
     add = rare_group(parser, "rights of clients").add_argument
     add("--add-voices", action="store_true", help="let clients make voices from clips")
-    add("--ignore-instructions", action="store_true", help="ignore instructions (default: they are an error)")
+    add("--ignore-instructions", action="store_true", help="ignore 'instructions' in requests (default: an error)")
     add(
         "--cors",
         dest="origins",
@@ -102,7 +103,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--base-path",
         default="",
         metavar="PATH",
-        help="path at which a proxy makes the server available, such as /tts (default: none)",
+        help="path under which a proxy serves this server, such as /tts (default: none)",
     )
     add("--log-texts", action="store_true", help="write the texts of requests to the log")
     add = rare_group(parser, "models").add_argument
@@ -133,7 +134,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--memory",
         type=gigabytes,
         metavar="GB",
-        help="maximum size of the loaded bundles. The least recently used bundle is unloaded first (default: no limit)",
+        help="maximum GB of loaded bundles. The least recently used bundle is unloaded first (default: no limit)",
     )
     add(
         "--idle-release",
@@ -192,7 +193,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
-    """Return the server's settings from the flags.
+    """Make the server's settings from the flags.
 
     Raises:
         UserError: A value is out of range, or other machines could use the server without a token.

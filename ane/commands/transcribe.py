@@ -38,7 +38,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="turn a recording into text or subtitles",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.",
+        description="Transcribe recorded speech with a Whisper model. For silence, print nothing.",
     )
     parser.add_argument(
         "files",
@@ -74,7 +74,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--word-times",
         action="store_true",
-        help="find the start and end of every word. json lists them, srt and vtt underline the word being spoken",
+        help="find the start and end of every word. json lists the times, srt and vtt underline the word being spoken",
     )
     parser.add_argument(
         "-o",
@@ -89,7 +89,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--beam-size",
         type=arguments.positive,
         metavar="N",
-        help="number of beams to search at temperature 0, on torch (default: no beams, take the likeliest token)",
+        help="width of the beam search at temperature 0, on torch (default: no beam search, take the likeliest token)",
     )
     add = arguments.rare_group(parser, "backend").add_argument
     add(
@@ -127,7 +127,7 @@ def transcribe(args: argparse.Namespace) -> int:
     if args.word_times and chosen_format(args) == "txt":
         raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
-        if not os.path.exists(file):  # checked before any file is transcribed
+        if not os.path.exists(file):  # before any file is transcribed
             raise UserError(f"{file}: {no_such_file(file)}")
     model = open_whisper(args.model)
     options = TranscriptionOptions(
@@ -165,11 +165,11 @@ def chosen_format(args: argparse.Namespace) -> str:
 
 
 def output_files(args: argparse.Namespace) -> list[Path | None]:
-    """Return the file to write for each recording, or ``None`` for standard output.
+    """Return the file to write for each recording. ``None`` means standard output.
 
     Raises:
-        UserError: A file cannot be written, two recordings have the same name, or subtitles of several recordings would
-            be printed.
+        UserError: A file cannot be written, two recordings would be written to the same file, or standard output would
+            get the subtitles of several recordings.
     """
     if args.output is None or str(args.output) == "-":
         if len(args.files) > 1 and chosen_format(args) in ("srt", "vtt"):
@@ -195,7 +195,7 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
 
 
 def check_new(output: Path) -> None:
-    """Raise UserError if a file exists. The user did not name it, so it may be a text that they wrote."""
+    """Raise UserError if a file exists. The user named only its folder, so the file may be their own text."""
     if os.path.lexists(output):
         raise UserError(f"{output} exists: add --force to replace it, or choose another folder")
 
@@ -206,8 +206,8 @@ def write_transcript(
     """Write a transcript to a file, or print it.
 
     Args:
-        title: Name of the recording, which precedes plain text, and which is the field "file" in JSON. "" for none.
-        check: The argument of ``replacing``.
+        title: Name of the recording. Plain text begins with it, and JSON has it in the field "file". "" omits it.
+        check: Passed on to ``replacing``.
     """
     from ane.models.whisper.transcript import FORMATS as WRITERS
 

@@ -36,8 +36,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--clip-mode",
         choices=("first", "slices", "whole"),
         default="first",
-        help="parts of the clips to encode. first: a few seconds of each clip, as upstream does. slices: everything, "
-        "and every slice has the same weight. whole: everything, and every clip has the same weight (default: first)",
+        help="sound of the clips to encode. first: a few seconds of each clip, as upstream does. slices: all of it, in "
+        "slices of equal weight. whole: all of it, and every clip has the same weight (default: first)",
     )
     _set_handler(adding, add_command)
 
@@ -47,7 +47,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     _set_handler(mixing, mix_command)
 
     removing = commands.add_parser("remove", help="delete voices that you stored with add or mix")
-    removing.add_argument("names", metavar="NAME", nargs="+", help="voice to delete. Voices of a model stay")
+    removing.add_argument(
+        "names", metavar="NAME", nargs="+", help="voice to delete. A model's own voices cannot be deleted"
+    )
     removing.set_defaults(handler=remove_command)
 
 
@@ -70,7 +72,7 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         type=natural,
         default=0,
         metavar="N",
-        help="random seed that chooses the part of a clip longer than 6 s, and the voice 'random' (default: 0)",
+        help="random seed. It chooses which 6 s of a longer clip to use, and the voice 'random' (default: 0)",
     )
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a voice that exists already")
 
@@ -133,7 +135,7 @@ def add_command(args: argparse.Namespace) -> int:
 
 
 def mix_command(args: argparse.Namespace) -> int:
-    """Mix voices, or take a single voice, and store the result under a name or write it to a file."""
+    """Mix several voices, or take one, and store the voice under a name or write it to a file."""
     model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
     check_files(args, {"output": destination}, voices=("spec",))
@@ -142,7 +144,7 @@ def mix_command(args: argparse.Namespace) -> int:
 
 
 def remove_command(args: argparse.Namespace) -> int:
-    """Delete the files of voices that the user stored. If one voice cannot be deleted, none is."""
+    """Delete the files of voices that the user stored. If one voice cannot be deleted, delete none."""
     from ane.voices import list_voices
 
     folder = paths.voices_dir()
@@ -164,7 +166,7 @@ def remove_command(args: argparse.Namespace) -> int:
 
 
 def open_tortoise(args: argparse.Namespace) -> Bundle:
-    """Open the Tortoise model that a voice is for. Raises UserError if the bundle is another kind of model."""
+    """Open the Tortoise model that a voice is for. Raises UserError if the bundle holds another kind of model."""
     model = open_model(args.bundle)
     if not model.has_latents:
         raise UserError(
@@ -178,7 +180,7 @@ def _folders(model: Bundle) -> list[Path]:
 
 
 def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int = 0) -> "Voice":
-    """Return the voice or mix ``spec`` from the model's and the user's voices. See ``resolve_voice`` for its syntax."""
+    """Find or mix the voice ``spec``, from the model's and the user's voices. ``resolve_voice`` explains its syntax."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -197,7 +199,7 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
 
 
 def _gather(name: str, clips: list[str]) -> "Voice | Clips":
-    """Return one voice from all arguments, with the clips of all of them. Latents must be a single argument."""
+    """Make one voice of all arguments, with the clips of every argument. Stored latents must be the only argument."""
     from ane.voices import Clips, find_voice, open_voice
 
     voices = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]
@@ -225,13 +227,13 @@ def _content(voice: "FoundVoice") -> str:
 
 
 def voice_destination(output: str, model: Bundle, force: bool) -> Path:
-    """Return the file that ``--output`` names.
+    """Return the path of the voice file that ``--output`` names.
 
-    A value that ends in .safetensors or .pth is the file itself. Any other name means a file in the user's folder of
-    voices, where ``-v NAME`` finds it.
+    A value that ends in .safetensors or .pth is the path itself. Any other value is a name, and the file is in the
+    user's folder of voices, where ``-v NAME`` finds it.
 
     Raises:
-        UserError: The name is not a name for a voice, or the file cannot be written, or it exists and ``force`` is off.
+        UserError: The value is not a valid name, the file cannot be written, or it exists and ``force`` is not set.
     """
     from ane.voices import check_voice_name, list_voices
     from ane.voices.voice import LATENT_SUFFIXES
