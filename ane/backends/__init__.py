@@ -1,4 +1,7 @@
-"""Backends run the stages that a model declares: ``base`` is the contract, ``choosing`` opens one by name."""
+"""Run a model's networks on an engine such as PyTorch, Core ML or ONNX Runtime, through a common interface.
+
+``base`` defines this interface, ``Backend``. ``choosing`` opens a backend by its name.
+"""
 
 from ane.backends.choosing import NAMES, PACKAGED, core_ml_is_chosen, core_ml_runs, load_backend, resolve
 

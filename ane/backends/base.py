@@ -1,14 +1,14 @@
-"""Define the contract between models and backends.
+"""Define the interface between models and backends (the engines that compute networks).
 
-A model declares its network calls as stages (``ModelStages``). A backend runs them on NumPy arrays, for any model.
-There are three kinds of call:
+A model declares each of its network calls as a *stage* (see ``ModelStages``). A backend runs the stages of any model on
+NumPy arrays. A model makes three kinds of call:
 
-* ``Backend.run`` runs a stateless stage.
-* ``Backend.decoder`` opens an autoregressive network, whose kv-cache the backend keeps.
-* ``Backend.denoiser`` binds a diffusion network to utterances, so that their conditioning is computed once.
+* ``Backend.run`` runs a stage that keeps no state between calls.
+* ``Backend.decoder`` opens an autoregressive network. The backend keeps the network's kv-cache.
+* ``Backend.denoiser`` binds a diffusion network to utterances, so that it computes their conditioning only once.
 
-Callers do not pad arrays. A backend with fixed shapes pads them to a bucket, which is one of the lengths that the
-package has functions for, and crops the result.
+A caller never pads arrays. Some backends run converted packages, whose functions have fixed shapes. Such a backend pads
+an array to a *bucket*, which is a length that the package has a function for, and crops the output.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ MASKED = -1e4  # is added to the attention score of a masked position: its exp()
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of one input or output. A dimension of the shape is a number, or a name if its size varies."""
+    """Shape and dtype of one input or output. If a dimension varies from call to call, ``shape`` has a name for it."""
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
@@ -36,11 +36,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class RowLimit:
-    """How long a row one call of a stage takes.
+    """The longest row that a stage can compute. A row is one sequence of a batch.
 
     Attributes:
-        most: The most positions, or ``None`` for any number.
-        divides: Whether a call takes longer rows, too, and divides them itself.
+        most: Largest number of positions that the stage computes at once. ``None`` means any number.
+        divides: Whether you may also pass longer rows, because the stage divides them itself.
     """
 
     most: int | None = None
@@ -49,12 +49,12 @@ class RowLimit:
 
 @dataclass(frozen=True)
 class FunctionSet:
-    """The fixed-shape functions of one network's package, for the ``packaged`` call of a stage.
+    """Gives ``Stage.packaged`` the fixed-shape functions in the package of one network.
 
     Attributes:
-        functions: Returns the functions of a kind, one per bucket, or an empty sequence if the package was converted
-            without that kind.
-        table: Returns the parameter with a key of the state dict, float32, for computations in NumPy.
+        functions: Callable that takes a kind of function and returns the functions of this kind, one per bucket. The
+            sequence is empty if the package was converted without that kind.
+        table: Callable that takes a key of the state dict and returns this parameter as float32, for use in NumPy.
     """
 
     functions: Callable[[str], Sequence[Any]]
@@ -63,16 +63,16 @@ class FunctionSet:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stateless network call.
+    """A network call that keeps no state between calls.
 
     Attributes:
         network: Name of the network to call.
         inputs: Shape and dtype of each input, by name.
         output: Shape and dtype of the single output.
-        method: Method of the PyTorch network to call. It takes the inputs in the order of ``inputs``.
-        packaged: Function (functions, stage name, inputs) → output that runs the stage on the fixed-shape functions of
-            a package. It is a ``Rows`` or ``Exact`` of ``ane.backends.fixed_shapes``, or a small function if neither
-            fits. ``None`` means that packages never contain the network.
+        method: Name of the PyTorch network's method to call. It takes the inputs in the order of ``inputs``.
+        packaged: Function (``FunctionSet``, stage name, inputs) → output that runs the stage on a package. Use ``Rows``
+            or ``Exact`` from ``ane.backends.fixed_shapes`` if one of them fits. ``None`` means that no package contains
+            the network.
         divides: Whether ``packaged`` divides rows that are longer than the largest bucket.
     """
 
@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def unit(self) -> str:
-        """The name in a bucket for the length of a row."""
+        """The name that a bucket uses for the length of a row, such as "frames"."""
         return getattr(self.packaged, "unit", "frames")
 
 
@@ -93,16 +93,18 @@ class Stage:
 class DecoderStage:
     """The autoregressive network of a model.
 
-    Backends call the PyTorch network as ``network(columns, attend)``, where ``attend`` holds a function (q, k, v) →
-    output for each layer, and as ``network.logits(hidden)``. The network's config has a ``decoder_shape``.
+    Backends make two calls to the PyTorch network: ``network(columns, attend)`` and ``network.logits(hidden)``. Here
+    ``attend`` holds a function (q, k, v) → output for each layer. The network's config has a ``decoder_shape``.
 
-    A network with cross-attention is called as ``network(columns, attend, cross_attend)``, where ``cross_attend`` holds
-    a function q → output for each layer. Its ``network.memory(states)`` returns keys and values for each layer.
+    If the network has cross-attention, backends call ``network(columns, attend, cross_attend)`` instead. Here
+    ``cross_attend`` holds a function q → output for each layer. ``network.memory(states)`` returns keys and values for
+    each layer.
 
     Attributes:
         network: Name of the network.
-        tables: Keys in the state dict of the embedding tables that the host looks up with NumPy, by table name.
-        tied: Names of the tables that the network also computes with.
+        tables: State dict key of each embedding table, by table name. The host looks up embeddings in these tables with
+            NumPy.
+        tied: Names of the tables whose weights the network also uses in its own computation.
     """
 
     network: str
@@ -115,17 +117,19 @@ class DenoiserStage:
     """The diffusion network of a model.
 
     The PyTorch network has a method ``bind``. It takes latents (1, N, D) and a number of frames for each utterance, and
-    a voice latent (1, C). It returns a function that takes noisy mels (1, 100, L), the timestep and ``guided``, and
-    returns outputs as ``Denoiser`` does. An ONNX package has the graphs ``condition`` and ``denoise``.
+    a voice latent (1, C). It returns a function that works as ``Denoiser`` does: the function takes noisy mels
+    (1, 100, L), the timestep and ``guided``, and returns the outputs. An ONNX package has the graphs ``condition`` and
+    ``denoise``.
 
     Attributes:
         network: Name of the network.
-        conditioning: Function (run, table, latents, voice latent, frames) → (2, C, L) float32, the conditional row,
-            then the unconditional one. Each step passes it to the graph as the input ``code`` (``code_emb`` upstream).
-            ``run(graph, inputs)`` runs a graph, and ``table(key)`` reads a parameter.
+        conditioning: Function (run, table, latents, voice latent, frames) → conditioning (2, C, L) float32. Its first
+            row is conditional, and its second row is unconditional. Each denoising step passes it to the graph
+            ``denoise`` as the input ``code`` (``code_emb`` upstream). ``run(graph, inputs)`` runs a graph, and
+            ``table(key)`` reads a parameter.
         out_channels: Function that takes the network's config and returns the number of output channels.
-        packaged: Function (functions, latents, conditioning, frames) → ``Denoiser`` that runs one utterance on
-            fixed-shape functions.
+        packaged: Function (``FunctionSet``, latents, conditioning, frames) → ``Denoiser`` that runs one utterance on a
+            package.
     """
 
     network: str
@@ -148,21 +152,21 @@ class ModelStages:
 
 
 class Backend(ABC):
-    """A backend runs the stages of one model.
+    """Runs the stages of one model on an engine.
 
-    A method raises NotImplementedError if the engine cannot do it, or if the model has no such network.
+    A method raises NotImplementedError if the engine cannot do its work, or if the model lacks the network for it.
 
     Attributes:
         name: Name of the backend in reports.
-        max_batched_frames: Largest number of frames, summed over all utterances, for one call of a denoiser. 0 means
-            one utterance per call.
-        fixed_thread_count: Whether every network uses the same number of threads even when other programs keep the
-            machine busy, so that the sound has the same bytes.
+        max_batched_frames: Largest number of mel frames, summed over all utterances, that a denoiser can take in one
+            call. 0 means one utterance per call.
+        fixed_thread_count: Whether every network always uses the same number of threads, even when other programs keep
+            the machine busy. Then the sound always has the same bytes.
         any_thread: Whether several threads may call the backend at once.
-        calls_at_once: Number of calls that one text may make at once, each on its own thread, without changing a bit of
-            the results.
-        blocks_python: Whether a network call stops the other threads of this process from running Python, as
-            coremltools does during a prediction.
+        calls_at_once: Number of calls that you may make at once for one text, from as many threads. No bit of the
+            outputs changes.
+        blocks_python: Whether no other thread of this process can run Python during a network call. This is the case
+            for predictions by coremltools.
         returns_attention: Whether ``align`` and ``prefix_attention`` work.
         keep: Whether ``release`` leaves networks in memory.
     """
@@ -178,38 +182,38 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        """Run a stateless stage that the model declares."""
+        """Run a stage that the model declares in ``ModelStages.calls``, and return its output."""
 
     def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
-        """Call ``run`` for all of these inputs, and yield the outputs in order.
+        """Call ``run`` for the inputs of each call in ``calls``, and yield the outputs in order.
 
-        A backend may run several calls at once if that is faster.
+        A backend may make several of these calls at once if that is faster.
         """
         for inputs in calls:
             yield self.run(stage, **inputs)
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return how long a row one call of a stage takes. Models use ``ane.backends.rows`` and ``windows``."""
+        """Return the longest row that a stage takes. ``ane.backends.rows`` and ``windows`` divide longer rows."""
         return RowLimit()
 
     def embeddings(self) -> dict[str, np.ndarray]:
-        """Return the decoder's look-up tables, float32, by their names in ``DecoderStage.tables``."""
+        """Return the decoder's embedding tables as float32, by their names in ``DecoderStage.tables``."""
         raise NotImplementedError
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         """Create a decoder with an empty cache.
 
         Args:
-            lanes: Number of lanes.
-            capacity: Number of positions for each lane, after its prefix.
-            prefixes: Number of prefixes that the decoder can store.
-            max_prefix_length: Largest number of positions in a prefix. ``None`` means any length and is allowed with
-                one prefix only. Then a prefix that is longer than all before it may clear the lanes.
+            lanes: Number of lanes (sequences that the decoder continues at once).
+            capacity: Number of positions that each lane can hold after its prefix.
+            prefixes: Number of prefixes that the decoder can store. Each lane continues one of them.
+            max_prefix_length: Largest number of positions in a prefix. ``None`` means any length, and is allowed only
+                if ``prefixes`` is 1. Then a prefix that is longer than all earlier prefixes may clear the lanes.
         """
         raise NotImplementedError
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        """Bind the diffusion network to utterances. Each one gets the result it would get alone, up to rounding.
+        """Bind the diffusion network to utterances. Batching changes an utterance's output only by rounding.
 
         Args:
             latents: Latents (1, N, D) of each utterance.
@@ -225,8 +229,8 @@ class Backend(ABC):
 
         Args:
             columns: Columns (T, D) float32.
-            memory: Memory (``DecoderShape.memory_length``, D) float32.
-            heads: Cross-attention heads to return scores for, as (layer, head) pairs.
+            memory: Encoder output to attend to, (``DecoderShape.memory_length``, D) float32.
+            heads: Cross-attention heads whose scores to return, as (layer, head) pairs.
 
         Returns:
             Logits (T, V) of every column, and scores (heads, T, memory_length), both float32. A score is
@@ -235,25 +239,33 @@ class Backend(ABC):
         raise NotImplementedError
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Run the decoder once over columns (T, D) float32, with causal attention.
+        """Run the decoder once over columns (T, D) float32, with causal attention, and return attention to the prefix.
+
+        Args:
+            columns: Columns (T, D) float32.
+            prefix: Number of columns at the start that form the prefix.
+            heads: Heads whose scores to return, as (layer, head) pairs.
 
         Returns:
-            Attention scores (heads, T − prefix, prefix) float32 from the columns after the first ``prefix`` to these
-            first ones, for each (layer, head) pair of ``heads``. A score is q·k / √head_width, before the softmax.
+            Attention scores (heads, T − prefix, prefix) float32, from each later column to each column of the prefix. A
+            score is q·k / √head_width, before the softmax.
         """
         raise NotImplementedError
 
     @abstractmethod
     def load(self, *networks: str) -> None:
-        """Load these networks now, so that their first call does not have to."""
+        """Load these networks now, so that their first call does not have to load them."""
 
     @abstractmethod
     def release(self, *networks: str) -> None:
-        """Allow freeing the memory of these networks, or of all if none is named. The next call reloads them."""
+        """Allow the backend to unload these networks, or all networks if you name none.
+
+        Their next call reloads them.
+        """
 
 
 class ForwardingBackend(Backend):
-    """A backend that passes calls on to ``fallback``. Subclasses override the calls that they compute themselves."""
+    """Passes every call on to another backend, ``fallback``. A subclass overrides the calls that it computes itself."""
 
     fallback: Backend
 
@@ -279,14 +291,17 @@ class ForwardingBackend(Backend):
 
 
 class DeferredBackend(ForwardingBackend):
-    """A backend that ``make`` creates on first use, because creating the PyTorch backend takes a second."""
+    """Creates a backend by ``make`` when it is first used.
+
+    Creating the PyTorch backend would delay every start by 1 s.
+    """
 
     def __init__(self, make: Callable[[], Backend]):
         self._make = make
 
     @cached_property
     def fallback(self) -> Backend:  # type: ignore[override]
-        """Return the backend, which the first access creates."""
+        """Return the backend. The first access creates it."""
         return self._make()
 
     @property
@@ -303,11 +318,13 @@ class DeferredBackend(ForwardingBackend):
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:
-    """Check the inputs of a call against the names, ranks, numbered dimensions and dtypes that the stage declares.
+    """Check the inputs of a call against the names, shapes and dtypes that the stage declares.
+
+    A dimension that has a name in the declared shape may have any size.
 
     Raises:
-        TypeError: A name, rank, size or dtype differs.
-        UserError: A value is NaN or infinite.
+        TypeError: An input's name, rank, size or dtype differs from the declared one.
+        UserError: An input contains NaN or an infinite value.
     """
     if set(inputs) != set(stage.inputs):
         raise TypeError(f"stage {name} takes {sorted(stage.inputs)}, got {sorted(inputs)}")

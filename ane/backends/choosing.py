@@ -1,4 +1,4 @@
-"""Open a backend by its name, such as the one you pass to ``--backend``."""
+"""Open a backend by the name that you pass to ``--backend``, or choose the backend if the name is "auto"."""
 
 import logging
 import os
@@ -45,7 +45,8 @@ NAMES = (
     "onnx:tensorrt",
 )
 PACKAGED = ("coreml", "coreai", "mil")  # backends that run Core ML packages
-MLX_KEEPS_FROM = 12e9  # bytes of memory from which MLX keeps networks; Tortoise's two take 1.2 GB in fp16 at full size
+# bytes of memory from which on MLX keeps networks loaded: Tortoise's decoder and denoiser take 1.2 GB in fp16
+MLX_KEEPS_FROM = 12e9
 TENSORRT = tuple(field.name for field in fields(TensorRTOptions))
 LOGGER = logging.getLogger(__name__)
 
@@ -56,32 +57,39 @@ def core_ml_runs() -> bool:
 
 
 def core_ml_is_chosen() -> bool:
-    """Return whether "auto" may choose Core ML: if it runs here, and is not reported to crash on all compute units."""
+    """Return whether "auto" may choose Core ML here.
+
+    This is so if ``core_ml_runs``, unless Core ML is reported to crash on this version of macOS on any compute units.
+    """
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
 
 def has_published_graphs(model: "Bundle") -> bool:
-    """Return whether "auto" means ONNX Runtime for this bundle.
+    """Return whether a bundle has ONNX graphs that the voice's author published, and no Core ML package.
 
-    It does if the bundle has the graphs that the voice's author published, and nothing converted for Core ML.
+    For such a bundle, "auto" means ONNX Runtime.
     """
     return not model.packages and any(PUBLISHED in package.source for package in model.onnx_packages)
 
 
 def mlx_is_chosen(model: "Bundle") -> bool:
-    """Return whether "auto" may choose MLX: if it is installed on Apple silicon and the model is a Tortoise bundle."""
+    """Return whether "auto" may choose MLX.
+
+    MLX must be installed on a Mac with Apple silicon. The model must have a diffusion network, and may not be a model
+    that comes inside this Python package.
+    """
     installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
     return installed and model.family.stages.denoiser is not None and not is_embedded(model.path)
 
 
 def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
-    """Return the kind of backend and the device that ``spec`` names.
+    """Split a backend name such as "torch:cuda" into the kind of backend and its device.
 
-    "auto" means ONNX Runtime on the CPU if the model ``has_published_graphs``, or Core ML if the model has packages and
-    ``core_ml_is_chosen``, or torch otherwise.
+    "auto" means ONNX Runtime on the CPU if the model ``has_published_graphs``. Otherwise it means Core ML if the model
+    has packages and ``core_ml_is_chosen``. In all other cases it means torch.
 
     Raises:
-        UserError: There is no such backend.
+        UserError: No backend has this name.
     """
     kind, colon, device = spec.partition(":")
     if spec == "auto" and has_published_graphs(model):
@@ -99,20 +107,21 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
 class EngineOptions(TensorRTOptions):
     """Options of an engine.
 
-    ``cache`` and ``compute_units`` apply to Core ML packages, and the options of ``TensorRTOptions`` to onnx:tensorrt.
+    ``cache`` applies to Core ML packages, ``compute_units`` to Core ML, and the options of ``TensorRTOptions`` to
+    onnx:tensorrt.
 
     Attributes:
-        precision: Number format to compute in: "auto", or for torch "fp32", "bf16", "fp16" or (on the CPU) "int8". For
-            packages it is the format of those to use: "fp32", "fp16", "8bit", "6bit" or "4bit" for Core ML, and "fp32",
-            "fp16", "int8" or "int4" for ONNX.
-        threads: Number of CPU threads for the whole process. ``None`` means the backend's own choice.
-        keep: Whether released networks stay loaded. ``None`` means that they do on CUDA, TensorRT, MPS and Core AI, for
-            small models, and on Core ML if this machine has enough memory.
-        cache: Kind of kv-cache of Core ML packages: "io", "state" or "auto".
-        compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the
-            units that the bundle states.
-        shared: Whether requests of several users share the engine. Then every network uses a fixed number of threads,
-            so that concurrent requests do not change a request's bytes, and a text makes one call at once.
+        precision: Number format. torch computes in "fp32", "bf16", "fp16" or, on the CPU, "int8". For Core ML this
+            selects the packages stored in "fp32", "fp16", "8bit", "6bit" or "4bit". For ONNX it selects the packages
+            stored in "fp32", "fp16", "int8" or "int4". "auto" means the backend's choice.
+        threads: Number of CPU threads for the whole process. ``None`` means the backend's choice.
+        keep: Whether networks stay loaded after ``Backend.release``. ``None`` means yes on CUDA, TensorRT, MPS and Core
+            AI, yes for small models, and yes on Core ML if this machine has enough memory.
+        cache: Where Core ML packages keep the kv-cache: "io" (on the host), "state" (inside Core ML) or "auto".
+        compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the units that
+            the bundle names.
+        shared: Whether requests from several users share the engine. If so, every network uses a fixed number of
+            threads and each text makes one call at a time, so that other requests do not change a request's bytes.
     """
 
     precision: str = "auto"
@@ -123,7 +132,7 @@ class EngineOptions(TensorRTOptions):
     shared: bool = False
 
     def requested(self) -> list[str]:
-        """List the options that differ from the default. ``keep=True`` and ``shared=True`` do not count."""
+        """List the options that differ from their defaults. ``keep=True`` and ``shared=True`` are never listed."""
         usual = vars(EngineOptions())
         return [
             name
@@ -132,7 +141,11 @@ class EngineOptions(TensorRTOptions):
         ]
 
     def check(self, spec: str, kind: str) -> None:
-        """Raise UserError for more threads than the machine has cores, or for an option that the backend ignores."""
+        """Check the options for one backend.
+
+        Raises:
+            UserError: ``threads`` is larger than the machine's number of cores, or the backend ignores an option.
+        """
         cores = os.cpu_count() or 1
         if self.threads is not None and self.threads > cores:
             raise UserError(
@@ -159,25 +172,27 @@ def load_backend(
 ) -> "Backend":
     """Open a backend for the networks of a model.
 
-    It logs a line before a slow step, and if it cannot use an NVIDIA GPU or Core ML.
+    The function logs a line before slow work, and a line if it cannot use the NVIDIA GPU or Core ML.
 
-    * "auto": the engines that `ane bench` found fastest for this bundle on this machine, or else ``resolve``'s choice.
-      MLX replaces torch if ``mlx_is_chosen`` and its decoder passes a comparison with torch.
-    * "torch": PyTorch on CUDA, or MPS if there is no CUDA, or the CPU. "torch:cuda:N" chooses a GPU.
-    * "mlx": Tortoise's decoder and denoiser on MLX, the other networks on torch.
-    * "coreml": Core ML. A network that Core ML rejects runs on other compute units, or on torch.
-    * "coreai": Core ML packages on Apple's Core AI, in float32.
-    * "mil": Core ML packages in an interpreter, on any machine. "mil:fp16" rounds to fp16 after every operation.
-    * "onnx": ONNX packages on CUDA if it loads, or else on the CPU. TensorRT runs only as "onnx:tensorrt".
+    * "auto" uses the engines that `ane bench` found fastest for this bundle on this machine. If nobody has run
+      `ane bench`, ``resolve`` chooses. Where it chooses torch, MLX is used instead if ``mlx_is_chosen`` and MLX's
+      decoder gives the same results as torch's.
+    * "torch" is PyTorch on CUDA. Without CUDA it uses MPS, and without MPS the CPU. "torch:cuda:N" chooses a GPU.
+    * "mlx" runs Tortoise's decoder and denoiser on MLX, and the other networks on torch.
+    * "coreml" is Core ML. A network that Core ML cannot run moves to other compute units or to torch.
+    * "coreai" runs Core ML packages on Apple's Core AI, in float32.
+    * "mil" runs Core ML packages in an interpreter, on any machine. "mil:fp16" rounds to fp16 after every operation.
+    * "onnx" runs ONNX packages on CUDA if CUDA loads, and otherwise on the CPU. "onnx:tensorrt" is the only name that
+      uses TensorRT.
 
     Args:
         spec: One of ``NAMES``, or "torch:cuda:N".
-        model: Bundle whose networks run.
+        model: Bundle whose networks the backend runs.
         precision, threads, keep, others: Fields of ``EngineOptions``.
 
     Raises:
-        UserError: There is no such backend, this machine lacks the device or precision or has fewer cores than
-            ``threads``, the model lacks the packages that the backend needs, or the backend ignores an option.
+        UserError: No backend has this name. Or this machine lacks the device, the precision or so many cores. Or the
+            model lacks the packages that the backend needs. Or the backend ignores an option.
     """
     options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
     if "graph" in model.manifest.files:
@@ -211,9 +226,10 @@ def load_backend(
 
 
 def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> "Backend":
-    """Open torch on the device that "auto" means. If that is MPS, Tortoise's decoder runs on the CPU.
+    """Open torch on the device that "auto" means. If this is MPS, keep Tortoise's decoder on the CPU.
 
-    Decoder steps are too short to be faster on MPS (118 s instead of 19 s on an M2, OpenMOSS/MOSS-TTS-Nano#55).
+    A decoder step is too short for a GPU. On an M2, somebody measured another model's decoder: 118 s on MPS and 19 s on
+    the CPU (OpenMOSS/MOSS-TTS-Nano#55).
     """
     backend = load_torch(model, "auto", precision, options)
     if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
@@ -225,19 +241,19 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
 
 
 def load_kind(kind: str, device: str, model: "Bundle", options: EngineOptions, automatic: bool = False) -> "Backend":
-    """Open the backend of this kind on this device.
+    """Open a backend whose kind and device are known.
 
     Args:
-        kind, device: As ``resolve`` returns them.
-        model: Bundle whose networks run.
+        kind, device: Kind of backend and its device, as ``resolve`` returns them.
+        model: Bundle whose networks the backend runs.
         options: Options of the engine.
-        automatic: Whether the user did not name the backend.
+        automatic: Whether "auto" chose the backend. ``False`` means that the user named it.
     """
     if kind == "torch":
         return load_torch(model, device, options.precision, options)
     if kind == "mlx":
         return load_mlx(model, options)
-    # runs the networks that have no packages
+    # torch runs the networks that have no package
     fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", options))
     load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=automatic)
     return load(device, model, fallback, options)
@@ -247,10 +263,10 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
     """Open the engines that `ane bench` found fastest for this bundle on this machine.
 
     Returns:
-        The backend, or ``None`` if there is no measurement.
+        A backend on these engines. ``None`` if `ane bench` has not measured this bundle on this machine.
 
     Raises:
-        UserError: A measured engine no longer runs.
+        UserError: One of the engines no longer runs.
     """
     from ane.backends.measured import PhasedBackend, measured_engines
 
@@ -271,10 +287,10 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
 
 
 def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
-    """Open the backend on MLX after comparing its decoder with torch's.
+    """Open the backend on MLX, and compare its decoder with torch's decoder.
 
     Raises:
-        UserError: ``load_mlx`` fails, or the decoder's results differ from torch's.
+        UserError: ``load_mlx`` fails, or the outputs of the two decoders differ.
     """
     mlx = load_mlx(model, options)
     mlx.prove()
@@ -309,7 +325,7 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     chosen = choose_onnx_device(device)
     small = has_published_graphs(model)
     usual = small or chosen.memory != "cpu"
-    # the results of a graph that quantises activations depend on its number of threads, so each call has one thread
+    # if a graph quantises activations, its outputs depend on its number of threads: each call gets a single thread
     calls = 1 if options.shared else options.threads or usable_cores()
     onnx = OnnxBackend(
         model,
@@ -328,7 +344,7 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
 def load_packages(
     kind: str, device: str, model: "Bundle", fallback: "Backend", options: EngineOptions, automatic: bool
 ) -> "Backend":
-    """Open the backend on a model's Core ML packages. Raises UserError if Core ML or the packages cannot be used."""
+    """Open a backend on a model's Core ML packages. Raises UserError if the engine or the packages cannot be used."""
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory, select_packages
 
@@ -348,10 +364,10 @@ def load_packages(
 
 
 def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
-    """Open the engine of a model that is one ONNX graph.
+    """Open ONNX Runtime for a model that consists of a single ONNX graph file.
 
     Raises:
-        UserError: ``spec`` names another backend, or an option has no effect on such models.
+        UserError: ``spec`` names another engine, or ``options`` has an option that does not apply to such a model.
     """
     from ane.backends.onnx.graph_file import GraphBackend
 
@@ -369,10 +385,10 @@ def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
 def read_graph(
     graph: Path | bytes, path: Path, title: str, extra: str
 ) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
-    """Load an ONNX graph to inspect it. See ``ane.backends.onnx.graph_file.load_graph_file`` for arguments and errors.
+    """Load an ONNX graph to inspect it. ``ane.backends.onnx.graph_file.load_graph_file`` has the arguments and errors.
 
     Returns:
-        Type and sizes of each input, by name, and the metadata.
+        The type and shape of each input, by name, and the metadata of the graph.
     """
     from ane.backends.onnx.graph_file import load_graph_file
 

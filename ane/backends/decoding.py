@@ -1,4 +1,4 @@
-"""Define the contract of autoregressive networks: a decoder whose kv-cache the backend keeps."""
+"""Define the interface of an autoregressive network: a decoder whose kv-cache the backend keeps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,19 +29,21 @@ class DecoderShape:
 
 
 class Decoder(ABC):
-    """An autoregressive network with its kv-cache, which decodes several sequences (lanes) in one call.
+    """An autoregressive network and its kv-cache. One call decodes several sequences, which are called lanes.
 
-    Each lane continues one of the stored prefixes. The positions of a lane after its prefix are its own positions. The
-    decoder does not record how long a lane is. With the ``lengths`` of a call, the caller rewinds, resets or refills a
-    lane, and with the ``prefix_indices`` it moves the lane to another prefix.
+    Each lane continues one of the stored prefixes. The positions of a lane that follow its prefix are the lane's *own*
+    positions. The decoder does not know how many of them a lane has: the caller passes this number as ``lengths`` of
+    ``step``. A smaller number rewinds the lane, and 0 clears it. With ``prefix_indices``, the caller moves a lane to
+    another prefix.
 
     Attributes:
         lanes: Number of lanes.
-        capacity: Number of own positions that each lane has room for.
-        prefixes: Number of prefixes that can be stored.
-        recorded: Attention scores of the last call, (n, heads, P) float32, for its n lanes (a prefill has one) and the
-            heads that ``record`` named. They are q·k / √head_width of the last column, before the softmax. P is at
-            least the length of the longest prefix in use. Ignore the values after the end of a lane's prefix.
+        capacity: Number of own positions that each lane can hold.
+        prefixes: Number of prefixes that the decoder can store.
+        recorded: Attention scores of the last call, (n, heads, P) float32, where n is the number of lanes in the call
+            (1 for ``prefill``) and heads are those passed to ``record``. A score is q·k / √head_width of the last
+            column, before the softmax. P is at least the length of the longest prefix in use. Ignore the scores after
+            the end of a lane's prefix.
         copies_lanes: Whether ``copy_lanes`` works.
     """
 
@@ -53,28 +55,30 @@ class Decoder(ABC):
 
     @abstractmethod
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Store a prefix at ``index``, in place of an earlier one. Lanes of other prefixes are not affected.
+        """Compute a prefix and store it at ``index``, where it replaces an earlier prefix.
+
+        Lanes that continue other prefixes stay as they are.
 
         Args:
             prefix: Columns (P, D) float32.
-            index: Index of the prefix, below ``prefixes``.
+            index: Index at which to store the prefix, less than ``prefixes``.
 
         Returns:
-            Hidden state (D,) and logits (V,) of the last position, float32.
+            Hidden state (D,) and logits (V,) of the prefix's last position, both float32.
         """
 
     @abstractmethod
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append columns to the lanes ``first_lane`` … ``first_lane + n − 1``.
+        """Decode T new columns on each of n lanes, from ``first_lane`` to ``first_lane + n − 1``.
 
-        Column t of a lane is at the lane's own position length + t. It attends to the lane's prefix, to the lane's
+        Column t of a lane takes the lane's own position ``length + t``. It attends to the lane's prefix, to the lane's
         earlier positions and to itself.
 
         Args:
             columns: T columns for each of n lanes, (n, T, D) float32.
-            lengths: Number of own positions that each of these lanes already has, (n,) int64.
+            lengths: Number of own positions that each of the n lanes already has, (n,) int64.
             first_lane: Index of the first lane.
             prefix_indices: Index of the prefix that each lane continues, (n,) int64. ``None`` means that all lanes
                 continue prefix 0.
@@ -84,19 +88,22 @@ class Decoder(ABC):
         """
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
-        """Store the memory that columns cross-attend to, such as the output of an encoder.
+        """Store a memory, such as the output of an encoder, that columns cross-attend to.
 
-        Call it before the prefill of the prefix at ``index``. It computes the keys and values of the memory once. All
-        lanes that continue this prefix attend to them. They stay when another prefix is stored at ``index``.
+        Call this method before you call ``prefill`` with the same ``index``. It computes the memory's keys and values
+        once. All lanes that continue the prefix at ``index`` attend to this memory. A later ``prefill`` at ``index``
+        keeps the memory.
 
         Args:
             memory: Memory (``DecoderShape.memory_length``, D) float32.
             index: Index of the prefix.
         """
-        raise NotImplementedError  # not called if ``memory_length`` is 0
+        raise NotImplementedError  # nobody calls this if ``memory_length`` is 0
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        """Record the scores of these heads from the next call on. Return whether this decoder can.
+        """Record the attention scores of these heads from the next call on, in ``recorded``.
+
+        Returns ``False`` if this decoder cannot record scores.
 
         Args:
             heads: (layer, head) pairs, in ascending order.
@@ -107,15 +114,19 @@ class Decoder(ABC):
         """Copy the first ``length`` own positions of lane ``sources[i]`` to lane i, for all i at once.
 
         Args:
-            sources: Index of the lane to copy from, (n,) int64, with n at most ``lanes``. The next step says which
-                prefix each of the n lanes continues.
+            sources: For each of the first n lanes, the index of the lane to copy from, (n,) int64. The copy does not
+                include the prefix: pass the ``prefix_indices`` of these lanes to the next ``step``.
             length: Number of positions to copy.
         """
-        raise NotImplementedError  # not called without ``copies_lanes``
+        raise NotImplementedError  # nobody calls this unless ``copies_lanes`` is true
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
-    """Return the end of the positions that a step writes. Raises ValueError beyond the lanes or the capacity."""
+    """Return the first own position that a step does not reach on any lane.
+
+    Raises:
+        ValueError: The step needs more lanes than the decoder has, or more positions than its capacity.
+    """
     lanes, columns_per_lane, _ = columns.shape
     end = int(lengths.max()) + columns_per_lane
     if end > decoder.capacity or first_lane + lanes > decoder.lanes:

@@ -1,4 +1,4 @@
-"""Define the contract of diffusion networks, and compute the arithmetic of a denoising step."""
+"""Define the interface of a diffusion network, and compute one denoising step from the network's output."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,7 +9,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DenoisingStep:
-    """The coefficients (float32) of one denoising step, and its timestep as a trained index. Every sampler uses them.
+    """One denoising step of any sampler: its timestep (an index into the trained timesteps) and float32 coefficients.
+
+    ``take`` computes, from x, the network's output and noise N(0, 1):
 
     prediction = conditional·(output with conditioning) + unconditional·(output without)
     x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
@@ -34,19 +36,22 @@ class DenoisingStep:
 
     @property
     def guided(self) -> bool:
-        """Whether the step uses the output without conditioning."""
+        """Whether the step also needs the network's output without conditioning (classifier-free guidance)."""
         return bool(self.unconditional)
 
     def take(
         self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray, noise: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next x and the x0 of this step, by the formulas above.
+        """Compute this step by the formulas in the docstring of the class.
 
         Args:
             x: Noisy mel (1, 100, L).
             previous_x0: x0 of the previous step, (1, 100, L).
-            output: Output of the network, (1, 200, L), or (2, 200, L) for a guided step.
+            output: Output of the network, (1, 200, L). For a guided step it is (2, 200, L).
             noise: Samples of N(0, 1), (1, 100, L).
+
+        Returns:
+            The next x and the x0 of this step, (1, 100, L) each.
         """
         prediction, variance = np.split(output[:1], 2, axis=1)
         if self.guided:
@@ -59,19 +64,26 @@ class DenoisingStep:
 
 
 class Denoiser(ABC):
-    """A diffusion network bound to utterances, which may differ in length.
+    """A diffusion network that is bound to utterances. The utterances may differ in length.
 
-    It computes once whatever stays the same in all steps. There is one float32 array per utterance: x and x0
-    (1, 100, L), and outputs (1, 200, L). A guided output is (2, 200, L): with conditioning, then without.
+    Binding computes the conditioning once for all steps. The inputs x and the outputs are lists of float32 arrays, one
+    per utterance. For an utterance of L mel frames, x is (1, 100, L) and the output is (1, 200, L). In a guided step
+    the output is (2, 200, L): the first row with conditioning, the second without.
     """
 
     @abstractmethod
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        """Return the network's output for every utterance, all at this timestep (a trained index)."""
+        """Compute the network's output for every utterance.
+
+        Args:
+            x: Noisy mel (1, 100, L) of each utterance.
+            timestep: Index into the trained timesteps, for all utterances.
+            guided: Whether to compute the output without conditioning, too.
+        """
 
 
 class SeparateDenoisers(Denoiser):
-    """A denoiser of several utterances that computes one after the other, on a separate denoiser for each."""
+    """Denoises several utterances one after another. Each utterance has a separate denoiser."""
 
     def __init__(self, denoisers: Sequence[Denoiser]):
         self.denoisers = denoisers
@@ -83,6 +95,6 @@ class SeparateDenoisers(Denoiser):
 def bind_separately(
     bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray], frames: Sequence[int]
 ) -> Denoiser:
-    """Bind every utterance separately, by ``bind(latents, frames)``, and return one denoiser for all of them."""
+    """Call ``bind(latents, frames)`` for every utterance, and return one denoiser for all utterances."""
     bound = [bind(rows, length) for rows, length in zip(latents, frames, strict=True)]
     return bound[0] if len(bound) == 1 else SeparateDenoisers(bound)

@@ -1,4 +1,8 @@
-"""Run arrays of any length on functions of fixed shapes: choose the smallest bucket, pad, mask and crop."""
+"""Run functions that have fixed shapes on arrays of any length.
+
+A package has one function per *bucket* (a fixed length). The code here chooses the smallest bucket that fits, pads and
+masks the input, and crops the output.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,16 +13,18 @@ import numpy as np
 from ane.backends.base import FunctionSet
 from ane.system.errors import UserError
 
-FixedFunction = Any  # an item of ``FunctionSet.functions``: call it with arrays; ``bucket`` has its lengths by name
+FixedFunction = Any  # a function from ``FunctionSet.functions``: its ``bucket`` maps the names of its lengths to them
 
 
 def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: int) -> FixedFunction:
-    """Return the function with the smallest bucket that fits all ``lengths``. The first length is compared first.
+    """Return the function with the smallest bucket that fits all ``lengths``.
+
+    If several buckets fit, the smallest first length wins, then the smallest second length, and so on.
 
     Args:
         functions: Functions to choose from, at least one.
         what: Subject of the error message, such as "the text" or "the clip".
-        lengths: Needed lengths, by their names in a bucket.
+        lengths: Lengths that the caller needs, by the names that buckets use for them.
 
     Raises:
         UserError: No bucket is large enough.
@@ -38,16 +44,16 @@ def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: i
 
 
 def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
-    """Append ``value`` on the last axis of an array until it has this length."""
+    """Pad the last axis of an array with ``value`` at its end, up to this length."""
     widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
     return np.pad(array, widths, constant_values=value)
 
 
 def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
-    """Return the inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) float32 each.
+    """Return the mask inputs for a sequence of ``length`` positions in a bucket, (1, 1, 1, bucket) float32 each.
 
-    ``inside`` is 1 at these positions and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``, for means over
-    the sequence.
+    ``inside`` is 1 inside the sequence and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``: a sum that it
+    weights is a mean over the sequence.
     """
     inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
     return {"inside": inside, "mean_weight": inside / np.float32(length)}
@@ -55,16 +61,17 @@ def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A ``Stage.packaged`` for stages that take a batch of rows and their mask.
+    """Runs a stage that takes a batch of rows and their mask, for ``Stage.packaged``.
 
-    The rows are (B, N, C), or ids (B, N). Each row runs separately, in the smallest bucket that fits it. The output is
-    (B, N, C'), with zeros after the end of a row. Raises UserError if a row is too long.
+    The rows are vectors (B, N, C) or ids (B, N). Each row runs separately, in the smallest bucket that fits this row.
+    The output is (B, N, C'), with zeros after the end of each row. A call raises UserError if a row fits no bucket.
 
     Attributes:
-        unit: Name of a row's length in a bucket.
-        outputs: Outputs of the function to concatenate along the channels.
-        tables: Keys of the tables in which ids are looked up. Their vectors are concatenated along the channels.
-        finish: Function of the host that turns the result into the stage's output.
+        unit: Name that buckets use for the length of a row.
+        outputs: Names of the function's outputs. They are concatenated along the channels.
+        tables: State dict keys of the embedding tables for ids. An id's vectors from all tables are concatenated along
+            the channels.
+        finish: Function that turns the concatenated outputs of all rows into the stage's output, on the host.
     """
 
     unit: str
@@ -91,15 +98,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Exact:
-    """A ``Stage.packaged`` for stages whose rows must fill a function exactly, because padding would change the output.
+    """Runs a stage whose rows must have exactly the length of a bucket, for ``Stage.packaged``.
 
-    A row is (C, N) or (C,).
+    Use it if padding would change the output. A row is (C, N) or (C,).
 
     Attributes:
         output: Name of the function's output, (1, C', 1, N').
-        unit: Name of the length in a bucket. "" means that all rows have the same length.
-        per: Columns of the input per unit.
-        sequence: Whether the stage returns (B, N', C'). Otherwise it returns the first column, (B, C').
+        unit: Name that buckets use for the length. "" means that all rows have the same length.
+        per: Number of input columns for each unit of the bucket's length.
+        sequence: Whether the stage returns all columns, (B, N', C'). If not, it returns the first column, (B, C').
     """
 
     output: str
@@ -123,5 +130,5 @@ class Exact:
 
 
 def row_lengths(mask: np.ndarray) -> list[int]:
-    """Return the length of each row of a mask (B, T), which has ones, then zeros."""
+    """Return the number of ones in each row of a mask (B, T). In a row, all ones come before all zeros."""
     return [int(length) for length in mask.sum(axis=1)]

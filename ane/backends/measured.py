@@ -1,4 +1,4 @@
-"""Store which engines `ane bench` found fastest for a bundle on this machine, for the backend "auto" to use."""
+"""Remember which engines `ane bench` found fastest for a bundle on this machine. The backend "auto" uses them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @validated
 class EngineChoice:
-    """A backend and its options.
+    """A backend and the options with which `ane bench` measured it.
 
     Attributes:
         backend: Name of the backend.
-        compute_units: Compute units of Core ML. ``None`` means the units that the bundle states.
-        threads: Number of CPU threads. ``None`` means the backend's own choice.
+        compute_units: Compute units of Core ML. ``None`` means the units that the bundle names.
+        threads: Number of CPU threads. ``None`` means the backend's choice.
     """
 
     backend: str
@@ -40,13 +40,13 @@ class EngineChoice:
 
 @validated
 class MeasuredEngines:
-    """The fastest engines for a bundle, as `ane bench` stored them.
+    """The engines that `ane bench` found fastest for a bundle.
 
     Attributes:
-        machine: Chip and system that were measured. The result applies only to them.
+        machine: Chip and operating system on which `ane bench` ran. On any other, the measurement is ignored.
         date: Date of the measurement.
-        decoder: Engine of the decoder.
-        others: Engine of all other networks.
+        decoder: Engine that was fastest for the decoder.
+        others: Engine that was fastest for all other networks.
     """
 
     machine: str
@@ -63,7 +63,10 @@ class MeasuredEngines:
 
 
 def this_machine() -> str:
-    """Return the chip and system. After an update of either, another engine may be faster."""
+    """Return the names of the chip and of the operating system's version.
+
+    On another one, another engine may be faster.
+    """
     return f"{processor_name()}, {system_version()}"
 
 
@@ -72,7 +75,7 @@ def measured_file(model: "Bundle") -> Path:
 
 
 def measured_engines(model: "Bundle") -> MeasuredEngines | None:
-    """Return the measurement of a bundle on this machine and system, or ``None`` if there is none."""
+    """Return what `ane bench` measured for a bundle on this machine and system. ``None`` if it has not run there."""
     with suppress(UserError):
         file = measured_file(model)
         if file.is_file():
@@ -89,7 +92,7 @@ def remember(model: "Bundle", date: str, decoder: EngineChoice, others: EngineCh
 
 
 class PhasedBackend(ForwardingBackend):
-    """A backend that runs the decoder on one engine and all other networks on another.
+    """Runs the decoder on one engine and all other networks on another engine.
 
     Args:
         network: Name of the decoder's network.

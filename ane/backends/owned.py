@@ -1,4 +1,4 @@
-"""Let any thread use a backend that must run on a single thread."""
+"""Let every thread use a backend whose engine works on one thread only."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +12,19 @@ END = object()
 
 
 class Owned:
-    """Wraps a backend, decoder or denoiser that one thread owns, and runs every method call on that thread.
+    """Wraps a backend, decoder or denoiser, and runs all its methods on the thread that created it.
 
     Args:
-        thing: The object to wrap. If a method returns a decoder or denoiser, that is wrapped, too.
-        thread: Pool of the one thread that created ``thing``.
+        thing: The object to wrap. If one of its methods returns a decoder or denoiser, the caller gets that wrapped,
+            too.
+        thread: Pool with a single thread, the one that created ``thing``.
     """
 
     def __init__(self, thing: Any, thread: ThreadPoolExecutor):
         self._thing, self._thread = thing, thread
 
     def end(self) -> None:
-        """Stop the thread once the calls that wait for it have run."""
+        """Stop the thread as soon as it has run the calls that are still waiting."""
         self._thread.shutdown(wait=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -40,7 +41,7 @@ class Owned:
         return Owned(result, self._thread) if isinstance(result, (Decoder, Denoiser)) else result
 
     def _iterate(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield the items of an iterator. The owning thread computes each item, and closes the iterator."""
+        """Yield the items of an iterator. The owning thread computes every item and closes the iterator."""
         try:
             while (item := self._thread.submit(next, items, END).result()) is not END:
                 yield item

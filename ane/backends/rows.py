@@ -1,6 +1,7 @@
-"""Run stages on rows of any length, in windows, and say how long a row may be if a stage has no windows.
+"""Run a stage on an input of any length, window by window.
 
-The backend says how long a row of one call may be (``Backend.row_limit``), so a model knows nothing of packages.
+``Backend.row_limit`` says how long the input of one call may be, so a model does not need to know about packages. If a
+stage cannot run in windows, ``longest_pass`` returns the limit for its input.
 """
 
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ import numpy as np
 
 from ane.backends.base import Backend
 
-STEP = 32  # calls have multiples of it: libraries keep compiled code for each length that they met
-MOST_ROWS = 960  # new rows of a call of ``run_rows``
+STEP = 32  # lengths of calls are multiples of 32, because libraries keep compiled code for every length that they meet
+MOST_ROWS = 960  # largest number of new rows per call in ``run_rows``
 
 
 def longest_pass(backend: Backend, stage: str, positions: int) -> int:
-    """Return how many of a model's ``positions`` one call of a stage takes on this backend."""
+    """Return how many of a model's ``positions`` fit in one call of a stage on this backend."""
     return min(positions, backend.row_limit(stage).most or positions)
 
 
@@ -27,16 +28,18 @@ def run_rows(
     first: int = MOST_ROWS,
     name: str = "frames",
 ) -> Iterator[np.ndarray]:
-    """Yield the output of a stage with a mask for rows x (N, C), window after window, (rate · n, C') each.
+    """Run a stage on rows x window after window, and yield its output (rate · n, C') for the n new rows of each window.
+
+    The stage takes rows and a mask, which is 0 for padding.
 
     Args:
-        backend: Backend of the stage.
+        backend: Backend that runs the stage.
         stage: Name of the stage.
-        margin: Rows on either side that an output depends on.
+        margin: Number of rows before and after a row that its output depends on.
         x: All rows, (N, C) float32.
-        rate: Outputs of a row.
-        first: The most new rows of the first window.
-        name: Name of the stage's input.
+        rate: Number of output rows per input row.
+        first: Largest number of new rows in the first window.
+        name: Name of the stage's input for the rows.
     """
     limit = backend.row_limit(stage).most
     most = MOST_ROWS if limit is None else limit - 2 * margin

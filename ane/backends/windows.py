@@ -1,16 +1,16 @@
-"""Run vocoders in windows, as frames arrive or when all are there.
+"""Run a vocoder on windows of mel frames, while the frames arrive or when all of them are known.
 
-A frame depends on ``margin`` frames on either side, the receptive field of the network. A call therefore gets new
-frames with a margin on either side, and returns the same for the new frames as a call with all frames. The margin ends
-at the beginning and at the end of the input, so padding inside the networks (zeros, mirrored noise, silence) is the
-same, too.
+The sound of a frame depends on ``margin`` frames before it and after it: the receptive field of the network. Each call
+therefore gets its new frames and a margin of known frames on both sides. For the new frames, the call returns the same
+sound as a call with all frames. At the first and last frame of the input the margin ends, so the padding inside the
+network (zeros, mirrored noise, silence) is also the same as in a call with all frames.
 
-While frames arrive, the frames of a call depend on their index alone, not on how many have arrived, so any division
-into pieces gives the same bits. When all frames are there, the calls depend on the number of frames, and the result
-differs by rounding. Calls have few lengths, because libraries keep compiled code for each length that they met:
-oneDNN's filled 2 GB with a long text (docs/benchmarks.md).
+While frames arrive, the windows depend on the index of the frames and not on how many frames have arrived. The pieces
+in which frames arrive therefore change no bit of the sound. When all frames are known, the windows depend on the number
+of frames, and the sound differs by rounding. Windows have only a few lengths, because libraries keep compiled code for
+every length that they meet. oneDNN's code filled 2 GB during a long text (docs/benchmarks.md).
 
-The backend says how long a call may be (``Backend.row_limit``), so a model needs to know nothing of packages.
+``Backend.row_limit`` says how long a window may be, so a model does not need to know about packages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,21 +21,21 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.backends.rows import STEP
 
-LEAST = 12  # new frames of a call, at least, however wide the margins
-WHOLE = tuple(range(64, 257, STEP))  # lengths of a call when all frames are there
-FIRST_LENGTHS = 60, 80  # of the first call of a stream: FastSpeech's first piece has 40 frames
+LEAST = 12  # smallest number of new frames per call, however wide the margins are
+WHOLE = tuple(range(64, 257, STEP))  # allowed lengths of a call, in frames, when all frames are known
+FIRST_LENGTHS = 60, 80  # allowed lengths of the first call of a FastSpeech stream: its first piece has 40 frames
 
 
 @dataclass(frozen=True)
 class StreamingWindow:
-    """How many frames one call gets while frames arrive. A frame has 256 samples (10.7 ms).
+    """The number of mel frames per call while frames arrive. A frame has 256 samples (10.7 ms).
 
     Attributes:
-        first: New frames of the first call, few so that sound starts soon.
-        window: Frames of a later call with both margins, which take as long as new frames. The default is the larger
-            bucket of converted vocoders.
-        largest: Frames that the window grows to on an engine that takes any number.
-        growth: New frames that a larger window may have for each frame that is done.
+        first: Number of new frames in the first call. It is small, so that sound starts soon.
+        window: Number of frames in a later call, including both margins. A frame of a margin takes as long to compute
+            as a new frame. The default is the larger bucket of converted vocoders.
+        largest: Number of frames up to which windows may grow, if the engine takes any number of frames.
+        growth: Limit for a window that grows: its new frames, divided by the frames whose sound is finished.
     """
 
     first: int = 12
@@ -44,10 +44,11 @@ class StreamingWindow:
     growth: float = 0.5
 
     def new_frames(self, done: int, margin: int) -> int:
-        """Return how many new frames the next call gets when ``done`` frames are done.
+        """Return the number of new frames for the next call, when the sound of ``done`` frames is finished.
 
-        The window grows by ``STEP`` as far as ``growth`` allows. With half of ``done``, new frames are there in time
-        if a second of sound takes less than two thirds of a second to compute. With twice of it, less than a third.
+        The window grows in multiples of ``STEP`` frames as far as ``growth`` allows. If ``growth`` is 0.5, playback has
+        no gap as long as a second of sound takes less than 2/3 s to compute. If ``growth`` is 2, it must take less than
+        1/3 s.
         """
         window = self.window
         while window + STEP <= self.largest and window + STEP - 2 * margin <= self.growth * done:
@@ -56,13 +57,17 @@ class StreamingWindow:
 
 
 def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[int]:
-    """Return the frames of each call for ``length`` frames that are all there: few calls, of the lengths ``WHOLE``.
-
-    Input that is too short for these lengths gets one call.
+    """Divide ``length`` frames, all of which are known, into as few calls as possible.
 
     Args:
-        first: Lengths that the first call may have, so that its sound comes soon. Without any, the first call is like
-            the others.
+        length: Number of frames.
+        margin: Number of frames that a call needs on both sides of its new frames.
+        first: Lengths that the first call may have, so that sound starts soon. If empty, the first call is like the
+            others.
+
+    Returns:
+        The number of frames in each call, including margins. Every length is one of ``WHOLE`` or ``first``. If the
+        input is too short for these lengths, the only call gets all frames.
     """
     shortest = max(-(-(2 * margin + LEAST) // STEP) * STEP, WHOLE[0])
     if length < shortest or shortest > WHOLE[-1]:
@@ -76,7 +81,10 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
 
 
 def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[int]:
-    """Return as few lengths of calls as cover ``frames``, almost equal, between ``shortest`` and ``longest``."""
+    """Cover ``frames`` with as few calls as possible, and return their almost equal lengths, including margins.
+
+    Each length is between ``shortest`` and the smaller of ``longest`` and the last of ``WHOLE``.
+    """
     calls, most = 1, min(longest, WHOLE[-1]) // STEP
     while (steps := -(-(frames + 2 * margin * (calls - 1)) // STEP)) > calls * most:
         calls += 1
@@ -85,14 +93,17 @@ def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[in
 
 
 class Windowed:
-    """A vocoder, or another stage with margins, on columns (C, n) that arrive in pieces, one column per frame.
+    """Runs a vocoder, window by window, on columns (C, n) that arrive in pieces of any length.
+
+    A column is the input for one mel frame. Any other stage works, too, if its output for a frame depends on a margin.
 
     Args:
-        backend: Backend of the stage, which knows how long a call may be.
+        backend: Backend that runs the stage and limits the length of a call.
         stage: Name of the stage.
-        margin: Frames on either side that the result for a frame depends on.
-        run: Runs the stage: columns (C, w) → their sound (hop · w,), padded by the network at both ends.
-        window: How many frames a call gets while frames arrive. ``None`` awaits all frames, for few calls.
+        margin: Number of frames before and after a frame that the sound of this frame depends on.
+        run: Function that runs the stage: columns (C, w) → sound (hop · w,). The network pads both ends itself.
+        window: Number of frames per call while frames arrive. ``None`` means to wait for all frames and then make few
+            calls.
     """
 
     def __init__(
@@ -111,15 +122,15 @@ class Windowed:
             self.window = replace(window, window=size, largest=0)
         elif limit.most is not None and not limit.divides:
             self.window = StreamingWindow(limit.most - margin, limit.most)
-        self.columns: np.ndarray | None = None  # those that later frames depend on
-        self.first = self.done = 0  # index of the first of them, and number of frames that are done
+        self.columns: np.ndarray | None = None  # columns that the sound of later frames depends on
+        self.first = self.done = 0  # index of the first column in ``columns``, number of frames with finished sound
 
     @property
     def received(self) -> int:
         return self.first + (0 if self.columns is None else self.columns.shape[1])
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
-        """Append columns, and yield the sound (m,) float32 of every window that is complete."""
+        """Append columns, and yield the sound (m,) float32 of every window that they complete."""
         self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
         while (
             self.window is not None
@@ -128,23 +139,23 @@ class Windowed:
             yield self._call(self.window, max(self.done - self.margin, 0), stop, stop + self.margin)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the remaining sound (m,) float32, after the last columns."""
+        """Yield the remaining sound (m,) float32, once ``feed`` has had the last columns."""
         if self.columns is None or self.received == self.done:
             return
         if self.window is None:
             yield from self.whole(self.columns)
         else:
-            # as long as the other windows, where there are so many frames
+            # if there are enough frames, the last window is as long as the others
             begin = max(min(self.done - self.margin, self.received - self.window.window), 0)
             yield self._call(self.window, begin, self.received, self.received)
 
     def whole(self, columns: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
-        """Yield the sound (m,) float32 of columns that are all there, call by call.
+        """Make the sound of all columns, and yield it call by call, (m,) float32.
 
         Args:
             columns: All columns, (C, n).
-            first: Lengths that the first call may have, so that its sound comes soon. Without any, an engine that
-                divides long calls itself gets one.
+            first: Lengths that the first call may have, so that sound starts soon. If empty, a stage that divides long
+                rows itself gets all columns in one call.
         """
         done, received = 0, columns.shape[1]
         for frames in call_lengths(received, self.margin, first) if first or not self.one_call else [received]:
@@ -157,7 +168,7 @@ class Windowed:
                 return
 
     def _call(self, size: StreamingWindow, begin: int, stop: int, end: int) -> np.ndarray:
-        """Return the sound of the frames from ``done`` to ``stop``, by a call with the frames ``begin`` to ``end``."""
+        """Run the stage on frames ``begin`` to ``end``. Return the sound of its new frames, ``done`` to ``stop``."""
         assert self.columns is not None
         sound = self.run(self.columns[:, begin - self.first : end - self.first])
         new = self._new(sound, end - begin, self.done - begin, stop - begin)
@@ -167,6 +178,6 @@ class Windowed:
 
     @staticmethod
     def _new(sound: np.ndarray, frames: int, start: int, stop: int) -> np.ndarray:
-        """Return the part of a call's sound that belongs to its frames from ``start`` to ``stop``."""
+        """Cut the sound of frame ``start`` to ``stop`` out of the sound of a call that got this many ``frames``."""
         hop = len(sound) // frames
         return sound[start * hop : stop * hop]

@@ -1,11 +1,11 @@
-"""Run functions of saved Core ML packages on Core AI, Apple's runtime that also has a Linux wheel.
+"""Run the functions of saved Core ML packages on Core AI, an Apple runtime with a wheel that also runs on Linux.
 
-Files in reading order:
+Read the files in this order:
 
-    lowering  MIL ops as operations of Core AI's dialect: one small function per op
-    program   functions of a package as one asset (.aimodel), which stores each weight once
-    runtime   makes Core AI available to ``ane.backends.packaged``
+    lowering  translates each op of Core ML's MIL language to operations of Core AI
+    program   writes a function of a package as a Core AI asset (.aimodel)
+    runtime   loads and calls functions, for ``ane.backends.packaged``
 
-The lowering shares no code with the operations of ``ane.backends.mil``. So if both agree, that is what the package
-says.
+This package shares no code with the interpreter's ops in ``ane.backends.mil``. If both compute the same numbers, they
+probably read the package correctly.
 """

@@ -1,8 +1,11 @@
-"""Translate MIL ops to operations of Core AI: a table row or a small function per op, as in ``ane.backends.mil``.
+"""Translate each op of MIL (Core ML's program language) to operations of Core AI.
 
-A parameter annotated ``Value`` takes a value of the graph, and so does a parameter of a table row that is not among
-``KINDS``. Other parameters take a constant. Core AI has no layer norm, no padding or bias in convolutions, and no
-transposing matmul, so these become several operations.
+As in ``ane.backends.mil``, every op has a row in a table or a small function. In a function, a parameter with the
+annotation ``Value`` takes a value of the graph. In a table, a parameter does so unless it is in ``KINDS``. All other
+parameters take constants.
+
+Core AI has no layer norm, no padding or bias in convolutions, and no matmul that transposes. Each of these becomes
+several operations.
 """
 
 import math
@@ -21,7 +24,7 @@ LOWERINGS: dict[str, Kernel] = {}
 
 
 def lowering(function: Callable) -> Callable:
-    """Register a function as the lowering of the op with its name, without a trailing underscore."""
+    """Register a function that translates an op. The op has the function's name without a trailing underscore."""
     LOWERINGS[function.__name__.rstrip("_")] = Kernel(function)
     return function
 
@@ -35,12 +38,12 @@ def dtype_of(x: Value) -> np.dtype:
 
 
 def counts(values: Sequence[int] | int) -> np.ndarray:
-    """Return numbers that are never negative, in the dtype that Core AI needs for them."""
+    """Convert sizes, axes or positions to the dtype that Core AI needs for numbers that are never negative."""
     return np.array(values, np.uint32)
 
 
 def number(x: Value, value: float) -> Value:
-    """Return a constant of the dtype of ``x``."""
+    """Create a constant with the dtype of ``x``."""
     return constant(np.array(value, dtype_of(x)))
 
 
@@ -81,7 +84,7 @@ LOWERINGS |= rows(
             ca.broadcasting_maximum(x, number(x, alpha)), number(x, beta)
         ),
         "select": lambda cond, a, b: ca.broadcasting_where(cond, a, b),
-        "cast": lambda x, dtype: x,  # every result is converted to its declared dtype, which is ``dtype`` here
+        "cast": lambda x, dtype: x,  # ``GraphWriter`` converts every result to its declared dtype, here ``dtype``
         "identity": lambda x: x,
         "softmax": lambda x, axis=-1: ca.softmax(x, axis % x.type.rank),
         "matmul": lambda x, y, transpose_x=False, transpose_y=False: ca.broadcasting_batch_matmul(
@@ -163,7 +166,7 @@ def conv(
     dilations: Ints = (1, 1),
     groups: int = 1,
 ) -> Value:
-    """Lower a convolution of x (B, in, H, W) with a weight (out, in / groups, h, w)."""
+    """Translate a convolution of x (B, in, H, W) with a weight (out, in / groups, h, w)."""
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
     if pad_type == "custom" and any(pad):
@@ -183,9 +186,9 @@ def conv_transpose(
     groups: int = 1,
     output_shape: Ints | None = None,
 ) -> Value:
-    """Lower a transposed convolution of x (B, in, H, W) with a weight (in, out / groups, h, w).
+    """Translate a transposed convolution of x (B, in, H, W) with a weight (in, out / groups, h, w).
 
-    It computes the unpadded result, and crops it by ``pad``.
+    Core AI computes the output without padding, and a slice then crops it by ``pad``.
     """
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
@@ -212,7 +215,10 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 @lowering
 def einsum(values: Values, equation: str) -> Value:
-    """Lower an einsum of two values of rank 4: a product with a batch axis from each of attention's two equations."""
+    """Translate an einsum of two values to a batched matrix product.
+
+    Attention uses two such equations. One axis is summed, and each value has one axis that the other lacks.
+    """
     operands, result = equation.replace(" ", "").split("->")
     left, right = operands.split(",")
     shared = [axis for axis in left if axis in right]
@@ -245,7 +251,7 @@ def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints 
 
 @lowering
 def reshape(x: Value, shape: Ints) -> Value:
-    """Lower a reshape. A size of 0 keeps the dimension, counted from the last one, and −1 is inferred."""
+    """Translate a reshape. A size of 0 keeps a dimension, counted from the last one. A size of −1 is inferred."""
     sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:
         sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)
@@ -254,7 +260,7 @@ def reshape(x: Value, shape: Ints) -> Value:
 
 @lowering
 def pad(x: Value, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Value:
-    """Lower a padding. ``pad`` has a pair for each of the last axes, outermost first."""
+    """Translate a padding. ``pad`` has the padding before and after each of the last axes, outermost axis first."""
     first = [0] * (2 * x.type.rank - len(pad))
     return ca.pad(x, counts([*first, *pad]), number(x, constant_val), mode)
 
@@ -279,7 +285,7 @@ def slice_by_index(
         start = None if (begin_mask or absent)[axis] else begin[axis]
         stop = None if (end_mask or absent)[axis] else end[axis]
         slices.append(slice(start, stop, steps[axis]).indices(size))
-    # Core AI takes an end of −1 as the last position, so backward slices are read forwards and then reversed
+    # Core AI takes an end of −1 for the last position, so a slice with a negative step reads forwards and is reversed
     backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
     ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
     taken = ca.slice_(
@@ -292,5 +298,8 @@ def slice_by_index(
 
 @lowering
 def slice_update(x: Value, update: Value, begin: Value, end: Value) -> Value:
-    """Lower an update of a slice. The positions may be computed, and slices have steps of 1."""
+    """Translate an op that writes ``update`` to a slice with steps of 1.
+
+    ``begin`` and ``end`` need not be constants.
+    """
     return ca.slice_update(x, begin, end, np.ones(x.type.rank, np.int32), update)

@@ -17,24 +17,25 @@ from ane.backends.mil.registry import CONVERTERS, Tensors
 from ane.backends.mil.values import DTYPES, Constant, TensorType
 from ane.system.errors import UserError
 
-# Attribute of a state argument. It names the output that is the state's next value, and Core AI makes a handle of it.
+# Attribute of a graph argument that is a state. Its value is the name of the output with the state's next value, and
+# with this attribute Core AI passes the state as a handle.
 STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
-INTEGERS = ("bool", "int32")  # dtypes that Core AI keeps; other integers become int32
+INTEGERS = ("bool", "int32")  # integer dtypes that stay as they are: all others become int32
 
 
 def write_asset(package: Package, function: str, path: Path, values: bool) -> None:
-    """Write a function of a package to ``path`` (.aimodel), in place of an existing file.
+    """Write a function of a package as a Core AI asset.
 
-    Weights, arithmetic and inputs are float32. States stay as declared.
+    Weights, arithmetic and inputs become float32. States keep the dtype that the package declares.
 
     Args:
         package: The package.
         function: Name of the function.
-        path: File to write.
-        values: Whether the asset's function returns the result of every op, by its name, and not only the outputs.
+        path: File to write (.aimodel). An existing file is replaced.
+        values: Whether the function also returns the result of every op, by the op's name.
 
     Raises:
-        UserError: An op or one of its arguments is not supported. The message names it and its function.
+        UserError: An op or one of its arguments is not supported. The message names the op and the function.
     """
     module = ca.Module.create()
     with module:
@@ -43,7 +44,7 @@ def write_asset(package: Package, function: str, path: Path, values: bool) -> No
 
 
 class GraphWriter:
-    """Writes one function into the module that is being built. It writes each constant once."""
+    """Writes one function into the Core AI module that is being built. It writes every constant only once."""
 
     def __init__(self, package: Package, function: ProgramFunction):
         self.package, self.function = package, function
@@ -93,14 +94,20 @@ class GraphWriter:
             op.outputs.items(), results if isinstance(results, list) else [results], strict=True
         ):
             if not type.fits(shape_of(result)):
-                raise RuntimeError(f"{self._where(op)} became {shape_of(result)}, the program declares {type.shape}")
+                raise RuntimeError(
+                    f"{self._where(op)} has the shape {shape_of(result)}, but the program declares {type.shape}"
+                )
             self._values[name] = self._as(result, type)
 
     def _where(self, op: ProgramOp) -> str:
         return f"op {op.type} ({op.name}) in function {self.function.name!r} of {self.package.path}"
 
     def _arguments(self, op: ProgramOp) -> dict[str, object]:
-        """Return the arguments of an op as its lowering takes them. Raises TypeError for an unknown argument."""
+        """Return the arguments for the function that translates an op.
+
+        Raises:
+            TypeError: The function does not take one of the op's arguments.
+        """
         kinds = LOWERINGS[op.type].kinds
         arguments: dict[str, object] = {}
         for key, parts in op.arguments.items():
@@ -118,7 +125,7 @@ class GraphWriter:
         return arguments
 
     def _value(self, part: str | Constant) -> Value:
-        """Return a value of the graph: one computed earlier, or a constant."""
+        """Return a value of the graph: the result of an earlier op, by its name, or a constant."""
         if isinstance(part, str):
             if part in self._values:
                 return self._values[part]
@@ -140,7 +147,13 @@ class GraphWriter:
 
 
 def _with_states(attributes: ArrayAttr, names: list[str], states: Mapping[str, str]) -> ArrayAttr:
-    """Return the attributes of a graph's arguments. Those of a state name the output that is its next value."""
+    """Add ``STATE_ATTRIBUTE`` to the attributes of those graph arguments that are states.
+
+    Args:
+        attributes: Attributes of all arguments of the graph.
+        names: Names of these arguments.
+        states: Name of the output with the next value of each state, by state name.
+    """
     rows = []
     for name, row in zip(names, attributes, strict=True):
         entries = {item.name: item.attr for item in row}

@@ -1,8 +1,8 @@
-"""Run functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU.
+"""Run the functions of saved Core ML packages on the CPU, with the interpreter in Core AI's wheel.
 
-Loading a function makes an asset for it, in a temporary folder. Core AI refuses assets of other betas, and a damaged
-asset ends the process, or computes wrong numbers, without an exception. Core AI can only be called from coroutines, so
-one thread runs an event loop for all functions of a runtime.
+Loading a function writes an asset (Core AI's model file) to a temporary folder. We keep no assets, because Core AI
+rejects an asset from another beta version. A damaged asset would end the process or compute wrong numbers without an
+exception. Only coroutines can call Core AI, so a runtime has a thread with an event loop for all its functions.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
 T = TypeVar("T")
-VERSION = "1.0.0b3"  # the beta that this code was written for; other betas refuse its assets
+VERSION = "1.0.0b3"  # this code was written for this beta version; others reject its assets
 INSTALL = 'install it with: pip install ".[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
-COMPILED = "aimodelx"  # suffix of an asset that is compiled for the interpreter
+COMPILED = "aimodelx"  # file suffix of an asset that is compiled for the interpreter
 
 
 class CoreAIState:
-    """The states of a function as Core AI's arrays, by name. ``predict`` updates them.
+    """Holds the states of a function as Core AI arrays, by name. ``predict`` updates these arrays.
 
-    While a NumPy view of an array exists, Core AI writes to a copy that the view does not show.
+    Do not keep a NumPy view of such an array: as long as a view exists, Core AI writes to a copy instead.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
@@ -55,18 +55,18 @@ class CoreAIFunction:
         """Run the function, and return its outputs as float32 or int32.
 
         Args:
-            inputs: The inputs.
-            state: State from ``make_state``, which is updated in place.
+            inputs: Inputs by name.
+            state: State from ``make_state``. This method updates it in place.
 
         Raises:
-            TypeError: Names, shapes or kinds of numbers differ from the declared inputs.
+            TypeError: The name, the shape or the kind of numbers of an input differs from the declared input.
             UserError: Core AI fails.
         """
         outputs = self.run(inputs, state)
         return {key: outputs[key] for key in self.program.outputs}
 
     def run(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
-        """Run the function as ``predict`` does, and return all outputs of the asset's function, by name."""
+        """Run the function as ``predict`` does. Return all outputs of the function in the asset, by name."""
         from coreai.runtime import NDArray
 
         declared = self.program.inputs
@@ -87,10 +87,12 @@ class CoreAIFunction:
     def activations(
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield the value of every operation, and of each state where it is written, in program order.
+        """Run the function, and yield the result of every op and the new value of every state, in program order.
 
-        Only for a runtime with ``values``. ``state`` is not changed. An item is the value's name, the type of its
-        operation, and the value.
+        This needs a runtime with ``values=True``. It does not change ``state``.
+
+        Yields:
+            The name of the result, the type of its op, and the result.
         """
         copy = CoreAIState(state) if state else None
         values = self.run(inputs, copy)
@@ -98,7 +100,7 @@ class CoreAIFunction:
         for op in self.program.ops:
             for name in op.outputs:
                 yield name, op.type, values[name]
-            if op.written_state:  # the state's last value, because programs write each state once
+            if op.written_state:  # this is the state's final value, because a program writes a state only once
                 yield op.written_state, op.type, states[op.written_state].astype("float32")
 
     def make_state(self) -> CoreAIState:
@@ -112,13 +114,15 @@ def _converted(array: np.ndarray, type: TensorType) -> np.ndarray:
 
 
 class CoreAIRuntime(Runtime):
-    """Loads functions of packages into Core AI, which computes in float32 with weights and states as stored.
+    """Loads the functions of packages into Core AI, for float32 arithmetic.
+
+    Weights have the values that the package stores. States keep the dtype that the package declares.
 
     Args:
         values: Whether ``CoreAIFunction.run`` also returns the result of every operation.
 
     Raises:
-        UserError: Core AI is not installed, is installed in another version, or is the system's framework.
+        UserError: Core AI is not installed, has another version, or is the framework of this macOS and not the wheel.
     """
 
     name = "coreai"
@@ -128,10 +132,10 @@ class CoreAIRuntime(Runtime):
         self.values = values
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
-        self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}  # with the folder of its asset
+        self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}  # model, folder of its asset
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
-        """Load a function. Raises UserError if it does not exist, has an unsupported op, or Core AI fails."""
+        """Load a function. Raises UserError if there is no such function, an op is not supported, or Core AI fails."""
         if package not in self._packages:
             self._packages[package] = Package(package)
         opened, key = self._packages[package], (package, function)
@@ -162,9 +166,9 @@ class CoreAIRuntime(Runtime):
 
 
 def write_compiled(package: Package, function: str, path: Path, values: bool) -> None:
-    """Write a function as an asset that is compiled for the wheel's interpreter.
+    """Write a function as a Core AI asset, compiled for the interpreter in the wheel.
 
-    Takes the arguments of ``program.write_asset``, and raises the same errors.
+    The arguments and errors are the same as for ``program.write_asset``.
     """
     from coreai.authoring import AIModelAsset
 
@@ -175,7 +179,7 @@ def write_compiled(package: Package, function: str, path: Path, values: bool) ->
         write_asset(package, function, source, values)
         path.mkdir()
         try:
-            # AIModelAsset.executable() does this on every opening, in a temporary folder
+            # AIModelAsset.executable() would compile the asset each time that it opens, in a temporary folder
             AIModelAsset.load(source)._write_odix(path)
         except RuntimeError as error:
             shutil.rmtree(path)
@@ -191,29 +195,29 @@ def coreai_version() -> str:
 
 
 def require_core_ai() -> None:
-    """Raise UserError unless Core AI can be imported in the version that this was written for, with its interpreter."""
+    """Raise UserError unless the wheel of Core AI is installed, in ``VERSION``, and runs with its own interpreter."""
     installed = coreai_version()
     if not installed:
         raise UserError(f"Core AI is not installed: {INSTALL}")
     if installed != VERSION:
-        raise UserError(f"Core AI {installed} is installed, and this program needs coreai-core=={VERSION}: {INSTALL}")
+        raise UserError(f"Core AI {installed} is installed, but this program needs coreai-core=={VERSION}: {INSTALL}")
     try:
         from coreai.runtime import SpecializationOptions
     except ImportError as error:
         raise UserError(f"Core AI cannot be imported ({error}): {INSTALL}") from error
-    if SpecializationOptions.is_supported():  # true from macOS 27 on, where the wheel's interpreter is not used
+    if SpecializationOptions.is_supported():  # from macOS 27 on, which does not use the interpreter of the wheel
         raise UserError(
             "Core AI is the system's framework on this macOS, which this program does not use yet: use backend=coreml"
         )
 
 
 class EventLoop:
-    """An event loop on a separate thread, which ends with the process."""
+    """An event loop on a separate thread. The thread ends with the process."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="Core AI", daemon=True).start()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result."""
+        """Run a coroutine on the event loop, wait for it, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

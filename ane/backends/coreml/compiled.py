@@ -1,11 +1,12 @@
-"""Cache compiled Core ML models, and write single functions as separate packages.
+"""Cache compiled Core ML models, and write a single function of a package as a separate package.
 
-Each package is compiled once for a chip and a build of macOS.
+Core ML compiles each package once per chip and build of macOS. The cache has an entry for each compiled package: a
+folder ``compiled/<key>`` with the compiled model and ``compiled.json``, which has the model's name and the sizes of its
+files. The key is a hash of the chip, the build of macOS and all files of the package. After an update of macOS or of a
+package, the key differs, so nobody reads an old entry.
 
-An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``, with the
-model's name and the size of each of its files. The key is a hash of the chip, the build of macOS and all files of the
-package, so another macOS or another model never finds an old entry. The path of an entry never changes, because macOS
-caches its specialisation for the Neural Engine, the slowest part of a first load, under the path of the compiled model.
+An entry never moves. Specialising a model for the Neural Engine is the slowest part of a first load, and macOS caches
+the specialised model under the path of the compiled model.
 """
 
 import contextlib
@@ -30,26 +31,26 @@ from ane.system.checked import stored_record
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing, write_json
 
-VERSION = 1  # of the layout of an entry
+VERSION = 1  # version of the files in an entry
 RECORD = "compiled.json"
-TRIED = "tried.json"  # file of an entry: results of first loads, by function and compute units
-SECONDS = " seconds"  # suffix of a key in it: median time of a call
-BUILD = "build.txt"  # file of an entry: the build of macOS that compiled it
-LOADED = " loaded in"  # suffix of a key in TRIED: seconds of the first load
-COMPILED = "compiled in"  # key in TRIED: seconds of the compilation
-SEVERAL = "several functions"  # key in TRIED: this system rejects the package because it has several functions
-SECONDS_A_FUNCTION = 10.0  # estimate of a first load, until functions have been loaded on this Mac
-UNCOMPILED = "uncompiled.txt"  # file in place of the model: why the compilation did not end
+TRIED = "tried.json"  # file in an entry: how first loads ended, with keys "function compute_units"
+SECONDS = " seconds"  # suffix of a key in TRIED: median seconds of a call
+BUILD = "build.txt"  # file in an entry: the build of macOS that compiled the package
+LOADED = " loaded in"  # suffix of a key in TRIED: seconds that the first load took
+COMPILED = "compiled in"  # key in TRIED: seconds that the compilation took
+SEVERAL = "several functions"  # key in TRIED: this macOS rejects the package because it has several functions
+SECONDS_A_FUNCTION = 10.0  # estimated seconds of a first load, used until this Mac has loaded a function
+UNCOMPILED = "uncompiled.txt"  # file in an entry without a compiled model: why Core ML did not finish compiling
 LOCK = ".lock"
-ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # an entry, or one that is being written
-MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # path in a package
+ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # an entry, finished or unfinished
+MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # path inside a package
 
 LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CompiledRecord:
-    """The content of ``compiled.json``: the name of the model and its file sizes."""
+    """The content of ``compiled.json``: the name of a compiled model and the sizes of its files."""
 
     version: int
     model: str
@@ -57,14 +58,14 @@ class CompiledRecord:
 
     @classmethod
     def read(cls, entry: Path) -> "CompiledRecord | None":
-        """Read the record of an entry. Returns ``None`` if it is missing, damaged or of another version."""
+        """Read ``compiled.json`` of an entry. Returns ``None`` if it is missing, damaged or of another version."""
         record = stored_record(cls, entry / RECORD)
         valid = record is not None and record.version == VERSION and Path(record.model).name == record.model
         return record if valid else None
 
 
 class CompiledCache:
-    """The compiled models in ``folder``. ``None`` means the folder in the user's cache."""
+    """A cache of compiled models in ``folder``. ``None`` means the folder ``compiled`` of the user's cache."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / "compiled"
@@ -72,28 +73,31 @@ class CompiledCache:
     def model(
         self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None], recompile: bool = False
     ) -> tuple[Path, bool]:
-        """Return the path of a compiled model, and whether ``compile(package, destination)`` was called for it.
+        """Return the path of a package's compiled model. Compile the package if the cache does not have it.
 
-        If several processes need the same model, one compiles it, and the others wait.
+        If several processes need the same model, one process compiles it while the others wait.
 
         Args:
             package: Folder of the package.
-            machine: The Mac.
-            compile: Compiles a package.
-            recompile: Whether to replace an existing entry, because it does not load.
+            machine: Chip and build of macOS.
+            compile: Function (package, destination) that compiles a package.
+            recompile: Whether to replace the existing entry, because its model does not load.
+
+        Returns:
+            The path, and whether this call has compiled the package.
 
         Raises:
             UserError: There is no such package, or the cache cannot be written.
             EngineRefusalError: Core ML cannot compile the package (``compile`` raises RuntimeError). If Core ML did not
-                answer, the cache remembers that, and it is not tried again.
+                answer, the entry says so, and later calls raise this error without trying again.
         """
         entry, model = self._entry(package, machine), f"{package.stem}.mlmodelc"
         if not recompile and self._is_complete(entry):
             return entry / model, False
         if (entry / UNCOMPILED).is_file():
-            raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
+            raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} on an earlier try")
         with self._locked():
-            if not recompile and self._is_complete(entry):  # another process has compiled it in the meantime
+            if not recompile and self._is_complete(entry):  # another process has compiled it while this one waited
                 return entry / model, False
             self._remove_unfinished()
             LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
@@ -114,7 +118,7 @@ class CompiledCache:
         return entry / model, True
 
     def entries(self) -> list[Path]:
-        """List the folders of all entries, including unfinished ones."""
+        """List the folders of all entries, including entries that a process is still writing."""
         return [
             path
             for path in _children(self.folder)
@@ -122,11 +126,11 @@ class CompiledCache:
         ]
 
     def is_new(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> bool:
-        """Return whether no function of a package was loaded or refused on this machine and these compute units.
+        """Return whether Core ML has never tried to load a function of this package on these compute units.
 
         Args:
             package: Folder of the package.
-            machine: The Mac.
+            machine: Chip and build of macOS.
             units: Compute units by function name.
         """
         if (self._entry(package, machine) / UNCOMPILED).is_file():
@@ -135,7 +139,7 @@ class CompiledCache:
         return not any(f"{function} {on}" in tried for function, on in units.items())
 
     def is_of_other_build(self, package: Path, machine: MacMachine) -> bool:
-        """Return whether another build of macOS has compiled the package on this chip, and this build has not."""
+        """Return whether the cache has the package for this chip and another build of macOS, but not for this build."""
         if self._entry(package, machine).is_dir():
             return False
         builds = set[str]()
@@ -145,9 +149,10 @@ class CompiledCache:
         return any(self._entry(package, machine._replace(os_build=build)).is_dir() for build in builds)
 
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
-        """Estimate in words how long it takes to compile and load this many functions of these packages.
+        """Say how long it will probably take to compile and load this many functions of these packages.
 
-        The estimate is the mean time of these packages on this machine, or else of all packages in the cache.
+        The estimate uses the mean time of earlier first loads: of these packages on this machine or, if there were
+        none, of all packages in the cache.
         """
         measured = seconds_a_function([results for package in packages for results in self._tried(package, machine)])
         source = "as first loads of this model took on this machine"
@@ -164,7 +169,7 @@ class CompiledCache:
         )
 
     def remove(self, entries: list[Path]) -> None:
-        """Delete entries while no process is compiling. Raises UserError if one cannot be deleted."""
+        """Delete entries, once no process is compiling any more. Raises UserError if an entry cannot be deleted."""
         if not entries:
             return
         with self._locked():
@@ -172,7 +177,7 @@ class CompiledCache:
                 remove(entry)
 
     def _tried(self, package: Path, machine: MacMachine) -> list[dict[str, str]]:
-        """Read what first loads did, of a package and of its functions as separate packages (``read_tried``)."""
+        """Call ``read_tried`` for a package and for those of its functions that exist as separate packages."""
         pattern = single_function_path(package, "*")
         return [
             read_tried(self._entry(path, machine) / RECORD) for path in (package, *pattern.parent.glob(pattern.name))
@@ -187,14 +192,14 @@ class CompiledCache:
         return record is not None and bool(record.files) and _file_sizes(entry / record.model) == record.files
 
     def _remove_unfinished(self) -> None:
-        """Remove entries of processes that were killed while compiling. Call it only inside ``_locked``."""
+        """Remove the entries of processes that were killed while they compiled. Call this only inside ``_locked``."""
         for path in _children(self.folder):
             if ENTRY_NAME.fullmatch(path.name) and path.name.endswith(".partial"):
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock under which one process at a time compiles or deletes. It is released when a process dies."""
+        """Hold a file lock, so that only one process compiles or deletes. The lock ends when its process dies."""
         lock = FileLock(self.folder / LOCK)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -214,9 +219,12 @@ class CompiledCache:
 
 
 def read_tried(compiled: Path) -> dict[str, str]:
-    """Read the results of first loads of a compiled model's functions: "" or the reason of a refusal, and times.
+    """Read how the first loads of a compiled model's functions ended.
 
-    Two keys belong to no function: ``COMPILED``, and ``SEVERAL``, which says that this system rejects the package.
+    Returns:
+        For the key "function compute_units": "" if the load succeeded, or the reason why it failed. With the suffix
+        ``SECONDS`` or ``LOADED``: times. The key ``COMPILED`` has the time of the compilation. If there is a key
+        ``SEVERAL``, this macOS rejects the package because it has several functions.
     """
     with contextlib.suppress(UserError):
         results = read_json(compiled.parent / TRIED)
@@ -226,7 +234,14 @@ def read_tried(compiled: Path) -> dict[str, str]:
 
 
 def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
-    """Return the mean seconds of a first load, with its share of the compilation, or ``None`` without any."""
+    """Return the mean seconds of a first load, including its share of the compilation.
+
+    Args:
+        tried: What ``read_tried`` returned for each package.
+
+    Returns:
+        The mean, or ``None`` if no function was loaded.
+    """
     times = [
         (key, float(text)) for results in tried for key, text in results.items() if key.endswith((LOADED, COMPILED))
     ]
@@ -235,13 +250,13 @@ def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
 
 
 def write_tried(compiled: Path, results: Mapping[str, str]) -> None:
-    """Store results of a function's first load, as ``read_tried`` returns them, unless the cache cannot be written."""
+    """Add results to those that ``read_tried`` returns. Do nothing if the cache cannot be written."""
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
         write_json(temporary, {**read_tried(compiled), **results})
 
 
 def file_about(package: Path, machine: MacMachine, what: str) -> Path:
-    """Return the path of a file that records a fact about a package on this machine."""
+    """Return the path of the cached JSON file with a fact (``what``) about a package on this machine."""
     key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
     return paths.cache_dir() / "verified" / f"{what}-{key}.json"
 
@@ -255,9 +270,12 @@ def cannot_compile(package: Path, why: str) -> EngineRefusalError:
 
 
 def package_hash(package: Path) -> str:
-    """Return the SHA-256 (hex) of a package's file names and bytes. It is cached while their sizes and times are equal.
+    """Return the SHA-256 (hex) of a package's file names and bytes. Hidden files such as .DS_Store do not count.
 
-    Hidden files such as Finder's .DS_Store are left out. Raises UserError if there is no package or it cannot be read.
+    The hash is cached until the size or the modification time of a file changes.
+
+    Raises:
+        UserError: There is no package, or it cannot be read.
     """
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")
@@ -277,7 +295,7 @@ def package_hash(package: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder, except files that another process deletes."""
+    """Return the size in bytes of a file, or of all files in a folder. Files that vanish meanwhile do not count."""
     folders: Iterable = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
     size = 0
     for folder, _, names in folders:
@@ -288,7 +306,10 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder, or a link without its target. Raises UserError if that is not allowed."""
+    """Delete a file or folder.
+
+    Of a link, only the link is deleted. Raises UserError if the system does not allow it.
+    """
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -316,9 +337,9 @@ def single_function_path(package: Path, function: str) -> Path:
 
 
 def single_function(package: Path, function: str) -> Path:
-    """Return a function as a separate package in the user's cache, for systems that reject several functions.
+    """Write a function as a separate package in the user's cache, and return the path of this package.
 
-    Raises UserError if the cache cannot be written.
+    Use it if macOS rejects packages with several functions. Raises UserError if the cache cannot be written.
     """
     path = single_function_path(package, function)
     if not path.is_dir():
@@ -329,11 +350,12 @@ def single_function(package: Path, function: str) -> Path:
 
 
 def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a separate package, in which it is called "main". Weights are linked.
+    """Write one function of a package as a separate package, in which the function's name is "main".
 
-    Core ML's compute plan takes no function name, and plans the default function.
+    The weights are hard links to the original. Core ML's compute plan needs such a package, because it always plans the
+    default function.
     """
-    from ane.backends.mil.package import model_messages  # imports torch, which a list of the cache does not need
+    from ane.backends.mil.package import model_messages  # imports torch, which takes long and which few commands need
 
     shutil.copytree(package, destination, copy_function=link_or_copy)
     spec = model_messages().Model()
@@ -351,5 +373,5 @@ def extract_function(package: Path, function: str, destination: Path) -> None:
             description.state.extend(interface.state)
     description.ClearField("functions")
     description.ClearField("defaultFunctionName")
-    (destination / MODEL).unlink()  # because it may be a hard link to the original
+    (destination / MODEL).unlink()  # it may be a hard link, and writing to it would change the original
     (destination / MODEL).write_bytes(spec.SerializeToString())

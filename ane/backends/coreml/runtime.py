@@ -1,22 +1,24 @@
-"""Load functions of packages into Core ML on a Mac, call them, and word its errors for the user.
+"""Load the functions of packages into Core ML on a Mac, call them, and explain Core ML's errors.
 
-Each function comes from a compiled model in the cache. ``ane.backends.coreml.tools`` contains everything that needs
-macOS. Tests replace the native module of coremltools by one that runs ``ane.backends.mil``, so the rest is tested on
-any machine. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
+The functions come from compiled models in the cache (``compiled``). ``ane.backends.coreml.tools`` contains all code
+that needs macOS. Tests replace the native module of coremltools by one that runs ``ane.backends.mil``, an interpreter,
+so they can test the rest of the code on any machine. On a Mac, ``pytest tests/mac`` compares Core ML with this
+interpreter.
 
-This code follows from properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm):
+Four properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm) explain this code:
 
-* The binding has no float16. ``CompiledMLModel.predict`` copies each fp16 array to float32, Core ML rounds it to fp16
-  again, and fp16 outputs are returned as float32. So fp16 inputs are passed as float32.
-* A float32 array is not copied. Core ML reads it in place, and holds it for about a second after the prediction. Then a
-  thread of Core ML drops the reference without holding the GIL. If that was the last reference, or if Python counts
-  references to the same object at that moment, the heap is corrupted (apple/coremltools#2827, #2829). So every
-  prediction gets new views of lasting arrays, which nothing touches until long after Core ML has dropped them. A
-  function has a buffer for each input. Caches belong to the decoders that share the function, and Core ML reads them
-  in place.
-* ``predict`` and ``compile_model`` hold the GIL. No other Python thread runs, no progress bar moves, and Ctrl-C waits.
-* Core ML may fail to compile for the Neural Engine without an error. Then it may run elsewhere, be killed by macOS in
-  the first prediction (apple/coremltools#2758), or not return at all. So a child process tries the first loads.
+* The binding has no float16. ``CompiledMLModel.predict`` copies every fp16 array to float32, and Core ML rounds it to
+  fp16 again. Core ML's fp16 outputs also arrive as float32. We therefore pass fp16 inputs as float32.
+* The binding does not copy a float32 array. Core ML reads it in place, and holds it for about a second after the
+  prediction. Then a Core ML thread drops the reference without holding the GIL. This corrupts the heap if it was the
+  last reference, or if Python counts references to the same object at that moment (apple/coremltools#2827, #2829). We
+  therefore pass new views of long-lived arrays, and hold the views until long after Core ML has dropped them. Each
+  function has one buffer per input. Core ML reads a kv-cache in place, from the arrays of the decoder that owns it.
+* ``predict`` and ``compile_model`` hold the GIL. While they run, no other Python thread runs, no progress bar moves,
+  and Ctrl-C has to wait.
+* Core ML may fail to compile a model for the Neural Engine without an error. It may then run the model elsewhere, never
+  return, or let macOS kill the process in the first prediction (apple/coremltools#2758). A child process therefore does
+  the first load of each function (``trial``).
 """
 
 import logging
@@ -56,24 +58,24 @@ LOGGER = logging.getLogger(__name__)
 # dtype of a declared input → dtype that Core ML receives
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 
-# compute units on which Core ML failed → compute units to try instead
+# compute units on which Core ML failed → compute units that the error message suggests
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
 WITHOUT_GPU = {ALL: NEURAL_ENGINE, GPU: CPU}
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
-ONE_FUNCTION_ONLY = "functionName"  # in messages of systems that reject packages with several functions
+ONE_FUNCTION_ONLY = "functionName"  # is part of the error if this macOS rejects packages with several functions
 
 
 class CoreMLFunction:
-    """A loaded function, for one prediction at once.
+    """A loaded function. Only one thread may call ``predict`` at a time.
 
     Args:
-        loaded: The model that coremltools returned.
-        signature: Inputs and outputs of the function.
-        name: Name of the function in messages.
-        refuse: Function (action, error) → the error to raise if Core ML fails.
+        loaded: Model that coremltools returned.
+        signature: Inputs and outputs that the function declares.
+        name: Name of the function for messages.
+        refuse: Function (action, Core ML's error) → error to raise.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class CoreMLFunction:
     ):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
-        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # end of a prediction, and its arrays
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # time when a prediction ended, its arrays
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
-        self._buffers: dict[str, np.ndarray] = {}  # arrays that Core ML reads for inputs that are not caches
+        self._buffers: dict[str, np.ndarray] = {}  # array from which Core ML reads each input, except kv-caches
 
     def predict(
         self,
@@ -94,12 +96,12 @@ class CoreMLFunction:
         """Run the function, and return its outputs as float32.
 
         Args:
-            inputs: Inputs to copy.
-            state: State from ``make_state``, which is updated in place.
+            inputs: Inputs that this method copies.
+            state: State from ``make_state``. Core ML updates it in place.
             caches: Inputs that Core ML reads in place, contiguous float32.
 
         Raises:
-            TypeError: Names, shapes or kinds of numbers differ from the declared inputs.
+            TypeError: The name, the shape or the kind of numbers of an input differs from the declared input.
             EngineRefusalError: Core ML fails.
         """
         arrays = validate_inputs(self.name, self.signature.inputs, {**inputs, **caches})
@@ -126,28 +128,28 @@ class CoreMLFunction:
             raise self._refuse("make a state for", error) from error
 
     def _hold(self, views: dict[str, np.ndarray]) -> None:
-        """Hold the arrays of a prediction that has ended, and drop those that Core ML has surely dropped."""
+        """Hold the arrays of a prediction that has ended. Drop arrays that Core ML must have dropped by now."""
         now = time.monotonic()
         while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
             self._passed.popleft()
         self._passed.append((now, views))
 
     def _filled(self, key: str, array: np.ndarray) -> np.ndarray:
-        """Copy an input to its buffer, and return the buffer."""
+        """Copy an input to the buffer from which Core ML reads it, and return this buffer."""
         if key not in self._buffers:
             self._buffers[key] = np.empty(array.shape, INPUT_DTYPES[self.signature.inputs[key].dtype])
-        np.copyto(self._buffers[key], array, casting="unsafe")  # float64 and int64 are narrowed
+        np.copyto(self._buffers[key], array, casting="unsafe")  # narrows float64 and int64
         return self._buffers[key]
 
 
 class CoreMLRuntime(Runtime):
-    """Loads functions of packages into Core ML from cached compiled models.
+    """Loads the functions of packages into Core ML, from compiled models in a cache.
 
     Args:
-        api: Access to Core ML. ``None`` means coremltools, and raises UserError if that does not run.
+        api: Access to Core ML. ``None`` means ``CoreMLTools()``, which raises UserError if coremltools does not run.
         cache: Cache of compiled models. ``None`` means the user's cache.
-        trial: Child process that compiles functions and loads them first. ``None`` means that this process does it, so
-            that Core ML can hang or crash it.
+        trial: Child process that compiles packages and does the first load of each function. ``None`` means that this
+            process does so itself. Core ML can then hang or crash it.
     """
 
     name, in_place = "coreml", True
@@ -159,18 +161,18 @@ class CoreMLRuntime(Runtime):
         self.trial = trial
         self.cache = cache or CompiledCache()
         self.machine = self.api.machine()
-        # weak references, so that a function that the backend drops is freed
+        # weak references, so that dropping a function frees it
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
         self._signatures: dict[Path, dict[str, ProgramFunction]] = {}
         self._seconds: dict[tuple[Path, str, str], float] = {}
         self._models: dict[Path, tuple[Path, bool]] = {}
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
-        """Load a function. While it is referenced, later calls return the same object.
+        """Load a function. As long as somebody holds the returned object, later calls return the same object.
 
         Raises:
-            UserError: There are no such compute units, package or function, the package is damaged, or the cache cannot
-                be written.
+            UserError: There are no such compute units, there is no such package or function, the package is damaged, or
+                the cache cannot be written.
             EngineRefusalError: Core ML fails.
         """
         key = package, function, compute_units
@@ -192,7 +194,7 @@ class CoreMLRuntime(Runtime):
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         key = package, function, compute_units
         if key not in self._seconds:
-            self._signature(package, function)  # reads the package, because ``_tried`` needs it
+            self._signature(package, function)  # fills ``_signatures``, which ``_tried`` needs
             name = f"{function} {compute_units}{SECONDS}"
             if name not in self._tried(package, function):
                 self.load(package, function, compute_units)
@@ -218,13 +220,13 @@ class CoreMLRuntime(Runtime):
         for name, type in signatures[function].inputs.items():
             if type.dtype not in INPUT_DTYPES:
                 raise UserError(
-                    f"input {name} of function {function!r} of {package} is {type.dtype}, and Core ML "
-                    f"takes {', '.join(INPUT_DTYPES)} only: convert the model again"
+                    f"input {name} of function {function!r} of {package} is {type.dtype}, but Core ML "
+                    f"takes only {', '.join(INPUT_DTYPES)}: convert the model again"
                 )
         return signatures[function]
 
     def _open(self, package: Path, function: str, compute_units: str) -> Any:
-        """Open a function. If a cached model does not open, it is compiled again, once."""
+        """Open a function. If its model in the cache does not open, compile the package once more and try again."""
         declared = {
             called: {
                 key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
@@ -251,14 +253,14 @@ class CoreMLRuntime(Runtime):
             raise self._refusal("load", package, function, compute_units, error) from error
         except RuntimeError as error:
             meaning = error_summary(error)
-            if self.trial is not None and meaning != NO_MEMORY:  # there may be memory later
+            if self.trial is not None and meaning != NO_MEMORY:  # later there may be enough memory
                 write_tried(self._compiled(source)[0], {f"{function} {compute_units}": meaning})
             raise self._refusal("load", package, function, compute_units, error) from error
 
     def _source(self, package: Path, function: str) -> tuple[Path, str]:
-        """Return the package from which a function is opened, and the function's name in it.
+        """Return the package from which to open a function, and the function's name in this package.
 
-        If this system rejects packages with several functions, that is a separate package, and the name is "".
+        If this macOS rejects packages with several functions, the function has a separate package, and the name is "".
         """
         if set(self._signatures[package]) == {"main"}:
             return package, ""
@@ -269,7 +271,11 @@ class CoreMLRuntime(Runtime):
         return read_tried(self._compiled(self._source(package, function)[0])[0])
 
     def _try(self, package: Path, function: str, name: str, compute_units: str, declared: Mapping[str, Inputs]) -> Any:
-        """Open a function, after its trial if there was none. Raises RuntimeError if it fails or has failed before."""
+        """Open a function. If it has never been loaded on these compute units, the child process loads it first.
+
+        Raises:
+            RuntimeError: Core ML cannot load the function, now or when the child process tried.
+        """
         compiled, _ = self._compiled(package)
         if self.trial is not None:
             key, tried = f"{function} {compute_units}", read_tried(compiled)
@@ -306,7 +312,10 @@ class CoreMLRuntime(Runtime):
     def _refusal(
         self, action: str, package: Path, function: str, compute_units: str, error: Exception
     ) -> EngineRefusalError:
-        """Word an error of Core ML in one line: the function, the compute units, the cause, and the remedy."""
+        """Create the error for a failure of Core ML.
+
+        Its message names the function, the units, the cause and a remedy.
+        """
         meaning = error_summary(error)
         other = CPU if self.api.gpu_crashes and compute_units != CPU else OTHER_UNITS.get(compute_units)
         advice = f"try compute_units={other}" if other else "use backend=torch"

@@ -1,4 +1,7 @@
-"""Call everything that needs macOS: Core ML through coremltools, and the facts of this Mac. Word Core ML's errors."""
+"""Call Core ML through coremltools, identify this Mac, and explain Core ML's errors.
+
+All code that needs macOS is in this module.
+"""
 
 import logging
 import subprocess
@@ -10,17 +13,18 @@ from typing import Any, NamedTuple
 from ane.system.errors import UserError
 from ane.system.machine import macos_at_least, macos_version
 
-OLDEST_MACOS = 15  # the first version with multifunction packages and states
-# macOS whose Core ML is reported to crash programs → when, and the remedy (libBNNS; MPSGraph, within an hour of speech)
+OLDEST_MACOS = 15  # the first macOS whose Core ML supports packages with several functions and states
+# version of macOS whose Core ML is reported to crash programs → when it crashes them, and the remedy
+# (crashes are in libBNNS for 26.4 and 26.5, and in MPSGraph within an hour of speech for 27)
 CRASHING_MACOS = {
     "26.4": "on any compute units: update macOS, or use backend=torch",
     "26.5": "on any compute units: update macOS, or use backend=torch",
     "27": "if they speak for long on the GPU: speech uses it only if compute_units includes it",
 }
-BUFFER_SECONDS = 10.0  # how long to hold an array that Core ML received; Core ML uses it for about 1 s
+BUFFER_SECONDS = 10.0  # how long to hold an array after a prediction, because Core ML uses it for another 1 s
 
 NO_MEMORY = "there is not enough memory"
-# part of a Core ML message → meaning
+# text in a Core ML error → meaning of this error for the user
 ERROR_MEANINGS = {
     "ANECCompile": "the Neural Engine's compiler rejects it",
     "ANECF": "the Neural Engine's compiler rejects it",
@@ -28,8 +32,8 @@ ERROR_MEANINGS = {
     "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
     "error code: -14": "these compute units cannot run it (error code -14)",
     "MLIR pass manager failed": "the GPU's compiler rejects it",
-    "Error in building plan": "it finds no way to run it on these compute units",
-    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
+    "Error in building plan": "Core ML finds no way to run it on these compute units",
+    "Failed to build the model execution plan": "Core ML finds no way to run it on these compute units",
     "nsufficient memory": NO_MEMORY,
     "out of memory": NO_MEMORY,
     "MemoryError": NO_MEMORY,
@@ -39,14 +43,14 @@ LOGGER = logging.getLogger(__name__)
 
 
 class MacMachine(NamedTuple):
-    """The facts that a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
+    """The Mac for which Core ML compiles a model: its chip ("Apple M2 Pro") and its build of macOS ("24F74")."""
 
     chip: str
     os_build: str
 
 
 def this_machine() -> MacMachine:
-    """Return the Mac that this process runs on. Raises UserError if macOS does not answer."""
+    """Return the chip and the build of macOS of this Mac. Raises UserError if macOS does not report them."""
     return MacMachine(
         command_output("sysctl", "-n", "machdep.cpu.brand_string"), command_output("sw_vers", "-buildVersion")
     )
@@ -61,17 +65,20 @@ def command_output(*command: str) -> str:
 
 
 def crash_advice(version: str) -> str | None:
-    """Return the entry of ``CRASHING_MACOS`` for a version of macOS, or ``None`` if there is none."""
+    """Return what ``CRASHING_MACOS`` says about a version of macOS, or ``None`` if it does not list the version."""
     return next((advice for known, advice in CRASHING_MACOS.items() if f"{version}.".startswith(f"{known}.")), None)
 
 
 class CoreMLTools:
-    """Core ML through coremltools. Raises UserError off macOS, and on a macOS older than 15.
+    """Access to Core ML through coremltools.
 
     ``compile`` and ``open`` raise RuntimeError if Core ML fails.
 
     Attributes:
-        gpu_crashes: Whether Core ML is reported to crash programs that use the GPU.
+        gpu_crashes: Whether this macOS is reported to crash programs that use Core ML on the GPU.
+
+    Raises:
+        UserError: This machine does not run macOS, or its macOS is older than 15.
     """
 
     def __init__(self) -> None:
@@ -92,18 +99,24 @@ class CoreMLTools:
         return this_machine()
 
     def compile(self, package: Path, destination: Path) -> None:
-        """Compile a .mlpackage to ``destination``, a path that ends in .mlmodelc and does not exist yet."""
+        """Compile a .mlpackage to ``destination``. This path must end in .mlmodelc, and must not exist yet."""
         from coremltools.models.utils import compile_model
 
         compile_model(str(package), str(destination))
 
     def open(self, compiled: Path, function: str, compute_units: str) -> Any:
-        """Load a function of a compiled model on one of ``COMPUTE_UNITS``. "" names the only function.
+        """Load a function of a compiled model.
+
+        Args:
+            compiled: Path of the compiled model.
+            function: Name of the function. "" means the only function of the model.
+            compute_units: One of ``COMPUTE_UNITS``.
 
         Returns:
-            coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
+            A ``CompiledMLModel`` from coremltools, or in tests an object with its methods ``predict`` and
+            ``make_state``.
         """
-        logging.getLogger("coremltools").setLevel(logging.ERROR)  # because it warns of every torch newer than 2.7
+        logging.getLogger("coremltools").setLevel(logging.ERROR)  # it warns about every torch newer than 2.7
         import coremltools
 
         return coremltools.models.CompiledMLModel(
@@ -112,16 +125,17 @@ class CoreMLTools:
 
 
 def keep_arrays(arrays: object) -> None:
-    """Hold a reference for ``BUFFER_SECONDS`` to arrays that Core ML may still read."""
+    """Hold a reference to arrays that Core ML may still read, for ``BUFFER_SECONDS``."""
     timer = threading.Timer(BUFFER_SECONDS, lambda held: None, [arrays])
     timer.daemon = True
     timer.start()
 
 
 def error_summary(error: Exception, limit: int = 200) -> str:
-    """Return what a Core ML error means, or its message in one line.
+    """Explain a Core ML error, or return its message in one line if ``ERROR_MEANINGS`` does not know it.
 
-    Core ML reports the userInfo dictionary of an NSError. One of its lines is NSLocalizedDescription = "…";.
+    The message is the userInfo dictionary of an NSError, with a line NSLocalizedDescription = "…";. The function
+    returns the text in the quotes, at most ``limit`` characters.
     """
     text = f"{type(error).__name__}: {error}"
     for part, meaning in ERROR_MEANINGS.items():

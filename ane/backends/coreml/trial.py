@@ -1,18 +1,20 @@
-"""Compile and load functions first in a child process, so that Core ML may hang or crash there.
+"""Compile packages and do the first load of a function in a child process, which Core ML may crash or hang.
 
-coremltools holds the GIL while Core ML works, so this process cannot limit the time of a hanging call. macOS also kills
-a process that lacks memory, or that a first prediction crashes (apple/coremltools#2758). The child compiles a package,
-or loads a function and runs its golden case (``ane.backends.packaged.golden``). If there is no golden case, it predicts
-once with zeros, and the outputs must be finite. macOS caches its specialisation for the Neural Engine under the path of
-the compiled model, so that this process then loads the function quickly.
+coremltools holds the GIL while Core ML works, so a process cannot stop its own call if the call hangs. macOS kills a
+process that needs too much memory, and a first prediction may crash the process (apple/coremltools#2758).
 
-``python -m ane.backends.coreml.trial`` answers requests, which are JSON objects on a line each (``answer_requests``):
+The child compiles a package, or it loads a function and runs the function's golden case
+(``ane.backends.packaged.golden``). If the function has no golden case, the child predicts once with zeros, and the
+outputs must be finite. macOS caches the model that it specialises for the Neural Engine, so the parent process can then
+load the function quickly.
+
+``python -m ane.backends.coreml.trial`` is the child. It reads requests, one JSON object per line (``answer_requests``):
 
 * {"compile": [package, destination]}
-* {"load": [compiled model, its name of the function, compute units, package, function, {function: {input: [shape,
-  dtype]}}, whether to run the golden case]}
+* {"load": [compiled model, the function's name in this model, compute units, package, the function's name in the
+  package, {function: {input: [shape, dtype]}}, whether to run the golden case]}
 
-The answer is {} or {"error": message}. The answer to "load" has "seconds", the median time of a call.
+It answers each request with {} or {"error": message}. The answer to "load" has "seconds", the median time of a call.
 """
 
 import statistics
@@ -28,27 +30,27 @@ from ane.backends.packaged.golden import OTHER_VALUES, STEPS, GoldenCase, Inputs
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
-START_LIMIT = 300.0  # seconds to import coremltools
-LIMIT = 1800.0  # seconds for an answer; the longest specialisation reported took 519 s (WhisperKit #208)
+START_LIMIT = 300.0  # seconds that the child may take to import coremltools
+LIMIT = 1800.0  # seconds that an answer may take; the slowest load that we know of took 519 s (WhisperKit #208)
 
 
 class UnansweredError(RuntimeError):
-    """The child hung, or ended without an answer, and would do so again."""
+    """Means that the child hung or ended without an answer, and would probably do so again."""
 
 
 class TrialStartError(RuntimeError):
-    """The child did not start. It may start the next time."""
+    """Means that the child did not start. It may start the next time."""
 
 
 class CoreMLTrial:
-    """The child process. It starts when it is first needed, and ends when its standard input is closed.
+    """A child process that compiles packages and does first loads. It starts when a method first needs it.
 
-    Calls raise RuntimeError if Core ML fails, ``UnansweredError`` if there is no answer, and ``TrialStartError`` if the
-    child does not start.
+    ``compile`` and ``load`` raise RuntimeError if Core ML fails, ``UnansweredError`` if the child does not answer, and
+    ``TrialStartError`` if the child does not start.
 
     Args:
         limit: Seconds that an answer may take.
-        golden_cases: Whether to run golden cases. ``False`` lets you examine a function that fails its case.
+        golden_cases: Whether to run golden cases. Pass ``False`` to examine a function that fails its golden case.
     """
 
     command: str | Sequence[str] = "ane.backends.coreml.trial"
@@ -58,21 +60,21 @@ class CoreMLTrial:
         self._process: JsonProcess | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
-        """Compile a package in the child, as ``CoreMLTools.compile`` does."""
+        """Call ``CoreMLTools.compile`` in the child."""
         self._ask({"compile": [str(package), str(destination)]})
 
     def load(
         self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
     ) -> float:
-        """Load a function of a package, and run its golden case.
+        """Load a function in the child, and run its golden case.
 
         Args:
-            compiled: The compiled model.
+            compiled: Path of the compiled model.
             name: Name of the function in the compiled model.
-            compute_units: Compute units of the function.
+            compute_units: Compute units on which to load the function.
             package: Folder of the package.
             function: Name of the function in the package.
-            inputs: Inputs of each function, as they are passed to Core ML.
+            inputs: Shape and dtype of each input that Core ML receives, by function name.
 
         Returns:
             The median seconds of a call.
@@ -81,7 +83,7 @@ class CoreMLTrial:
         return self._ask({"load": load})["seconds"]
 
     def close(self) -> None:
-        """End the child. A later request starts another one."""
+        """End the child. A later request starts another child."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -116,7 +118,7 @@ class CoreMLTrial:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request in this process, and return the answer."""
+    """Carry out a request in this process, which is the child, and return the answer."""
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":
@@ -137,10 +139,14 @@ def _try_function(
     inputs: Mapping[str, Inputs],
     golden_cases: bool,
 ) -> float:
-    """Load a function, run its golden case, and return the median seconds of a call. RuntimeError for wrong values."""
+    """Load a function, run its golden case, and return the median seconds of a call.
+
+    Raises:
+        RuntimeError: Core ML fails, or the outputs are wrong.
+    """
     loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
     case = GoldenCase.read(Path(package), function, inputs) if golden_cases else None
-    passed: list[Mapping[str, np.ndarray]] = []  # arrays that Core ML may read after a prediction
+    passed: list[Mapping[str, np.ndarray]] = []  # arrays that Core ML may still read after a prediction
 
     def predict(called: str) -> Predict:
         one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)
@@ -167,7 +173,7 @@ def _try_function(
     finally:
         keep_arrays(passed)
     if not lowest >= case.threshold:
-        raise RuntimeError(f"{OTHER_VALUES} ({lowest:.1f} dB, and {case.threshold:g} are needed)")
+        raise RuntimeError(f"{OTHER_VALUES} ({lowest:.1f} dB, and at least {case.threshold:g} dB is right)")
     return statistics.median(seconds)
 
 

@@ -1,1 +1,1 @@
-"""The backend on fixed-shape Core ML packages: selection of packages and functions, and the decoder's kv-cache."""
+"""Run a model on converted packages: choose packages and functions, and store the decoder's kv-cache."""

@@ -1,4 +1,7 @@
-"""Run a model on its bundle's packages: the base of all package engines, and the engine on Core ML packages."""
+"""Run a model on the packages in its bundle.
+
+``PackagedEngine`` is the base class for Core ML and ONNX packages. ``PackagedBackend`` runs Core ML packages.
+"""
 
 import logging
 import math
@@ -31,16 +34,16 @@ STEP_KINDS = {"io": "step", "state": "state"}  # kind of kv-cache → kind of fu
 
 
 class PackagedEngine(ForwardingBackend):
-    """Runs the networks that have a package, and passes the others to ``fallback``.
+    """Runs the networks that have a package, and passes calls of all other networks to ``fallback``.
 
     Args:
-        model: Bundle whose networks run.
-        packages: Package of each network, by network name.
+        model: Bundle whose networks the engine runs.
+        packages: Packages by network name.
         runtime: Name of the runtime, for reports.
-        fallback: Backend that runs the other networks. It also provides the decoder's tables, and attention, which no
-            package returns and which takes one pass per chunk or window.
-        keep: Whether released networks stay loaded.
-        unpublished: Packages of the model to use instead of those in its bundle.
+        fallback: Backend that runs the networks without a package. It also provides the decoder's embedding tables and
+            computes attention scores, because no package returns these.
+        keep: Whether networks stay loaded after ``release``.
+        unpublished: Packages to use instead of those in the model's bundle.
     """
 
     returns_attention = True
@@ -62,10 +65,10 @@ class PackagedEngine(ForwardingBackend):
 
     @abstractmethod
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-        """Return a function that runs a stage of a network that has a package."""
+        """Return a function that runs this stage. The stage's network has a package."""
 
     def _move_on(self, network: str, error: UserError) -> None:
-        """Handle an error of a network's package: choose what replaces the function or network, or raise the error."""
+        """Choose a replacement for a function or network whose package fails, or raise ``error`` if there is none."""
         raise error
 
     @abstractmethod
@@ -74,15 +77,15 @@ class PackagedEngine(ForwardingBackend):
 
     @abstractmethod
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """Create a denoiser of one utterance that runs on the network's package."""
+        """Create a denoiser that runs on the network's package and is bound to one utterance."""
 
     @abstractmethod
     def _load(self, network: str) -> None:
-        """Load what every call of a network's package needs."""
+        """Load the functions that every call of this network needs."""
 
     @abstractmethod
     def _unload(self, network: str) -> None:
-        """Free what is loaded of a network's package."""
+        """Unload the functions of this network."""
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]
@@ -117,14 +120,14 @@ class PackagedEngine(ForwardingBackend):
                 self._unload(network)
 
     def table(self, network: str, key: str) -> np.ndarray:
-        """Return the parameter with this key in the network's state dict, float32."""
+        """Read the parameter with this key from the network's state dict, as float32."""
         tables = self._tables.setdefault(network, {})
         if key not in tables:
             tables[key] = self.model.tensors(network)[key].float().numpy()
         return tables[key]
 
     def verified_package(self, network: str) -> PackageRecord:
-        """Return a network's package. The first call raises UserError if one of its files is damaged."""
+        """Return a network's package. The first call checks its files, and raises UserError if one is damaged."""
         package = self.packages[network]
         if package.path not in self._verified:
             check_hashes(self.folder, package.files)
@@ -133,27 +136,28 @@ class PackagedEngine(ForwardingBackend):
 
 
 class PackagedBackend(PackagedEngine):
-    """Runs the stages on the fixed-shape functions of a bundle's Core ML packages.
+    """Runs networks on the fixed-shape functions in Core ML packages.
 
     Args:
-        model: Bundle whose networks run.
-        runtime: Loads the functions. It is Core ML, Core AI or the interpreter.
+        model: Bundle whose networks the backend runs.
+        runtime: Runtime that loads the functions: Core ML, Core AI or the interpreter.
         fallback: Backend that runs the networks without a package.
         precision: Precision of the packages to use. "auto" means each network's first package in the bundle.
-        cache: Kind of kv-cache, "io" or "state". "auto" means the one that the bundle has. If it has both,
-            ``prefer_state`` decides.
-        compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle states.
-        only: Names of the functions to use. ``None`` means all.
-        keep: Whether functions of released networks stay loaded.
-        auto_fallback: Whether another function or other compute units replace a function that cannot run
-            (``PlacementPolicy``), or ``fallback`` runs its network, for as long as the backend exists. Otherwise the
-            error is raised.
-        prefer_state: Whether "auto" chooses the cache "state" if a bundle with both has golden cases. The runtime then
-            tests each function when it first loads it. A state that fails, or is slower, is replaced by "io".
-        unpublished: Packages of the model to use instead of those in its bundle.
+        cache: Where to keep the kv-cache: "io" (on the host) or "state" (inside Core ML). "auto" means the kind for
+            which the bundle has functions. If it has functions for both kinds, ``prefer_state`` decides.
+        compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle names.
+        only: Names of the functions to use. ``None`` means all functions.
+        keep: Whether functions stay loaded after ``release``.
+        auto_fallback: Whether to go on if a function cannot run. The backend then moves the function to other compute
+            units, or replaces it by another function (see ``PlacementPolicy``), or lets ``fallback`` run the network,
+            for the rest of its life. ``False`` means that the error is raised.
+        prefer_state: Whether "auto" means the cache "state" if the package has golden cases (inputs with known
+            outputs). The runtime tests every function by its golden case when it first loads the function. If functions
+            with a state fail or are slower, the backend uses the cache "io" instead.
+        unpublished: Packages to use instead of those in the model's bundle.
 
     Raises:
-        UserError: The bundle has no packages, or none with that precision or cache.
+        UserError: The bundle has no packages, or no package with this precision, or no functions for this cache.
     """
 
     def __init__(
@@ -186,7 +190,7 @@ class PackagedBackend(PackagedEngine):
         return FunctionSet(partial(self.functions, network), partial(self.table, network))
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return the largest bucket of a stage, or no limit for a network that has no package."""
+        """Return the largest bucket of a stage. Without a package for the stage's network, there is no limit."""
         declared = self.stages.calls[stage]
         package = self.packages.get(declared.network)
         records = package.functions.values() if package else ()
@@ -242,13 +246,13 @@ class PackagedBackend(PackagedEngine):
         LOGGER.info("%s. %s instead.", error_without_advice(error), instead or f"Running {network} on torch")
 
     def units(self, network: str) -> PlacementPolicy:
-        """Return the compute units of the functions of a network's package."""
+        """Return the policy that says on which compute units each function of a network runs."""
         if network not in self._units:
             self._units[network] = PlacementPolicy(self.packages[network], self.runtime, self._compute_units)
         return self._units[network]
 
     def _load(self, network: str) -> None:
-        """Only check the files, because the text decides which functions are needed."""
+        """Check the files of the package. Functions load later, because the text decides which of them are needed."""
         self.verified_package(network)
 
     def _unload(self, network: str) -> None:
@@ -256,7 +260,7 @@ class PackagedBackend(PackagedEngine):
             self.runtime.unload(self.folder / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
-        """Return the functions of a kind, one per bucket, or an empty list if the package has no such functions."""
+        """Return a network's functions of one kind, such as "prefill". The list is empty if the package has none."""
         if network not in self._functions:
             package = self.verified_package(network)
             path = self.folder / package.path
@@ -291,9 +295,14 @@ class PackagedBackend(PackagedEngine):
     def _refuse_slower_state(
         self, network: str, steps: list[PackageFunction], states: list[PackageFunction], lanes: int
     ) -> None:
-        """Raise EngineRefusalError for the state if a step with the cache on the host was faster in its first load.
+        """Compare the call times that the runtime measured when it first loaded the functions.
 
-        It compares functions with as many columns as the lanes take, and with the middle number of slots.
+        The method compares a state function and a step function with the same shape: with as many columns as ``lanes``
+        needs, and with the median number of slots.
+
+        Raises:
+            EngineRefusalError: A decoder step is faster with the kv-cache on the host than with the kv-cache in a
+            state.
         """
         width = min((step.bucket["columns"] for step in steps), key=lambda count: (count < lanes, abs(count - lanes)))
         pairs = [
@@ -314,8 +323,8 @@ class PackagedBackend(PackagedEngine):
             on_host = step.seconds
         if on_host < in_state:
             raise EngineRefusalError(
-                f"A step with the cache in a state ({state.name} and its share of a store) takes "
-                f"{1000 * in_state:.2f} ms on {state.compute_units}, one with the cache on the host "
-                f"{1000 * on_host:.2f} ms",
+                f"A decoder step takes {1000 * in_state:.2f} ms with the kv-cache in a Core ML state "
+                f"({state.name} and its share of a store, on {state.compute_units}) and {1000 * on_host:.2f} ms "
+                "with the kv-cache on the host",
                 function=state.name,
             )

@@ -1,10 +1,11 @@
-"""Run a decoder on fixed-shape functions, which compute several columns (embedded positions) in one call.
+"""Run a decoder on functions of fixed shape, each of which computes several columns in one call.
 
-The columns of a call belong to different lanes (sequences). A pool of slots (``pools``) stores their keys and values.
-It serves at most as many lanes as its functions have columns, holds at most one prefix per lane, and loads a prefix
-when a lane first needs it.
+A column is one embedded position of a lane, and a lane is a sequence. The columns of a call may belong to different
+lanes. A pool of slots (see ``pools``) stores their keys and values. A pool serves at most as many lanes as its
+functions have columns, and holds at most one prefix per lane. It loads a prefix when a lane first needs it.
 
-With cross-attention, all columns of a call attend to the same memory. Lanes with different memories take a call each.
+If the network has cross-attention, all columns of a call attend to the same memory (such as encoded audio). Lanes with
+different memories need separate calls.
 """
 
 from collections.abc import Sequence
@@ -29,22 +30,22 @@ NO_MEMORY: dict[str, np.ndarray] = {}  # for a network without cross-attention
 
 
 class PackagedDecoder(Decoder):
-    """A decoder on functions of the kinds "prefill" and "step", or "prefill", "state" and "store".
+    """A decoder on the functions of a package: "prefill" and "step", or "prefill", "state" and "store".
+
+    ``prefill`` raises UserError if no function has enough slots for a lane and its prefix.
 
     Args:
-        prefills: Functions without a cache, which compute a prefix in one call. ``steps`` compute a prefix that is too
-            long for all of them.
-        steps: Functions with a pool, all of one kind: "step" (NumPy arrays hold the pool) or "state" (Core ML does).
-        stores: Functions that write to a state, one for each number of slots that states have.
+        prefills: Functions that compute a whole prefix in one call, without a cache. If a prefix is too long for all of
+            them, ``steps`` compute it.
+        steps: Functions that read a pool. All are of the kind "step", whose pool is in NumPy arrays, or all are of the
+            kind "state", whose pool is inside Core ML.
+        stores: Functions that write to a state, one for each number of slots in a state.
         lanes, capacity, prefixes, max_prefix_length: See ``ane.backends.base.Backend.decoder``.
-        geometry: (layers, heads, head width) of the network.
-        scale: Factor for the columns that the functions take (``PackageRecord.scale``).
-        dtype: Type of the functions' inputs, and of the caches that this decoder holds.
+        geometry: Number of layers, number of heads and head width of the network.
+        scale: Factor by which to multiply columns before they go to a function (``PackageRecord.scale``).
+        dtype: Dtype of the functions' inputs and of the caches that this decoder holds.
         memories: The function of the kind "memory". An empty sequence means that the network has no cross-attention.
-        release_prefill: Whether to drop a function without a cache once all prefixes are stored.
-
-    Raises:
-        UserError: No function has enough slots for one lane and its prefix (raised by ``prefill``).
+        release_prefill: Whether to unload a prefill function as soon as all prefixes are stored.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class PackagedDecoder(Decoder):
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _make_pools(self) -> list[SlotPool]:
-        """Create pools that compute all lanes in the fewest calls, and of these with the fewest columns."""
+        """Create pools that compute all lanes in as few calls as possible, and then with as few columns as possible."""
         by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # functions that differ only in their slots
         for step in self.steps:
             by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
@@ -144,9 +145,9 @@ class PackagedDecoder(Decoder):
         return [StatePool(functions, count, settings, self._store_of(functions[0])) for count in counts]
 
     def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
-        """Do the first loads now of all functions that a text may reach, so that they do not interrupt speech.
+        """Do the slow first load of every function that a text may need, so that no first load interrupts speech.
 
-        In a state, free slots are scattered, so any text may reach all of its functions.
+        If the pool is in a state, free slots are scattered, so a text of any length may need all functions.
         """
         needed = min(self.prefixes, lanes) * self.prefix_slots + lanes * self.capacity
         smaller = 0
@@ -156,13 +157,13 @@ class PackagedDecoder(Decoder):
             smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
-        """Return how many lanes a pool of these functions has columns and slots for."""
+        """Return the number of lanes for which a pool of these functions has enough columns and slots."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
-        if functions[0].kind == "state":  # slots are used in blocks
+        if functions[0].kind == "state":  # a store fills a whole block of slots
             block = self._store_of(functions[0]).bucket["columns"]
             slots, prefix = slots // block * block, -(-prefix // block) * block
         lanes = (slots - self.prefixes * prefix) // self.capacity
-        if lanes < self.prefixes:  # then each lane may need slots for a separate prefix
+        if lanes < self.prefixes:  # each lane may then continue another prefix, which needs slots, too
             lanes = min(slots // (self.capacity + prefix), self.prefixes)
         return min(functions[0].bucket["columns"], lanes, self.lanes)
 

@@ -1,7 +1,7 @@
-"""Keep speaking when an engine refuses a function: move that function, or its network, elsewhere.
+"""Keep speaking when an engine cannot run a function: run this function, or its whole network, elsewhere.
 
-A decoder or denoiser is bound to an utterance and has a state. If a call fails, it is bound again on whatever the
-backend chooses next, and the call is repeated.
+A decoder or denoiser is bound to an utterance and keeps a state between calls. If a call fails, the backend chooses
+another place for the function, binds the decoder or denoiser again, and repeats the call.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,24 +16,24 @@ from ane.bundles.package_records import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
-NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}  # refused compute units → compute units to try next
-ON_A_STATE = "state", "store"  # kinds of functions whose work "step" does with the cache on the host
+NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}  # compute units that failed → compute units to try next
+ON_A_STATE = "state", "store"  # kinds of functions that "step" can replace, with the kv-cache on the host
 
 Bind = Callable[[], Any]
 MoveOn = Callable[[UserError], None]
 
 
 class PlacementPolicy:
-    """Decides on which compute units the functions of a package run.
+    """Decides on which compute units each function of a package runs.
 
     Args:
         package: The package.
-        runtime: Engine that runs the functions.
-        chosen: Compute units to use first. ``None`` means those that the package states, or the runtime's replacement
-            for them.
+        runtime: Runtime that runs the functions.
+        chosen: Compute units to use first. ``None`` means that ``Runtime.default_units`` chooses, given the units that
+            the package names.
 
     Attributes:
-        by_function: Compute units by function name. Functions that are no longer used are missing.
+        by_function: Compute units by function name, for the functions that are still in use.
     """
 
     def __init__(self, package: PackageRecord, runtime: Runtime, chosen: str | None = None):
@@ -41,16 +41,21 @@ class PlacementPolicy:
         self.by_function = dict.fromkeys(package.functions, chosen or runtime.default_units(package.compute_units))
 
     def of_kind(self, *kinds: str) -> list[str]:
-        """List the functions of these kinds that are in use."""
+        """List the names of the functions of these kinds that are still in use."""
         return [name for name in self.by_function if self.package.functions[name].kind in kinds]
 
     def replaces_state(self, error: UserError) -> bool:
-        """Return whether the refused function needs a state, and the host can keep the cache instead."""
+        """Return whether the function that failed needs a state, and the host can keep the kv-cache instead."""
         name = getattr(error, "function", "")
         return name in self.of_kind(*ON_A_STATE) and bool(self.of_kind("step"))
 
     def refuse(self, error: UserError) -> str:
-        """Choose what replaces a refused function. Returns it in words, or "" if nothing in the package can."""
+        """Choose a replacement for the function that failed with ``error``.
+
+        Returns:
+            A sentence about the replacement, for a log line. "" means that nothing in the package replaces the
+            function.
+        """
         name = error.function if isinstance(error, EngineRefusalError) and not error.on_all_units else ""
         if name not in self.by_function:
             return ""
@@ -58,21 +63,25 @@ class PlacementPolicy:
         if kind in ON_A_STATE and steps:
             for unused in self.of_kind(*ON_A_STATE):
                 del self.by_function[unused]
-            return f"Running {steps[0]} and its like on {self.by_function[steps[0]]}"
+            return (
+                f"Running decoder steps with the kv-cache on the host, such as {steps[0]}, "
+                f"on {self.by_function[steps[0]]}"
+            )
         if self.by_function[name] == CPU:
             return ""
         units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
-        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # a state needs all on the same units
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # a state works on one choice of units
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 
 
 class RetryingProxy:
-    """Forwards calls to an object, and binds the object again if a call fails.
+    """Forwards calls to an object. If a call fails, it creates a new object and repeats the call.
 
     Args:
-        bind: Creates the object.
-        move_on: Changes which object ``bind`` creates next. Raises the error if there is no other way.
+        bind: Function that creates the object.
+        move_on: Function that takes the error and changes where the next object from ``bind`` runs. It raises the error
+            if no place is left.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -91,16 +100,17 @@ class RetryingProxy:
 
 
 class FallbackDenoiser(RetryingProxy, Denoiser):
-    """A denoiser that is bound again if it fails."""
+    """A denoiser that moves elsewhere if a call fails."""
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
 
 
 class FallbackDecoder(RetryingProxy, Decoder):
-    """A decoder that is bound again if it fails.
+    """A decoder that moves elsewhere if a call fails.
 
-    It stores the memories, the prefixes and the columns of all lanes, so that another decoder can compute them again.
+    It keeps a copy of all memories and prefixes and of all lanes' columns, so that a new decoder can compute them
+    again.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -126,7 +136,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
     ) -> tuple[np.ndarray, np.ndarray]:
         n, count, width = columns.shape
         lanes = slice(first_lane, first_lane + n)
-        self._lengths[lanes] = lengths  # positions after them no longer belong to the lane
+        self._lengths[lanes] = lengths  # the lanes drop their positions from ``lengths`` on
         self._indices[lanes] = 0 if prefix_indices is None else prefix_indices
         result = self._repeat(lambda: self._bound.step(columns, lengths, first_lane, prefix_indices))
         if self._columns is None:
@@ -137,7 +147,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
         return result
 
     def _rebind(self) -> None:
-        """Bind a new decoder, and compute the memories, the prefixes and the columns of all lanes with it."""
+        """Bind a new decoder, and compute on it all memories, all prefixes and the columns of all lanes."""
         super()._rebind()
         for index, memory in self._memories.items():
             self._bound.set_memory(memory, index)
@@ -155,7 +165,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
 
 
 def attempt(work: Callable[[], Any], move_on: MoveOn) -> Any:
-    """Return the result of ``work``. After a UserError, call ``move_on``, and unless that raises, repeat ``work``."""
+    """Call ``work`` and return its result. If it raises UserError, pass the error to ``move_on`` and try again."""
     while True:
         try:
             return work()

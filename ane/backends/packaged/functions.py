@@ -1,8 +1,8 @@
-"""Define the functions of Core ML packages: they have fixed shapes and load when they are first called.
+"""Define the interface of a Core ML package's functions, and of the runtimes that load them.
 
-Three runtimes load them: Core ML on a Mac (``ane.backends.coreml``), an interpreter on any machine
-(``ane.backends.mil``), and Core AI (``ane.backends.coreai``). The host computes padding, masks, windows and cropping in
-NumPy, for all of them alike.
+A function has fixed shapes, and loads when it is first called. There are three runtimes: Core ML on a Mac
+(``ane.backends.coreml``), an interpreter on any machine (``ane.backends.mil``), and Core AI (``ane.backends.coreai``).
+Padding, masks, windows and cropping are NumPy code that all three share.
 """
 
 import math
@@ -18,16 +18,16 @@ from ane.system.errors import UserError
 
 
 class EngineRefusalError(UserError):
-    """An engine cannot run a function: the function fails, does not answer, or returns wrong values.
+    """Means that an engine cannot run a function: a call fails, does not return, or returns wrong numbers.
 
     Args:
-        message: The cause.
-        advice: The remedy, which the text of the error adds after a colon.
+        message: Cause of the failure.
+        advice: Remedy for the user. The text of the error has it after the cause and a colon.
 
     Attributes:
-        cause: The cause, without advice.
+        cause: Cause of the failure, without the advice.
         on_all_units: Whether the function fails on all compute units, for example because its package does not compile.
-        function: Name of the function. "" means all functions of a package.
+        function: Name of the function. "" means all functions of the package.
     """
 
     def __init__(self, message: str, on_all_units: bool = False, function: str = "", advice: str = ""):
@@ -36,17 +36,17 @@ class EngineRefusalError(UserError):
 
 
 def error_without_advice(error: UserError) -> str:
-    """Return the cause of a refusal, or the message of another error, for a log line that adds its own remedy."""
+    """Return an error's message without the advice of an EngineRefusalError, for a log line that gives other advice."""
     return error.cause if isinstance(error, EngineRefusalError) else str(error)
 
 
 class LoadedFunction(Protocol):
-    """A loaded function. Inputs and outputs are arrays of the function's fixed shapes, and outputs are float32."""
+    """A loaded function. Its inputs and outputs are arrays of fixed shapes. The outputs are float32."""
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
 
     def make_state(self) -> Any:
-        """Return a new state, which is all zeros and which ``predict`` updates."""
+        """Create a state of zeros. ``predict`` updates it in place."""
 
 
 class Runtime(ABC):
@@ -54,7 +54,7 @@ class Runtime(ABC):
 
     Attributes:
         name: Name of the runtime, for reports.
-        in_place: Whether ``predict`` of a function takes a third argument: float32 inputs that it does not copy.
+        in_place: Whether ``predict`` takes a third argument, with float32 inputs that it reads without a copy.
     """
 
     name: str
@@ -76,34 +76,41 @@ class Runtime(ABC):
         """
 
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
-        """Return the median time of a call in a function's first load, or NaN if it is unknown. Errors: ``load``."""
+        """Return the median seconds per call that the runtime measured when it first loaded a function.
+
+        Returns NaN if the runtime has not measured it. Raises the errors of ``load``.
+        """
         return math.nan
 
     def default_units(self, stated: str) -> str:
-        """Return the compute units to use instead of units that the user did not choose.
+        """Return the compute units on which to run a function if the user has not chosen any.
 
-        These are the units that a bundle states, or the next ones after a refusal.
+        Args:
+            stated: Compute units that the bundle names, or those to try after a failure.
         """
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
-        """Do the slow first load of a function on this machine now. Raises the errors of ``load``."""
+        """Load a function now if this machine has never loaded it, which is slow. Raises the errors of ``load``."""
         return
 
     def unload(self, package: Path) -> None:
-        """Free the cached data of a package. None of its functions may be in use. By default there is none."""
+        """Free the memory that the runtime uses for a package, none of whose functions may be in use.
+
+        A runtime that caches nothing does nothing.
+        """
         return
 
 
 class PackageFunction:
-    """A function of a package in a bundle. It loads when it is first called.
+    """A function of a package. It loads when you first call it.
 
     Args:
-        runtime: Engine that runs it.
+        runtime: Runtime that loads the function.
         package: Folder of the package.
         name: Name of the function.
-        bucket: Lengths of its shapes, by name, such as {"columns": 16, "slots": 512}.
-        compute_units: Compute units on which Core ML may run it.
+        bucket: Lengths for which the function was built, by name, such as {"columns": 16, "slots": 512}.
+        compute_units: Compute units on which Core ML may run the function.
         kind: Kind of function, such as "step".
     """
 
@@ -117,7 +124,16 @@ class PackageFunction:
     def __call__(
         self, state: Any = None, caches: Mapping[str, np.ndarray] = MappingProxyType({}), **inputs: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Call the function. ``caches`` are further inputs: arrays that the caller keeps from call to call."""
+        """Call the function.
+
+        Args:
+            state: State to update, for functions that have one.
+            caches: Inputs that the caller keeps from call to call. A runtime may read them without a copy.
+            inputs: All other inputs.
+
+        Returns:
+            The outputs by name.
+        """
         if self.runtime.in_place:
             return self.loaded.predict(inputs, state, caches)
         return self.loaded.predict({**inputs, **caches}, state)
@@ -139,11 +155,11 @@ class PackageFunction:
         self.runtime.prepare(self.package, self.name, self.compute_units)
 
     def unload(self) -> None:
-        """Drop the loaded function. The next call loads it again."""
+        """Unload the function. The next call loads it again."""
         self._loaded = None
 
 
 def state_arrays(state: Any, names: Sequence[str]) -> list[np.ndarray]:
-    """Return the content of a state of any engine. Core ML's state is read by name, and other states are copied."""
+    """Read these arrays from a state of any runtime. Core ML reads them one by one, the others copy the whole state."""
     read = getattr(state, "read_state", None)
     return [read(name) for name in names] if read is not None else [state.copied()[name] for name in names]

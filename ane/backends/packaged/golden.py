@@ -1,13 +1,14 @@
-"""Store and repeat golden cases: seeded inputs of a package's functions, and the outputs that any machine must give.
+"""Store and run golden cases: random inputs for the functions in a package, and the outputs that they must return.
 
-A conversion makes them and stores them in the package as ``probes.safetensors``. When a machine first loads a function,
-it runs the function's golden case. So wrong or flushed values, and values from a stale cache, are noticed before
-anything is spoken. A golden case is a sequence of calls on one new state, and the last call is compared. For most
-functions it is a single call. If a function has a state, the case stores into it, and then calls a function that reads
-it.
+The converter makes the golden cases, with a seed, and stores them in the package as ``probes.safetensors``. When a
+machine first loads a function, it runs the function's golden case and compares the outputs. This finds wrong numbers,
+subnormal numbers that became zero, and reads from a stale cache before anybody hears them.
 
-The file stays small. It stores the first columns of an input with more than ``MOST_VALUES`` values, which are then
-repeated, and ``SAMPLES`` values of an output.
+Most golden cases are a single call. If functions share a state, a golden case is a sequence of calls on a new state: it
+writes to the state, and then calls a function that reads it. Only the outputs of the last call are compared.
+
+To keep the file small, an input with more than ``MOST_VALUES`` values is cut to its first columns, which ``widened``
+repeats. Outputs are cut to ``SAMPLES`` values.
 """
 
 import math
@@ -27,14 +28,14 @@ from ane.system.files import replacing
 FILE = "probes.safetensors"
 EXPECTED = "expected"
 OTHER_VALUES = "it returns other values"
-MOST_VALUES = 2**18  # largest number of values to store of an input
-SAMPLES = 4096  # largest number of values to compare of an output
-STEPS = 200  # calls of functions with a cache; known crashes come at the 2nd call, and at the 100th to 200th
-CACHED = "keys", "values"  # ends of the names of inputs that form a cache
+MOST_VALUES = 2**18  # largest number of values to store for each input
+SAMPLES = 4096  # largest number of values to compare for each output
+STEPS = 200  # number of runs for functions with a kv-cache; Core ML is known to crash in call 2 and in calls 100 to 200
+CACHED = "keys", "values"  # names of kv-cache inputs end in one of these
 
 Arrays = Mapping[str, np.ndarray]
-Inputs = Mapping[str, tuple[Sequence[int], str]]  # shape and NumPy dtype of a function's inputs, by name
-Predict = Callable[[Arrays, Any], Arrays]  # inputs, state → outputs
+Inputs = Mapping[str, tuple[Sequence[int], str]]  # shape and NumPy dtype of each input of a function, by name
+Predict = Callable[[Arrays, Any], Arrays]  # (inputs, state) → outputs
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class GoldenCase:
     """The golden case of one function.
 
     Attributes:
-        calls: Function name and inputs of each call.
-        expected: Samples of the outputs that the last call must return, by name.
-        threshold: Signal-to-noise ratio in dB that they must reach.
+        calls: Name of the function to call and its inputs, for each call.
+        expected: Expected outputs of the last call, cut by ``samples``, by name.
+        threshold: Smallest signal-to-noise ratio, in dB, with which each output must match.
     """
 
     calls: Sequence[tuple[str, Arrays]]
@@ -53,18 +54,18 @@ class GoldenCase:
 
     @classmethod
     def read(cls, package: Path, function: str, declared: Mapping[str, Inputs]) -> "GoldenCase | None":
-        """Read the golden case of a package's function.
+        """Read a function's golden case from its package.
 
         Args:
             package: Folder of the package.
             function: Name of the function.
-            declared: Inputs of each function, as they are passed to the engine.
+            declared: Shape and dtype of each input that the runtime passes to its engine, by function name.
 
         Returns:
-            The case, or ``None`` if the package was converted without it.
+            The golden case, or ``None`` if the converter stored none for this function.
 
         Raises:
-            UserError: The file is damaged.
+            UserError: The file of the golden cases is damaged.
         """
         if not (package / FILE).is_file():
             return None
@@ -88,18 +89,19 @@ class GoldenCase:
             raise UserError(f"{package / FILE} is damaged: {error}: convert the model again") from error
 
     def decibels(self, outputs: Arrays) -> float:
-        """Return the lowest signal-to-noise ratio of the outputs, in dB."""
+        """Return the lowest signal-to-noise ratio of these outputs to the expected outputs, in dB."""
         return min(snr_db(self.expected[name], samples(outputs[name])) for name in self.expected)
 
     def run(self, predict: Callable[[str], Predict], state: Callable[[], Any], steps: int = STEPS) -> float:
-        """Run the case and return its lowest dB. A function with a cache runs it ``steps`` times.
+        """Run the golden case and return the lowest signal-to-noise ratio, in dB.
 
-        Every other run has a cache with the opposite sign, so that an engine that reads an older cache is noticed.
+        If the functions have a kv-cache, the golden case runs ``steps`` times on the same state. Every second run
+        negates the kv-cache, so that an engine that reads an older cache returns other outputs.
 
         Args:
-            predict: Returns the call of a function by its name.
-            state: Creates a new state.
-            steps: Number of runs.
+            predict: Function that takes the name of a function in the package and returns a callable for it.
+            state: Function that creates a new state.
+            steps: Number of runs if the functions have a kv-cache. Otherwise the golden case runs once.
         """
         cached = any(name.endswith(CACHED) for _, inputs in self.calls for name in inputs)
         negated = [
@@ -124,7 +126,7 @@ class GoldenCase:
 
 
 def write_golden_cases(package: Path, cases: Mapping[str, GoldenCase]) -> None:
-    """Write the golden cases of a package's functions into it. Raises UserError if that fails."""
+    """Write golden cases, by function name, into a package. Raises UserError if the file cannot be written."""
     with replacing(package / FILE) as path:
         save_file(dict(_stored(cases)), path, {name: str(case.threshold) for name, case in cases.items()})
 
@@ -139,19 +141,19 @@ def _stored(cases: Mapping[str, GoldenCase]) -> Iterator[tuple[str, np.ndarray]]
 
 
 def narrowed(array: np.ndarray) -> np.ndarray:
-    """Return the first columns of an input: at most ``MOST_VALUES`` values, but at least one column."""
+    """Cut an input to its first columns, with at most ``MOST_VALUES`` values and at least one column."""
     columns = max(1, MOST_VALUES * array.shape[-1] // max(array.size, 1)) if array.size > MOST_VALUES else None
     return np.ascontiguousarray(array[..., :columns])
 
 
 def widened(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Repeat the columns of ``array`` until the input has this shape."""
+    """Repeat the columns that ``narrowed`` kept, until the input has this shape."""
     missing = shape[-1] - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)], mode="wrap") if missing else array
 
 
 def samples(array: np.ndarray) -> np.ndarray:
-    """Return at most ``SAMPLES`` values of an array, float32, spread evenly over all axes."""
+    """Take at most ``SAMPLES`` values from an array, as float32, spread evenly over all axes."""
     step = -(-array.size // SAMPLES)
     while step > 1 and math.gcd(step, array.size) > 1:
         step += 1

@@ -1,9 +1,9 @@
-"""Store a decoder's keys and values in pools of slots, and run the calls that read and fill them.
+"""Store a decoder's keys and values in pools of slots, and run the functions that read and fill the slots.
 
-A table says what each slot holds: a position of a lane, a position of a prefix, or nothing. The mask of a call lets a
-column attend to the slots of its prefix and of its lane's earlier positions. So slots may be used in any order, and
-rewinding, refilling or sharing moves no data. A call takes the function with the fewest slots that hold everything it
-needs, and a larger function as texts grow.
+A slot holds the keys and values of one position of a lane (a sequence) or of a prefix, or it is free. A table says
+which. The attention mask of a call lets a column attend to its prefix's slots and to the slots with its lane's earlier
+positions. Slots may therefore be used in any order, and no data moves when a lane is rewound or refilled, or when lanes
+share a prefix. Each call uses the function with the fewest slots that is large enough, so functions grow with the text.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +16,8 @@ import numpy as np
 from ane.backends.base import MASKED
 from ane.backends.packaged.functions import PackageFunction, state_arrays
 
-FREE = -1  # owner of a slot that holds nothing; the owner of a lane's slots is the lane's index
-FIRST_PREFIX = -2  # owner of the slots of the first prefix; the next prefixes have lower numbers
+FREE = -1  # owner of a free slot; a slot of a lane has the lane's index as its owner
+FIRST_PREFIX = -2  # owner of the first prefix's slots; later prefixes have the owners −3, −4 and so on
 
 
 @dataclass(eq=False)
@@ -26,10 +26,10 @@ class StoredPrefix:
 
     Attributes:
         columns: Columns (P, D).
-        memory: Keys and values that these columns and all lanes of the prefix cross-attend to, as inputs of functions.
-            An empty mapping means that the network has no cross-attention.
-        keys: Keys (layers, heads, width, P), if a function without a cache has computed them.
-        values: Values, as ``keys``.
+        memory: Inputs with the keys and values that the prefix and its lanes cross-attend to. An empty mapping means
+            that the network has no cross-attention.
+        keys: Keys (layers, heads, width, P). ``None`` unless a prefill function has computed the prefix.
+        values: Values (layers, heads, width, P). ``None`` unless a prefill function has computed the prefix.
     """
 
     columns: np.ndarray
@@ -39,7 +39,7 @@ class StoredPrefix:
 
 
 def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
-    """Return the logits (n, V) of these columns. A long vocabulary is split into logits_0, logits_1 and so on."""
+    """Return the logits (n, V) of these columns. Join the outputs logits_0, logits_1, … if the vocabulary is split."""
     names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
     return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
 
@@ -47,8 +47,8 @@ def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarr
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
     """Multiply columns (n, D) by ``scale``, and pad them to ``count`` columns, (1, D, 1, count).
 
-    Normalising a column of zeros, which an idle lane has, would divide by zero, and the NaN would reach other lanes
-    through the pool. Such columns and the padding are therefore filled with a ramp.
+    An idle lane has columns of zeros. To normalise such a column would divide by zero, and the pool would carry the NaN
+    to other lanes. A ramp therefore replaces columns of zeros and the padding.
     """
     x: np.ndarray = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
@@ -59,14 +59,14 @@ def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> 
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """Settings that the pools of a decoder share.
+    """Settings that all pools of a decoder share.
 
     Attributes:
-        stored: The decoder's prefixes, by index. The slots of a prefix that is no longer in it are free.
-        prefixes: Number of prefixes that the decoder may store.
-        geometry: (layers, heads, head width) of the network.
-        scale: Factor for the columns.
-        dtype: Type of the functions' inputs.
+        stored: The decoder's prefixes, by index. If a prefix is no longer in this mapping, pools may free its slots.
+        prefixes: Largest number of prefixes that the decoder stores.
+        geometry: Number of layers, number of heads and head width of the network.
+        scale: Factor by which to multiply columns.
+        dtype: Dtype of the functions' inputs.
     """
 
     stored: Mapping[int, StoredPrefix]
@@ -77,9 +77,10 @@ class PoolSettings:
 
 
 class SlotPool(ABC):
-    """The slots of functions that differ only in their number, and the lanes that share these slots.
+    """The slots that some lanes of a decoder share, and the functions that read these slots.
 
-    A subclass stores the content of the slots. ``owner`` and ``position``, (slots,) each, are the table.
+    The functions differ only in their number of slots. The arrays ``owner`` and ``position``, (slots,) each, are the
+    table of what the slots hold. Subclasses store the keys and values.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):
@@ -88,15 +89,20 @@ class SlotPool(ABC):
         self.slots = self.functions[-1].bucket["slots"]
         self.owner = np.full(self.slots + recent, FREE)
         self.position = np.zeros(self.slots + recent, dtype=np.int64)
-        self.prefixes: dict[StoredPrefix, int] = {}  # prefixes in the pool → owner of their slots
+        self.prefixes: dict[StoredPrefix, int] = {}  # prefix in the pool → owner of the prefix's slots
 
     @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
-        """Return free slots (count,) in which the next call stores its columns."""
+        """Return ``count`` free slots, in which the next call stores its columns."""
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return how many of the first slots the function of a call must have. ``visible`` is (columns, slots)."""
+        """Return how many slots, counted from the first one, the function of a call must have.
+
+        Args:
+            visible: Whether each column attends to each slot, (columns, slots).
+            reserved: Slots in which the call stores its columns.
+        """
 
     @abstractmethod
     def call(
@@ -106,14 +112,23 @@ class SlotPool(ABC):
         memory: Mapping[str, np.ndarray],
         inputs: Mapping[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """Run a function, and store the keys and values of its first ``len(slots)`` columns in these slots."""
+        """Run a function, and store the keys and values of its first ``len(slots)`` columns. Return its outputs.
+
+        Args:
+            function: Function to run.
+            slots: Slots for the new keys and values, in the order of the columns.
+            memory: Inputs with the keys and values to cross-attend to.
+            inputs: All other inputs.
+        """
 
     @abstractmethod
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
-        """Store a prefix whose keys and values are known."""
+        """Store a prefix whose keys and values are known in free slots, which then belong to ``owner``."""
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a prefix, with as many columns per call as possible. It replaces no prefix in ``needed``.
+        """Compute a prefix, with as many columns per call as possible, and store it.
+
+        If the pool is full, another prefix makes room, but none of ``needed``.
 
         Returns:
             Hidden state (D,) and logits (V,) of the last position.
@@ -136,7 +151,13 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append columns (n, T, D) to the lanes of this pool from ``first_lane`` on, which attend to these prefixes.
+        """Append T columns to each of n lanes of this pool, from ``first_lane`` on.
+
+        Args:
+            columns: Columns (n, T, D).
+            lengths: Number of own positions that each lane already has, (n,).
+            first_lane: Index of the first of these lanes.
+            prefixes: Prefix that each lane continues.
 
         Returns:
             Hidden states (n, T, D), and logits (n, V) of the last column.
@@ -144,7 +165,7 @@ class SlotPool(ABC):
         for prefix in prefixes:
             if prefix not in self.prefixes:
                 self._load_prefix(prefix, prefixes)
-        for row, length in enumerate(lengths):  # a rewound lane drops the rest
+        for row, length in enumerate(lengths):  # a rewound lane drops its later positions
             self.owner[(self.owner == first_lane + row) & (self.position >= length)] = FREE
         owners = np.array([self.prefixes[prefix] for prefix in prefixes])
         memories = [prefix.memory for prefix in prefixes]
@@ -168,7 +189,15 @@ class SlotPool(ABC):
         prefixes: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Do ``step`` for the lanes (n,) of one memory. ``prefixes`` (n,) are the owners of their prefixes' slots."""
+        """Compute ``step`` for n lanes that cross-attend to the same memory.
+
+        Args:
+            columns: Columns (n, T, D).
+            lengths: Number of own positions that each lane already has, (n,).
+            lanes: Indices of the lanes, (n,).
+            prefixes: Owner of the slots with each lane's prefix, (n,).
+            memory: Inputs with the keys and values to cross-attend to.
+        """
         n, T, D = columns.shape
         per_call = max(1, self.columns // n)  # positions per lane in one call
         hidden = []
@@ -191,9 +220,9 @@ class SlotPool(ABC):
             self.store_prefix(prefix, self._admit(prefix, needed))
 
     def _admit(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
-        """Make room for a prefix, and return the owner of its slots.
+        """Make room for a prefix, and return the number that will own its slots.
 
-        The pool holds at most as many prefixes as lanes. If it is full, one that is not in ``needed`` is dropped.
+        The pool holds at most as many prefixes as lanes. If it is full, it drops a prefix that is not in ``needed``.
         """
         current = list(self.settings.stored.values())
         dropped = [other for other in self.prefixes if other is prefix or other not in current]
@@ -208,7 +237,7 @@ class SlotPool(ABC):
         return owner
 
     def free_prefixes(self) -> bool:
-        """Return whether a prefix can be stored without dropping one that the decoder stores."""
+        """Return whether the pool has room for another prefix without dropping one that the decoder still stores."""
         current = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
         return current < min(self.lanes, self.settings.prefixes)
 
@@ -222,10 +251,16 @@ class SlotPool(ABC):
         visible_columns: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute columns (n, D), and store them as these ``positions`` of ``owners``.
+        """Compute n columns in one call, and store their keys and values.
 
-        Each column attends to its prefix, to its owner's positions before ``before``, and to ``visible_columns`` (n,
-        n).
+        Args:
+            columns: Columns (n, D).
+            owners: Owner of each column: a lane or a prefix, (n,).
+            positions: Position of each column in its owner, (n,).
+            prefixes: Owner of the slots with the prefix that each column attends to, (n,).
+            before: Each column attends to the stored positions of its owner that are less than this number, (n,).
+            visible_columns: Whether a column (row) attends to another column of this call, (n, n).
+            memory: Inputs with the keys and values to cross-attend to.
 
         Returns:
             Hidden states (n, D) and logits (n, V).
@@ -237,7 +272,7 @@ class SlotPool(ABC):
         )
         needed = self.slots_needed(visible, slots)
         function = next(f for f in self.functions if f.bucket["slots"] >= needed)
-        # the pool's slots that the function has, then recent slots
+        # the pool's slots up to the function's number of slots, then the recent slots of ``StatePool``
         seen = np.concatenate((visible[:, : function.bucket["slots"]], visible[:, self.slots :]), axis=1)
         mask = np.full((1, 1, L, seen.shape[1] + L), MASKED, self.settings.dtype)
         mask[0, 0, :n, : seen.shape[1]][seen] = 0
@@ -249,13 +284,13 @@ class SlotPool(ABC):
 
 
 class CacheArrays:
-    """The keys and values (layers, heads, width, N) of a decoder, by the names of the functions' inputs."""
+    """Arrays (layers, heads, width, N) with a decoder's keys and values, by the names of the function inputs."""
 
     def __init__(self, settings: PoolSettings, *names: str):
         self.arrays: dict[str, np.ndarray] = {name: np.zeros((*settings.geometry, 0), settings.dtype) for name in names}
 
     def resized(self, length: int) -> dict[str, np.ndarray]:
-        """Resize the arrays to this length, with the content that fits, and return them."""
+        """Resize the arrays to ``length`` positions, and return them. Positions that no longer fit are dropped."""
         for name, old in self.arrays.items():
             if old.shape[-1] != length:
                 self.arrays[name] = np.zeros((*old.shape[:-1], length), old.dtype)
@@ -269,7 +304,7 @@ class CacheArrays:
 
 
 class HostPool(SlotPool):
-    """A pool with keys and values on the host. Each call receives as many slots as are in use."""
+    """A pool whose keys and values are NumPy arrays on the host. Each call passes the slots in use to the function."""
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings):
         super().__init__(functions, lanes, settings)
@@ -279,7 +314,7 @@ class HostPool(SlotPool):
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return the number of all slots in use, because a resize for another function drops the rest."""
+        """Return the number of slots up to the last one in use, because ``resized`` drops all later slots."""
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 
@@ -303,11 +338,14 @@ class HostPool(SlotPool):
 
 
 class StatePool(SlotPool):
-    """A pool with keys and values in a state. All functions share the state, and each reads as far as it needs.
+    """A pool whose keys and values are in a Core ML state.
 
-    New columns stay on the host, in as many recent slots as the function ``store`` takes. These come last in the table.
-    When they are full, they are stored in the first run of as many free slots. If there is no such run, because the
-    slots in use are scattered, the state is rewritten with only these.
+    All functions share the state, and each function reads the state's first slots, as many as it was built for.
+
+    New columns first stay on the host in *recent* slots, which come last in the table. There are as many of them as
+    columns in the function ``store``. When they are full, ``store`` copies them to the first run of adjacent free slots
+    that is long enough. If the slots in use are so scattered that no such run exists, they are first moved to the
+    front.
     """
 
     def __init__(
@@ -359,7 +397,7 @@ class StatePool(SlotPool):
         self.owner[recent] = FREE
 
     def _store(self, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray) -> None:
-        """Store columns (layers, heads, width, n) in the first run of free slots."""
+        """Write keys and values (layers, heads, width, n) to the first run of ``block`` free slots in the state."""
         if not len(owners):
             return
         if not len(self._free_runs()):
@@ -367,7 +405,10 @@ class StatePool(SlotPool):
         self._write(int(self._free_runs()[0]), keys, values, owners, positions)
 
     def _free_runs(self) -> np.ndarray:
-        """Return where ``block`` adjacent free slots begin. A store of fewer columns also writes zeros after them."""
+        """Return the index of each slot that begins a run of ``block`` free slots.
+
+        Fewer columns need as long a run, because ``store`` writes zeros after them.
+        """
         used = np.concatenate(([0], np.cumsum(self.owner[: self.slots] != FREE)))
         return np.flatnonzero(used[self.block :] == used[: -self.block])
 
@@ -388,9 +429,9 @@ class StatePool(SlotPool):
         self.owner[begin : begin + count], self.position[begin : begin + count] = owners, positions
 
     def _compact(self) -> None:
-        """Move the used slots to the front."""
+        """Move all slots in use to the front of the state."""
         live = np.flatnonzero(self.owner[: self.slots] != FREE)
-        # reads one cache after the other, because Core ML copies it as float32, 1 GB at the official size
+        # read keys and values one after another: Core ML copies each as float32, 1 GB for the official weights
         arrays = [
             state_arrays(self.state, (name,))[0][..., live].astype(np.float16) for name in ("key_cache", "value_cache")
         ]

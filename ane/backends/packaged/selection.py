@@ -1,4 +1,4 @@
-"""Choose which package of a bundle to use for each network, and tell whether the chosen ones fit in memory."""
+"""Choose a package for each network of a bundle, and estimate whether the chosen packages fit in memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ane.backends.onnx.providers import OnnxDevice
     from ane.bundles.bundle import Bundle
 
-LOADED_FUNCTIONS = 4  # functions of a network that a text uses, such as three buckets and the conditioning
-MEMORY_SHARE = 0.4  # share of the installed memory that loaded functions may take
+LOADED_FUNCTIONS = 4  # estimate: a text uses 4 functions of a network, such as three buckets and the conditioning
+MEMORY_SHARE = 0.4  # loaded functions may take this share of the installed memory
 
 
 def select_packages(
@@ -27,15 +27,16 @@ def select_packages(
 
     Args:
         model: The bundle.
-        precision: Precision of the packages. A network that conversions in it store in another precision gets that one.
-            "auto" means the first package, or for ONNX the first that the device computes itself.
+        precision: Precision of the packages. Some networks cannot be stored in every precision. For such a network, the
+            precision that the converter uses instead is chosen. "auto" means the first package of a network, except
+            that for ONNX a package is preferred if the device itself, and not the CPU, computes its precision.
         packages: Packages to choose from. ``None`` means the packages of the bundle.
-        format: "coreml" or "onnx".
+        format: Format of the packages, "coreml" or "onnx".
         device: Name of ONNX Runtime's device.
 
     Raises:
-        UserError: The bundle has no packages, or none of that precision, or one that was made from other weights than
-            the bundle's.
+        UserError: The bundle has no packages, or none of this precision. Or a package was converted from weights that
+            differ from the weights in the bundle.
     """
     if packages is None:
         packages = model.onnx_packages if format == "onnx" else model.packages
@@ -62,8 +63,8 @@ def select_packages(
         if package.network not in chosen and stored[package.network] == precision:
             available = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
             raise UserError(
-                f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
-                f"them, or convert again in {precision}"
+                f"{model.name} has {package.network} in {available}, not in {precision}: choose one of "
+                f"these precisions, or convert again in {precision}"
             )
         weights = package.source.get(WEIGHTS)
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
@@ -76,7 +77,7 @@ def select_packages(
 
 
 def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDevice") -> None:
-    """Raise UserError for packages in a precision that a GPU's provider computes on the CPU."""
+    """Raise UserError if ONNX Runtime would compute the precision of a package on the CPU instead of the chosen GPU."""
     for name, package in packages.items():
         if device.name in ONNX[package.precision].on_cpu:
             others = [other for other, row in ONNX.items() if other != "fp32" and device.name not in row.on_cpu]
@@ -88,10 +89,11 @@ def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDev
 
 
 def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None = None) -> bool:
-    """Return whether the functions of all networks can stay loaded, rather than those of one stage.
+    """Return whether the functions of all networks can stay loaded at once.
 
-    Each loaded function takes memory, whether or not it shares weights (apple/coremltools#2351). The estimate is
-    ``LOADED_FUNCTIONS`` times the weights of every package, and may be at most ``MEMORY_SHARE`` of the installed bytes.
+    Every loaded function takes memory for its weights, even if functions share weights in the package
+    (apple/coremltools#2351). The estimate is ``LOADED_FUNCTIONS`` times the weights of every package. It may be at most
+    ``MEMORY_SHARE`` of the ``installed`` bytes. If ``installed`` is ``None``, this machine's memory counts.
     """
     installed = memory_bytes() if installed is None else installed
     weights = sum(file.bytes for package in packages.values() for file in package.files)
@@ -99,7 +101,7 @@ def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None 
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
-    """Return a backend's name for reports: runtime, precisions of the packages, and networks that run on torch."""
+    """Describe a backend for reports: its runtime, the precisions of its packages, and the networks on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(name for name in model.networks - set(packages) if model.family.networks[name].for_speech)
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")

@@ -36,6 +36,7 @@ from tests.notices import noticed
 from tests.random_model import sized, write_random_bundle
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "univnet": (14,)}
+ON_HOST = "decoder steps with the kv-cache on the host, such as step_2_128,"  # replace steps with a state
 SAME_DB = 20  # random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
@@ -127,7 +128,7 @@ def test_where_states_do_not_work_the_host_keeps_the_cache(mac, bundle, expected
     audio, notices, _ = speak(bundle, backend, cache="auto")
     (line,) = notices
     assert why in line
-    assert line.endswith(". Running step_2_128 and its like on CPU_AND_NE instead.")
+    assert line.endswith(f". Running {ON_HOST} on CPU_AND_NE instead.")
     assert snr_db(expected, audio) > SAME_DB
 
 
@@ -142,9 +143,8 @@ def test_the_faster_kind_of_cache_is_chosen_by_the_time_of_first_loads(mac, bund
         before = len(mac.log)
         _, notices, _ = speak(bundle, cache="auto")
         assert [re.sub(r"[\d.]+ ms", "T ms", line) for line in notices] == [
-            "A step with the cache in a state (state_2_128_128 and its share of a store) takes T ms on CPU_AND_NE, "
-            "one with the cache on the host T ms. Running step_2_128 and its like on CPU_AND_NE "
-            "instead."
+            "A decoder step takes T ms with the kv-cache in a Core ML state (state_2_128_128 and its share of a store, "
+            f"on CPU_AND_NE) and T ms with the kv-cache on the host. Running {ON_HOST} on CPU_AND_NE instead."
         ] * (chosen == "step")
         [*_, last] = [line for line in mac.log[before:] if line.startswith(("predict state", "predict step"))]
         assert last.startswith(f"predict {chosen}")
