@@ -72,7 +72,7 @@ def test_a_file_that_lacks_one_key_of_a_network_names_it(directory, edit):
 
 def test_latents_of_a_voice_are_no_network(tmp_path):
     torch.save((torch.zeros(1, 8), torch.zeros(1, 16)), tmp_path / "ann.pth")
-    with pytest.raises(UserError, match="a tuple of tensors, such as a voice's latents"):
+    with pytest.raises(UserError, match="a tuple of tensors, which may be the latents of a voice"):
         family_of_checkpoints(tmp_path / "ann.pth")
 
 
@@ -80,7 +80,7 @@ def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(direct
     tokenizer = json.loads(packaged_file("tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["zzz"] = 5000
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "gives 'zzz' the id 5000, and the decoder's vocabulary has ids up to " in refusal(directory)
+    assert "gives 'zzz' the id 5000, but the ids of the decoder's vocabulary end at " in refusal(directory)
     (directory / "tokenizer.json").unlink()
     fewer = {"autoregressive.pth": {"number_text_tokens": 200, "start_text_token": 199}}
     assert "has no tokenizer.json, and the one used in its place gives" in refusal(directory, fewer)

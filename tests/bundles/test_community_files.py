@@ -141,7 +141,7 @@ def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory,
     with pytest.raises(UserError, match=r"has no diffusion_decoder.pth, vocoder.pth, clvp2.pth: it is autoregressive"):
         import_tortoise(tmp_path / "8301_gpt.pth")
     torch.save({key: torch.zeros(2) for key in ("generator.weight", "other.bias")}, tmp_path / "other.pth")
-    with pytest.raises(UserError, match=r"no network of Tortoise, but generator\.weight, other\.bias"):
+    with pytest.raises(UserError, match=r"does not hold a Tortoise network, but generator\.weight, other\.bias"):
         import_tortoise(tmp_path / "other.pth", base=official)
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UserError, match="is a pipeline of diffusers"):
@@ -155,7 +155,7 @@ def test_voices_of_the_base_come_with_a_fine_tune_where_their_latents_fit(direct
     base = write_bundle(import_tortoise(directory), tmp_path / "base", default_voice="ann", source={})
     fine_tune = shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     assert cli.main(["import", str(fine_tune), "--base", str(base.path), "-o", str(tmp_path / "tuned")]) == 0
-    assert "The voices of base come with it. Its decoder made" in " ".join(capsys.readouterr().out.split())
+    assert "This model gets the voices of base, whose decoder differs" in " ".join(capsys.readouterr().out.split())
     assert ane.load(tmp_path / "tuned", "torch").voices == ["ann", "random"]
     assert open_model(bundle=tmp_path / "tuned").default_voice == "ann"
     sizes = {name: base.config(name) for name in base.networks}

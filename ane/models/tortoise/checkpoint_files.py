@@ -1,8 +1,8 @@
-"""Find official files of Tortoise, and the networks that a file has, whatever its name and its wrapping.
+"""Find Tortoise's checkpoint files in a folder, and recognise which networks a file of another name holds.
 
-DL-Art-School and its forks save only a fine-tuned decoder (N_gpt.pth, N_gpt_ema.pth). Trainers wrap a state dict
-({"model": …, "optimizer": …}) or add "module." to its keys. Other programs store safetensors, or put the files into
-models/. transformers has different keys.
+Files can differ from the official ones. DL-Art-School and its forks save only a fine-tuned decoder (N_gpt.pth,
+N_gpt_ema.pth). Trainers put the state dict into another dict ({"model": …, "optimizer": …}), or start its keys with
+"module.". Other programs store safetensors, or put the files into a folder models/. transformers uses other keys.
 """
 
 import json
@@ -32,7 +32,7 @@ WRAPPERS = (
     "model",
     "ema",
 )
-NESTED = 3  # most wrappers within each other
+NESTED = 3  # how many dicts around a state dict are opened
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
@@ -40,15 +40,19 @@ BIGVGAN = "bigvgan_24khz_100band.pth"
 
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the state dict in a file, and the other entries of its wrappers. Raises UserError for another content."""
+    """Read the state dict in a file, and the entries next to it in the dicts around it (such as "optimizer").
+
+    Raises:
+        UserError: The file does not hold a state dict.
+    """
     if path.suffix == ".safetensors":
         return plain_names(read_safetensors(path)), {}
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
             raise UserError(
-                f"{path} holds a tuple of tensors, such as a voice's latents, and no "
-                "network: `ane voices add` or `-v` takes these"
+                f"{path} does not hold a network but a tuple of tensors, which may be the latents of a voice: "
+                "give it to `ane voices add` or `-v`"
             )
         raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict: is it a renamed file?")
     beside: dict[str, Any] = {}
@@ -62,14 +66,14 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def has_networks(path: Path) -> bool:
-    """Return whether a file has networks of Tortoise. Raises UserError if it is damaged, or if a network lacks keys."""
+    """Return whether a file holds Tortoise networks. Raises UserError if it is damaged or a network lacks keys."""
     entries, _ = read_entries(path)
     if not (names := _names(entries)):
         for file in REQUIRED:
             if lacking := lacking_keys(entries, file, configs({}, "")):
                 raise UserError(
                     f"{path} has most keys of Tortoise's {file}, but it lacks "
-                    f"{summarise_keys(lacking, SHOWN)}: get the file again, or save all of the network"
+                    f"{summarise_keys(lacking, SHOWN)}: get the file again, or save the whole network"
                 )
     return bool(names)
 
@@ -80,16 +84,17 @@ def _names(entries: Entries) -> tuple[str, ...]:
 
 
 def find_files(path: Path) -> dict[str, Path]:
-    """Return the official checkpoints at ``path``, a directory or one file, by their official names.
+    """Find the checkpoints at ``path``, a directory or one file. Returns them by their official file names.
 
     Raises:
-        UserError: The path does not exist, or the file is not one of them.
+        UserError: ``path`` does not exist, or is a file without Tortoise networks. Or two files of a directory could be
+            the same official file.
     """
     if os.path.isfile(path):
         entries, _ = read_entries(path)
         if names := _names(entries):
             return dict.fromkeys(names, path)
-        raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries, SHOWN) or 'nothing'}")
+        raise UserError(f"{path} does not hold a Tortoise network, but {summarise_keys(entries, SHOWN) or 'nothing'}")
     if not os.path.isdir(path):
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
@@ -109,7 +114,7 @@ def find_files(path: Path) -> dict[str, Path]:
             rivals = [str(file.relative_to(path)) for file in others if name in others[file]]
             if len(rivals) > 1:
                 raise UserError(
-                    f"{path} has {len(rivals)} checkpoints for the official file {name}: "
+                    f"{path} has {len(rivals)} checkpoints that could be the official file {name}: "
                     f"{', '.join(rivals)}: give one of them"
                 )
         for file, names in others.items():
@@ -128,8 +133,8 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
     if os.path.isfile(path / "model_index.json"):
         raise UserError(
-            f"{path} is a pipeline of diffusers, no release of which has Tortoise, and `ane` does not read its layout: "
-            "get the official files that it was converted from"
+            f"{path} is a pipeline of diffusers, whose layout `ane` does not read (no release of diffusers has "
+            "Tortoise): get the official files that the pipeline was converted from"
         )
     found = f"; of the official files it has {', '.join(files)}" if files else ", nor any other checkpoint"
     if os.path.isfile(path):
@@ -141,38 +146,38 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
 
 
 def is_official_config(path: Path) -> bool:
-    """Return whether a config.json is ours or upstream's.
+    """Return whether a config.json has the layout that we read, ours or upstream's.
 
-    Coqui, BigVGAN and transformers have files of this name with other contents, which are not read.
+    Coqui, BigVGAN and transformers have files of the same name with other contents.
     """
     if not os.path.isfile(path):
         return False
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return True  # the code that reads it reports the fault
+        return True  # the file is damaged, and the code that reads it will say so
     return not isinstance(stated, dict) or not (
         {"model", "model_args"} <= set(stated) or "upsample_rates" in stated or "model_type" in stated
     )
 
 
 def check_vocoder(path: Path) -> None:
-    """Raise UserError if the vocoder at ``path`` does not exist or is another network."""
+    """Raise UserError if the file at ``path`` does not exist or does not hold a BigVGAN vocoder."""
     if not os.path.isfile(path):
         raise UserError(f"vocoder {path}: {no_such_file(path)}", "vocoder")
     entries = read_entries(path)[0]
     if not is_bigvgan(entries):
         raise UserError(
-            f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose "
-            "files have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
+            f"vocoder {path} is not a BigVGAN, which would have activation_post.act.alpha, but holds "
+            f"{summarise_keys(entries, SHOWN) or 'nothing'}: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
             "vocoder",
         )
 
 
 def bigvgan_arguments(path: Path) -> dict[str, Any]:
-    """Return the sizes of a BigVGAN from the JSON next to it, which has the same name or is config.json.
+    """Read a BigVGAN's sizes from the JSON file next to it, which has the same name or is called config.json.
 
-    Returns {} if there is none. Then the sizes are the official ones.
+    Returns {} if there is no such file, which means that the BigVGAN has the official sizes.
     """
     for beside in (path.with_suffix(".json"), path.parent / "config.json"):
         stated = read_json(beside) if os.path.isfile(beside) else None
@@ -183,28 +188,32 @@ def bigvgan_arguments(path: Path) -> dict[str, Any]:
 
 
 def states_vocabulary(config: Mapping[str, Any]) -> bool:
-    """Return whether constructor arguments give the decoder's number of text tokens, directly or in "constructor"."""
+    """Return whether a config gives the decoder's number of text tokens, at its top level or under "constructor"."""
     stated = config.get("autoregressive.pth", {})
     return "number_text_tokens" in (stated.get("constructor", stated) if isinstance(stated, Mapping) else {})
 
 
 def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
-    """Raise UserError if the tokenizer.json at ``path``, or its substitute, has an id beyond the text tokens."""
+    """Raise UserError if the tokenizer returns an id that the decoder has no embedding for.
+
+    The tokenizer comes from the tokenizer.json at ``path``. If there is none, it is the one that is used instead.
+    """
     own = path / "tokenizer.json"
     source = str(own) if os.path.isfile(own) else f"{path} has no tokenizer.json, and the one used in its place"
     ids = Tokenizer(tokenizer, source=source).ids
     token = max(ids, key=ids.__getitem__, default="")
     if token and ids[token] > text_tokens:
         raise UserError(
-            f"{source} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
-            f"has ids up to {text_tokens}: add the tokenizer.json that the decoder was trained with"
+            f"{source} gives {token!r} the id {ids[token]}, but the ids of the decoder's vocabulary "
+            f"end at {text_tokens}: add the tokenizer.json that the decoder was trained with"
         )
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:
-    """Return the decoder's config with the text tokens of the weights: the table's rows without the stop token.
+    """Return the decoder's config with the number of text tokens that its weights have.
 
-    Forks keep the official start token, 255, for any vocabulary.
+    The number is one less than the rows of the embedding table, because the stop token has a row too. Forks keep the
+    official start token, 255, whatever the size of their vocabulary.
     """
     table = entries.get("text_embedding.weight")
     rows = table.shape[0] if getattr(table, "ndim", 0) == 2 else 0
@@ -214,10 +223,10 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
 
 
 def settings_of_tokenizer(content: str) -> dict[str, Any]:
-    """Return the settings that a tokenizer.json needs.
+    """Return the model settings that suit the language of a tokenizer.json. Forks write the language into the file.
 
-    Forks name its language in it. English cleaning would spell the numbers of another language in English and remove
-    its accents. In a language without rules, numbers stay digits.
+    In another language, the English rules would spell numbers in English and remove accents. If we have no rules for
+    the language, numbers stay digits.
     """
     try:
         language = json.loads(content)["model"]["language"]

@@ -1,4 +1,4 @@
-"""Import official checkpoints from a directory or a single file, by upstream's names of parameters."""
+"""Import Tortoise's official checkpoints, from a directory or a single file, into the contents of a bundle."""
 
 import hashlib
 import os
@@ -49,7 +49,7 @@ FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
 def packaged_file(name: str) -> Path:
-    """Return the path of a data file of this package, used if the checkpoint directory has none."""
+    """Return the path of a data file that comes with tortoise-ane, for a checkpoint directory that lacks its own."""
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
 
 
@@ -62,28 +62,28 @@ def import_tortoise(
     precision: str | None = None,
     ignore_unknown: bool = False,
 ) -> Contents:
-    """Read the official .pth files from a directory, or only one of these files.
+    """Read the official .pth files from a directory, or one such file.
 
-    If tokenizer.json or mel_norms.pth is next to the checkpoints, it replaces the file of this name in this package. A
-    single file, or a file without an official name, is recognised by its keys
-    (``ane.models.tortoise.checkpoint_files``).
+    A tokenizer.json or mel_norms.pth next to the checkpoints is used instead of the one that comes with tortoise-ane.
+    A file whose name is not official is recognised by its keys (``ane.models.tortoise.checkpoint_files``).
 
     Args:
         path: Directory or file.
-        config: Upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}. ``None`` takes
-            them from the directory's config.json, or else from ``base``, or else uses the official values. The key
-            "trained": false marks random weights. If the arguments lack the size of the vocabulary, it is read from the
-            weights.
-        where: Words that messages use for ``config``.
-        base: Model that provides the networks that ``path`` lacks, for example if it is only a fine-tuned decoder.
-        vocoder: File of a BigVGAN that replaces UnivNet, with its JSON next to it.
-        precision: Precision to store the parameters in. ``None`` means the precision of the decoder's checkpoint.
-        ignore_unknown: Whether to accept entries whose purpose this version does not know.
+        config: Arguments of upstream's constructors, {"autoregressive.pth": {"layers": 30, …}, …}. The key
+            "trained": false says that weights are random. If the arguments lack the size of the vocabulary, it is read
+            from the weights. ``None`` means the directory's config.json. If there is no such file, it means the sizes
+            of ``base``, and without a base, the official sizes.
+        where: Name of ``config`` in messages.
+        base: Model that provides the networks that ``path`` lacks. You need it if ``path`` is, for example, only a
+            fine-tuned decoder.
+        vocoder: File of a BigVGAN that replaces UnivNet. The JSON file with its sizes may be next to it.
+        precision: Precision in which to store the parameters. ``None`` means the precision of the decoder's checkpoint.
+        ignore_unknown: Whether to accept entries of the files whose purpose this version does not know.
 
     Raises:
-        UserError: A required file is missing, is damaged, contains another model, contains a model of another size than
-            ``config`` states, or has unknown entries. Also raised if ``config`` has arguments that upstream does not
-            have, or if the tokenizer has an id that the decoder does not know.
+        UserError: A required file is missing or damaged, holds another model or another size of the model than
+            ``config`` says, or has unknown entries. Or ``config`` has arguments that upstream does not have. Or the
+            tokenizer has an id that the decoder does not know.
     """
     files, folder = checked_files(path, base, vocoder)
     own = [name for file in files for name in networks_of(file)]
@@ -114,7 +114,7 @@ def import_tortoise(
         surplus.refuse_unknown()
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
-        """Read a network's state dict. Only weight-normed tensors are copied."""
+        """Read a network's state dict. Tensors are not copied, except those that weight normalisation computes."""
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]
@@ -143,7 +143,7 @@ def import_tortoise(
 
 
 def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tuple[dict[str, Path], Path]:
-    """Return the checkpoints by official name, and their directory. Raises UserError if a required one is missing."""
+    """Find the checkpoints, by official file name, and their directory. Raises UserError if a needed one is missing."""
     files = find_files(path)
     check_complete(path, files, base)
     folder = next(iter(files.values()), path).parent
@@ -154,7 +154,7 @@ def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tupl
 
 
 def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = None) -> dict[str, Path]:
-    """Return every file at ``path`` that is read, by official name. Raises UserError if a required one is missing."""
+    """List the files that ``import_tortoise`` would read, by official name. Raises UserError if one is missing."""
     files, folder = checked_files(path, base, vocoder)
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
@@ -162,7 +162,7 @@ def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = 
 def sizes_of(
     files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
 ) -> dict[str, Any]:
-    """Return each network's config: from ``config``, from ``base``, or the official one (see ``import_tortoise``)."""
+    """Return each network's config. ``import_tortoise`` says which source it comes from."""
     own = {name for file in files for name in networks_of(file)}
     stated = dict(config or {})
     if BIGVGAN in files and (beside := bigvgan_arguments(files[BIGVGAN])):
@@ -181,7 +181,7 @@ def sizes_of(
 
 
 def _entries(file: Path, sizes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the state dict in a file under upstream's keys, and the other entries of its wrappers."""
+    """Read a file's state dict, renamed to upstream's keys, and the entries next to it (see ``read_entries``)."""
     entries, beside = read_entries(file)
     return official_entries(entries, sizes["autoregressive"].heads) if held_files(entries) else entries, beside
 
@@ -194,9 +194,10 @@ def _md5(file: Path) -> str:
 def find_voices(
     folder: Path, base: Bundle | None, sizes: Mapping[str, Any], decoder_md5: str
 ) -> tuple[dict[str, Path], str, list[str]]:
-    """Return the voices, the name of the default voice, and notes.
+    """Return the files of the model's voices by name, the name of the default voice, and notes for the user.
 
-    The voices are those in the directory, or the voices of ``base`` if their latents fit.
+    The voices come from ``folder``. If it has none, they come from ``base``, provided that their latents have the
+    widths of this model.
     """
     own = folder / "voices"
     if os.path.isdir(own):
@@ -213,8 +214,8 @@ def find_voices(
         []
         if base.decoder_md5 == decoder_md5
         else [
-            f"The voices of {base.name} come with it. Its decoder made their latents: where they sound unlike their "
-            "speakers, make them again of clips with `ane voices add`"
+            f"This model gets the voices of {base.name}, whose decoder differs: if a voice sounds unlike its speaker, "
+            "make it again from clips with `ane voices add`"
         ]
     )
     return {path.stem: path for path in base.voices.glob("*.safetensors")}, base.default_voice, notes
@@ -233,7 +234,7 @@ def _mel_norms(folder: Path, base: Bundle | None) -> np.ndarray:
         return base.mel_norms if base else load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
     norms = load_pickle(own)
     if not isinstance(norms, torch.Tensor) or tuple(norms.shape) != (80,) or not norms.is_floating_point():
-        raise UserError(f"{own} must be one tensor of 80 floats, as upstream's data/mel_norms.pth is")
+        raise UserError(f"{own} must hold one tensor of 80 floats, like upstream's data/mel_norms.pth")
     if not torch.isfinite(norms).all() or (norms == 0).any():
         raise UserError(f"{own} has zero, NaN or infinite values, so no spectrogram can be divided by it")
     return norms.detach().float().numpy().copy()

@@ -1,4 +1,4 @@
-"""Run the stages of Tortoise on fixed-shape functions, with the work that the host does around them."""
+"""Run Tortoise's stages on packages, whose functions have fixed shapes: pad inputs, crop outputs, embed tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,13 +13,14 @@ from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
-INPUT = "the text"  # name of the input in the message that no bucket is large enough
+INPUT = "the text"  # subject of the message that an input is too long for every function
 
 
 class PackagedDenoiser(Denoiser):
-    """Denoises one utterance with the graphs of ``converters.tortoise.diffusion_decoder``.
+    """Denoises one utterance with functions that ``converters.tortoise.diffusion_decoder`` made.
 
-    It uses the smallest bucket of each kind that fits. Inputs that do not depend on the step are padded once.
+    A function takes a fixed length, its bucket. This uses the smallest bucket that the utterance fits into. Inputs that
+    do not depend on the denoising step are padded only once.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class PackagedDenoiser(Denoiser):
         """Compute the conditioning of the utterance.
 
         Args:
-            condition: Functions of the kind "condition".
-            denoise: Functions of the kind "denoise".
-            unconditioned: Embedding that replaces the conditioning in unguided rows, (1, C, 1).
+            condition: Functions of the kind "condition". They compute the conditioning from the latents.
+            denoise: Functions of the kind "denoise". They compute a denoising step.
+            unconditioned: Embedding that replaces the conditioning in the unconditional row of guidance, (1, C, 1).
             latents: Latents of the utterance, (1, N, D) float32.
             conditioning: Diffusion latent of the voice, (1, 2C) float32.
-            length: Number of frames.
+            length: Number of mel frames.
 
         Raises:
             UserError: No bucket is large enough.
@@ -59,7 +60,7 @@ class PackagedDenoiser(Denoiser):
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
         self._rows = np.concatenate((conditional, unconditional))  # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-        smallest_fitting(denoise, INPUT, batch=1, frames=length)  # raises now, not after seconds of work
+        smallest_fitting(denoise, INPUT, batch=1, frames=length)  # if no bucket fits, raise before the long computation
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         [mel] = x
@@ -71,7 +72,7 @@ class PackagedDenoiser(Denoiser):
         return [outputs["prediction"][: 1 + guided, :, 0, : self.length]]
 
     def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
-        """Return the inputs that are the same for every step, padded once per bucket."""
+        """Pad the inputs that are the same in every denoising step. They are cached for each bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
             self._prepared[key] = {
@@ -82,7 +83,7 @@ class PackagedDenoiser(Denoiser):
 
 
 def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> PackagedDenoiser:
-    """Bind a package to an utterance, as ``ane.backends.base.DenoiserStage.packaged``."""
+    """Create a denoiser for an utterance from a package. Backends call this as ``DenoiserStage.packaged``."""
     kinds = (package.functions(kind) for kind in ("condition", "denoise"))
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
@@ -94,14 +95,14 @@ def denoiser_conditioning(
     conditioning: np.ndarray,
     frames: int,
 ) -> np.ndarray:
-    """Compute the graph's input ``code``, as ``ane.backends.base.DenoiserStage.conditioning``."""
+    """Compute the denoising graph's input ``code``. Backends call this as ``DenoiserStage.conditioning``."""
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
 
 
 def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
-    """Resize the last axis to ``length`` like torch's interpolate(mode="nearest"), in the same float32 arithmetic."""
+    """Resize the last axis to ``length`` with the float32 arithmetic of torch's interpolate(mode="nearest")."""
     count = code.shape[-1]
     source = np.arange(length, dtype=np.float32) * (np.float32(count) / np.float32(length))
     return code[..., np.minimum(source.astype(np.int64), count - 1)]
@@ -110,22 +111,22 @@ def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
 def clvp_vectors(
     functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str, ids: np.ndarray
 ) -> np.ndarray:
-    """Encode ids (B, T) int64 to vectors (B, E) float32 with CLVP's text or speech encoder, row by row.
+    """Encode ids (B, T) int64 to vectors (B, E) float32 with CLVP's text or speech encoder, one row per call.
 
     Args:
         functions: Functions of the kind "clvp_text" or "clvp_speech".
         table: Embeddings, (ids, width) float32.
-        factor: Length of the vectors: exp(temperature) for the text, 1 for the speech.
+        factor: Length of the vectors: exp(temperature) for text, 1 for speech.
         what: Name of the input in messages, "the text" or "the speech".
-        ids: Ids of the rows.
+        ids: Text tokens or codes.
 
     Raises:
         UserError: A row is too long for every bucket, or an id has no embedding.
     """
     if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
         raise UserError(
-            f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
-            f"{len(table)} ids"
+            f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, but CLVP has embeddings only for "
+            f"ids from 0 to {len(table) - 1}"
         )
     vectors = []
     for row in ids:
@@ -138,18 +139,18 @@ def clvp_vectors(
 
 
 def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Run the stage clvp_text or clvp_speech, as ``Stage.packaged``."""
+    """Run the stage clvp_text or clvp_speech on a package. Backends call this as ``Stage.packaged``."""
     [ids] = inputs.values()
     side = stage.removeprefix("clvp_")
     factor = float(np.exp(package.table("temperature"))) if side == "text" else 1.0
     return clvp_vectors(package.functions(stage), package.table(f"{side}_emb.weight"), factor, f"the {side}", ids)
 
 
-MIRRORED = 3  # frames of noise that UnivNet's first convolution mirrors at either end
+MIRRORED = 3  # noise frames that UnivNet's first convolution adds at either end, as a mirror image
 
 
 def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the sound (B, 1, 256·L) of mels (B, 100, L) and noise (B, Z, L + 10), all float32."""
+    """Make sound (B, 1, 256·L) from mels (B, 100, L) and noise (B, Z, L + 10) with UnivNet. All are float32."""
     stop, length = mel.shape[2], mel.shape[2] + SILENT_FRAMES
     mel = np.pad(mel, ((0, 0), (0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
     noise = np.pad(noise[:, :, :length], ((0, 0), (0, 0), (MIRRORED, MIRRORED)), mode="reflect")

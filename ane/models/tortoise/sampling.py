@@ -1,6 +1,7 @@
-"""Draw the random numbers of a request, and sample codes from logits as transformers 4.31 does.
+"""Sample codes from logits as transformers 4.31 does, and give each part of a request its own random numbers.
 
-The logits processors run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p.
+The logits processors run in upstream's order: repetition penalty, typical sampling (optional), temperature, top-k,
+top-p.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import numpy as np
 
 from ane.models.tortoise.settings import Sampling
 
-# takes ids and their probabilities, and returns the sampled id
+# A function that takes ids and their probabilities, and returns the id that it sampled.
 CodeSampler = Callable[[np.ndarray, np.ndarray], int]
 
 
@@ -19,7 +20,10 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def repetition_penalty(scores: np.ndarray, history: np.ndarray, penalty: float) -> np.ndarray:
-    """Divide the positive and multiply the negative scores of ids in ``history`` (Keskar et al. 2019)."""
+    """Lower the scores of the ids in ``history`` (Keskar et al. 2019).
+
+    A positive score is divided by ``penalty``, and a negative score is multiplied by it.
+    """
     scores = scores.copy()
     repeated = scores[history]
     scores[history] = np.where(repeated < 0, repeated * np.float32(penalty), repeated / np.float32(penalty))
@@ -27,10 +31,13 @@ def repetition_penalty(scores: np.ndarray, history: np.ndarray, penalty: float) 
 
 
 def typical(scores: np.ndarray, mass: float) -> np.ndarray:
-    """Keep the ids with information nearest the entropy, up to ``mass`` in probability (Meister et al. 2022)."""
+    """Keep the ids whose −ln p is nearest to the entropy, until their probabilities reach ``mass``.
+
+    The other scores become -inf. This is typical sampling (Meister et al. 2022).
+    """
     logp = log_softmax(scores)
     p = np.exp(logp)
-    with np.errstate(invalid="ignore"):  # -inf · 0: an excluded id has no part in the sum
+    with np.errstate(invalid="ignore"):  # the product -inf · 0 of an excluded id is NaN, which nansum skips
         entropy = -np.nansum(logp * p)
     order = np.argsort(np.abs(-logp - entropy), kind="stable")
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)
@@ -42,14 +49,14 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:
-    """Keep the k largest scores, and all scores equal to the k-th."""
+    """Keep the k largest scores, and all scores that equal the k-th. The other scores become -inf."""
     k = min(k, len(scores))
     threshold = np.partition(scores, -k)[-k]
     return np.where(scores < threshold, np.float32(-np.inf), scores)
 
 
 def top_p(scores: np.ndarray, p: float) -> np.ndarray:
-    """Drop the least likely ids while their cumulative probability is at most 1 − p (Holtzman et al. 2020)."""
+    """Drop the least likely ids, as many as have at most 1 − p of the probability (Holtzman et al. 2020)."""
     ids = np.flatnonzero(scores > -np.inf)
     order = ids[np.argsort(scores[ids], kind="stable")]
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)
@@ -61,7 +68,10 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
 
 
 def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Apply all processors to scores (V,) float32. ``history``: earlier ids, with upstream's prefix placeholder."""
+    """Apply all processors to scores (V,) float32.
+
+    ``history`` holds the ids so far. Each position of the prefix has upstream's placeholder id.
+    """
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:
         scores = typical(scores, sampling.typical_mass)
@@ -70,14 +80,14 @@ def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) 
 
 
 def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids that can be sampled, ascending, and their probabilities, for inputs of ``process_scores``."""
+    """Return the ids that can be sampled, ascending, and their probabilities. Takes what ``process_scores`` takes."""
     scores = process_scores(scores, history, sampling)
     ids = np.flatnonzero(scores > -np.inf)
     return ids, np.exp(log_softmax(scores[ids]))
 
 
 class InverseCdfSampler:
-    """A ``CodeSampler`` that draws a uniform number for each code and finds it in the cumulative distribution."""
+    """A ``CodeSampler`` that draws a uniform number for each code, and looks it up in the cumulative distribution."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
@@ -92,18 +102,19 @@ VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
 
 
 class Randomness:
-    """Random streams of one request, each with its own key.
+    """Random generators of one request. Each method returns a new generator whose seed depends on the arguments.
 
     ===========  ====================  ===========================================================================
-    stream       key                   draws, in order
+    method       arguments             numbers that the caller draws, in order
     ===========  ====================  ===========================================================================
-    voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
-                                       decoder's (1, C). Crops of long clips always use seed 0, so that a voice stays
-                                       the same in every request
+    voice                              for each ``random`` voice, the noise of the decoder's latent (1, D), then of
+                                       the diffusion's latent (1, C). (The crop of a long clip always uses seed 0, so
+                                       that a voice stays the same in every request)
     candidate    chunk, candidate      one uniform number per code
-    diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) per step, the last unused
-    vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally;
-                                       or the source filter's, one number per sample
+    diffusion    chunk, rank           x_T (1, 100, L). Sampler ``p`` then draws (1, 100, L) in each step, and does not
+                                       use the last draw
+    vocoder      chunk, rank           UnivNet: noise (L + 10, 64), one row per mel frame, in one draw or several.
+                                       Source filter: one number per audio sample
     ===========  ====================  ===========================================================================
     """
 

@@ -1,7 +1,7 @@
-"""Define the noise schedule of the diffusion and its samplers.
+"""Define the diffusion's noise schedule and its samplers.
 
-A sampler is a function that returns the coefficients of one step for the sample, x0 and the noise
-(``ane.backends.denoising.DenoisingStep``). The schedule follows upstream's utils/diffusion.py (OpenAI
+A sampler is a function that returns the coefficients of one denoising step: the factors of the noisy mel, of x0 and of
+the new noise (``ane.backends.denoising.DenoisingStep``). The schedule follows upstream's utils/diffusion.py (OpenAI
 improved-diffusion) and is float64.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-TRAINED_STEPS = 4000  # timesteps that the diffusion was trained with
+TRAINED_STEPS = 4000  # number of timesteps that the diffusion was trained with
 
 
 def trained_alphas_cumprod() -> np.ndarray:
@@ -36,19 +36,19 @@ def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
     """
     if spacing == "even":
         stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
-        # upstream accumulates the index in floating point and rounds each with Python's round
+        # Upstream adds up the stride in floating point, and rounds each sum with Python's round.
         indices = accumulate(repeat(stride, steps - 1), initial=0.0)
         return np.array([round(index) for index in indices])
     rising, order = log_snr(trained_alphas_cumprod())[::-1], np.arange(steps)
     even = np.linspace(rising[0], rising[-1], steps)[::-1]
     nearest = np.rint(np.interp(even, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
-    # with many steps, some at low noise would round to the same timestep: make them distinct
+    # With many steps, several at low noise would round to the same timestep. Move them apart.
     distinct = np.maximum.accumulate(nearest - order) + order
     return np.minimum(distinct, TRAINED_STEPS - steps + order)
 
 
 class Schedule:
-    """The noise schedule, reduced to some steps. Arrays are (steps,) float64, and noise grows with the index."""
+    """The noise schedule for ``steps`` trained timesteps. Arrays are (steps,) float64. Index 0 has the least noise."""
 
     def __init__(self, steps: int, spacing: str = "even"):
         self.timesteps = spaced_timesteps(steps, spacing)
@@ -61,16 +61,17 @@ class Schedule:
         self.posterior_mean_coef1 = self.betas * np.sqrt(self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
         self.posterior_mean_coef2 = (1 - self.alphas_cumprod_prev) * np.sqrt(1 - self.betas) / (1 - self.alphas_cumprod)
         variance = self.betas * (1 - self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
-        # the variance of the first step is 0, so upstream uses the second step's, or beta if there is one step
+        # The variance at index 0 is 0, so upstream uses the variance at index 1, or beta if there is only one step.
         first = variance[1:2] if steps > 1 else self.betas[:1]
         self.posterior_log_variance_clipped = np.log(np.append(first, variance[1:]))
 
 
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
-    """Return the posterior's mean plus noise of the learned variance (Ho et al. 2020). The last step has no noise.
+    """Return a DDPM step (Ho et al. 2020): the posterior's mean plus noise. The last step adds no noise.
 
-    The second half of the network's output, v ∈ ±1, interpolates between the logarithms l of the posterior's variance
-    and h of beta (Nichol & Dhariwal 2021, eq. 15): σ = exp((h + l) / 4)·exp((h − l) / 4·v).
+    The network learned the noise's variance (Nichol & Dhariwal 2021, eq. 15). The second half of its output, v within
+    ±1, interpolates between l, the logarithm of the posterior's variance, and h, the logarithm of beta:
+    σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
     return {
@@ -82,7 +83,7 @@ def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
 
 
 def ddim(schedule: Schedule, index: int) -> dict[str, float]:
-    """Return a deterministic step, η = 0 (Song et al. 2021).
+    """Return a DDIM step with η = 0, which is deterministic (Song et al. 2021).
 
     x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1).
     """
@@ -95,13 +96,13 @@ def ddim(schedule: Schedule, index: int) -> dict[str, float]:
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
-    """Return a multistep DPM-Solver++(2M) in λ = ln(α/σ) (Lu et al. 2022, algorithm 2). The last step gives x0."""
+    """Return a step of DPM-Solver++(2M) in λ = ln(α/σ) (Lu et al. 2022, algorithm 2). The last step returns x0."""
     if index == 0:
         return {"next_from_x": 0.0, "next_from_x0": 1.0}
     snr = log_snr(schedule.alphas_cumprod)
     h = snr[index - 1] - snr[index]
     alpha_bar, next_alpha_bar = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0  # extrapolation along the last two x0
+    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0  # the latter: factor of x0 − previous x0
     if index + 1 < len(schedule.betas):
         extrapolation = h / (2 * (snr[index] - snr[index + 1]))
     return {

@@ -1,8 +1,9 @@
-"""Map the keys in upstream's checkpoints to networks, and upstream's constructor arguments to configs.
+"""Map the keys in upstream's checkpoints to our networks, and the arguments of upstream's classes to our configs.
 
-transformers stores the same weights in another layout: its ClvpModelForConditionalGeneration has the decoder and CLVP,
-and its UnivNetModel the vocoder. Its converters (models/clvp/convert_clvp_to_hf.py, models/univnet/convert_univnet.py
-of 4.36 to 4.57) rename upstream's keys, and store q, k and v of the decoder and the conditioning encoder separately.
+transformers (4.36 to 4.57) stores the same weights under other keys. Its ClvpModelForConditionalGeneration has the
+decoder and CLVP, and its UnivNetModel has the vocoder. Its scripts models/clvp/convert_clvp_to_hf.py and
+models/univnet/convert_univnet.py rename upstream's keys. They also split the joint q, k and v weights of the decoder
+and of the conditioning encoder into three tensors. This module undoes both changes.
 """
 
 import difflib
@@ -28,7 +29,9 @@ def networks_of(file: str) -> list[str]:
 
 
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
-    """Return for every key of network ``name`` the file's entries that it is computed from (``sources``).
+    """Find the entries of a file from which each parameter of network ``name`` is computed (``sources``).
+
+    Returns the names of these entries for each key of the network.
 
     Raises:
         UserError: A key is missing, is not a float tensor, or has another shape than in the network.
@@ -44,10 +47,10 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Check that every layer in the file is used, because otherwise only a part of a larger model would be loaded.
+    """Check that every layer in the file is used. Otherwise only a part of a larger model would be loaded.
 
     Raises:
-        UserError: The file has more layers than the config.
+        UserError: The file has more layers than the config says.
     """
     used_keys = {folded_key(key) for key in used}
     patterns = {pattern(key) for key in used_keys}
@@ -56,14 +59,16 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
     )
     if surplus:
         raise UserError(
-            f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
+            f"{path} has more layers than the network that the config describes, for example {surplus[0]} (surplus: "
             f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}"
         )
 
 
-# Entries of files that speech does not need: buffers of old releases, and GPT-2 embeddings that Tortoise replaces.
+# Keys in upstream's files that speech does not need: buffers of old transformers releases, and the embeddings of GPT-2,
+# which Tortoise replaces.
 UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight")
-# Upstream's generation gives the decoder's layers second names (GPT2InferenceModel in its autoregressive.py).
+# Upstream's class for generation (GPT2InferenceModel in its autoregressive.py) stores the decoder's layers again under
+# the left names. They have the same weights as the right names.
 COPY = {
     f"inference_model.{copied}.": f"{own}."
     for copied, own in (
@@ -77,7 +82,7 @@ COPY = {
 
 
 def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
-    """Return whether speech is known not to need an entry of a file with these networks."""
+    """Return whether we know that speech does not need the entry ``key`` of a file that holds ``networks``."""
     copied = next((start for start in COPY if key.startswith(start)), None)
     if copied and "autoregressive" in networks:
         own = COPY[copied] + key.removeprefix(copied)
@@ -90,9 +95,10 @@ def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
-    """Return another official file whose keys, ignoring layer numbers, are all among ``entries``, or ``None``.
+    """Guess which other official file the entries come from, to say so in a message about ``file``.
 
-    If there are several, it is the file with most keys, and among equals a file whose shapes match ``configs``, too.
+    Returns a file whose keys, ignoring layer numbers, are all among ``entries``. Among several such files, the one with
+    most keys is preferred, then one whose shapes match ``configs``. Returns ``None`` if there is no such file.
     """
     present = {pattern(folded_key(key)) for key in entries}
     best: tuple[int, bool, str | None] = (0, False, None)
@@ -113,7 +119,10 @@ def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
 
 
 def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an official file, without layer numbers, that ``entries`` lacks, or [] if half are lacking."""
+    """Return the keys of an official file, without layer numbers, that ``entries`` lacks.
+
+    Returns [] if half the keys or more are lacking, because then the entries do not come from this file.
+    """
     wanted = _patterns(file, configs)
     lacking = sorted(wanted - {pattern(folded_key(key)) for key in entries})
     return lacking if 2 * len(lacking) < len(wanted) else []
@@ -122,24 +131,24 @@ def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> lis
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
         found = summarise_keys(map(str, entries), SHOWN) or "nothing"
-        return f"the file has no tensors, only {found}; it must be a plain state dict"
+        return f"the file has no tensors, only {found}; it must hold a state dict"
     other = looks_like(entries, path.name, configs)
     if other:
-        return f"its keys are those of {other}; the file is misnamed"
+        return f"it has the keys of {other}, so the file is misnamed"
     if pattern(key) in {pattern(folded_key(present)) for present in entries}:
-        return f"other layers have it, so the file has fewer layers than its config, or is damaged; {_size_hint(path)}"
+        return f"other layers have it, so the file has fewer layers than its config or is damaged; {_size_hint(path)}"
     return f"this is not upstream's {path.name}, or a damaged copy of it"
 
 
 def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     other = looks_like(entries, path.name, configs)
     if other and _fits(other, configs, entries):
-        return f"it fits {other}; the file is misnamed"
+        return f"it fits {other}, so the file is misnamed"
     return _size_hint(path)
 
 
 def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
-    """Return whether entries have all shapes of an official file's networks."""
+    """Return whether ``entries`` have the keys and the shapes of all networks of an official file."""
     found = [
         (sources(NETWORKS[name].prefix + key, entries), shape)
         for name in networks_of(file)
@@ -150,12 +159,12 @@ def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
 
 def _size_hint(path: Path) -> str:
     return (
-        f"if it is another size of the model, state its constructor arguments in {path.parent / 'config.json'} "
-        "or with config=FILE"
+        f"if the model has another size, write its constructor arguments to {path.parent / 'config.json'} "
+        "or to a file that you give with config=FILE"
     )
 
 
-# Arguments of upstream's classes that affect only training, or parameters that inference never reads.
+# Arguments of upstream's classes that affect only training, or only parameters that inference never reads.
 TRAINING_ONLY = {
     "autoregressive.pth": {"checkpointing", "mel_length_compression"},
     "diffusion_decoder.pth": {"dropout", "layer_drop", "unconditioned_percentage", "use_fp16"},
@@ -169,10 +178,10 @@ TRAINING_ONLY = {
     "hifidecoder.pth": {"inference_padding"},  # upstream stores it and does not use it
 }
 
-# Other keys of a config, and upstream's networks that its default speech does not use.
+# Keys of a config that we ignore: our own, and the files of upstream's networks that its default speech does not use.
 NOT_READ = ("trained", "mel_norms.pth", "classifier.pth", "cvvp.pth")
 
-# Arguments for which only the official value is supported: others change the network's structure or the mels.
+# Arguments for which we support only the official value. Other values change the structure of the network or the mels.
 FIXED = {
     "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
     "clvp2.pth": {"use_xformers": True},
@@ -188,20 +197,20 @@ FIXED = {
 
 
 def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a config for every network, by name, with official values for arguments that are not given.
+    """Build a config for every network, by network name. Arguments that are not given have the official values.
 
     Args:
-        values: Constructor arguments by file name ("autoregressive.pth"), directly or under the key "constructor". Keys
-            that start with an underscore and the key "trained" are ignored.
-        where: Beginning of messages.
+        values: Constructor arguments by file name ("autoregressive.pth"), at the top level or under the key
+            "constructor". The key "trained" and keys that start with an underscore are ignored.
+        where: Name of the config, with which messages begin.
 
     Raises:
-        UserError: The mapping has another form, or a file, an argument or a value is unknown or invalid.
+        UserError: The mapping has another layout, or a file, an argument or a value is unknown or invalid.
     """
     files = {network.file for network in NETWORKS.values()}
     for file in values:
         if file not in files and file not in NOT_READ and not file.startswith("_"):
-            raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_suggestion(file, files)}")
+            raise UserError(f"{where}: {file!r} is not the name of an official checkpoint{_suggestion(file, files)}")
     found = {}
     for name, network in NETWORKS.items():
         arguments = _arguments(values, network.file, where)
@@ -216,7 +225,9 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
     if isinstance(entry, Mapping) and "constructor" in entry:
         entry = entry["constructor"]
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where}: {file} must map upstream's constructor arguments to values, not {entry!r}")
+        raise UserError(
+            f"{where}: {file} must be an object of upstream's constructor arguments and their values, not {entry!r}"
+        )
     official: dict[str, Config] = {}
     for name in networks_of(file):
         config = NETWORKS[name].official()
@@ -236,12 +247,12 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
 
 
 def _suggestion(name: str, known: set[str]) -> str:
-    """Return the end of a message about an unknown name: similar known names, or all if there are none."""
+    """Return the end of a message about an unknown name. It suggests similar known names, or lists all known names."""
     near = difflib.get_close_matches(name, sorted(known), 3)
     return f"; do you mean {' or '.join(near)}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
-# a key of the layout, and the official files that have the same weights
+# A key by which transformers' layout is recognised → the official files that have the same weights.
 HELD = {
     "speech_decoder_model.final_norm.weight": ("autoregressive.pth", "clvp2.pth"),
     "resblocks.0.kernel_predictor.input_conv.bias": ("vocoder.pth",),
@@ -278,7 +289,8 @@ RENAMED = [
         (r"^conv_post\.", "conv_post.1."),
     )
 ]
-ENCODER = {  # part of an encoder's layer → of upstream's two layers, the first for attention: which, and its part
+# Upstream has two layers, attention and feed-forward, for each encoder layer of transformers.
+ENCODER = {  # parameter in a layer of transformers → number of upstream's layer (0 or 1), and the parameter in it
     "input_rmsnorm.weight": (0, "0.0.g"),
     "self_attn.q_proj": (0, "1.wrap.to_q"),
     "self_attn.k_proj": (0, "1.wrap.to_k"),
@@ -293,16 +305,16 @@ QUERY = re.compile(r"^(gpt\.h\.\d+\.attn|conditioning_encoder\.attn\.\d+)\.q_pro
 
 
 def held_files(entries: Entries) -> tuple[str, ...]:
-    """Return the official files whose weights a file in transformers' layout has, or () for any other file."""
+    """List the official files whose weights a file in transformers' layout has. Returns () for any other file."""
     return next((files for key, files in HELD.items() if key in entries), ())
 
 
 def official_entries(entries: Mapping[str, Any], heads: int) -> dict[str, Any]:
-    """Return entries of transformers' layout under upstream's keys, in upstream's shapes.
+    """Convert a state dict from transformers' layout to upstream's keys and shapes.
 
     Args:
-        entries: Entries in transformers' layout.
-        heads: Number of heads of the decoder and of its conditioning encoder.
+        entries: State dict in transformers' layout.
+        heads: Number of attention heads, which the decoder and the conditioning encoder share.
     """
     renamed = {_official_key(key): value for key, value in entries.items()}
     for key in [key for key in renamed if QUERY.match(key)]:
@@ -321,7 +333,10 @@ def official_entries(entries: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 
 def _join(renamed: dict[str, Any], key: str, parts: list[Any], heads: int) -> None:
-    """Join q, k and v: one after the other in GPT-2, and head by head in the conditioning encoder."""
+    """Join the weights of q, k and v to one tensor.
+
+    In GPT-2, all of q comes first, then k, then v. In the conditioning encoder, each head has its q, k and v together.
+    """
     if key.startswith("gpt."):
         joined = torch.cat(parts)
         renamed[key.replace("q_proj", "c_attn")] = joined.T if joined.ndim == 2 else joined

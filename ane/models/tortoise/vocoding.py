@@ -1,8 +1,8 @@
-"""Turn latents or a mel into sound with a vocoder, at once or as a stream.
+"""Turn latents or a mel into sound with one of Tortoise's vocoders, all at once or as a stream.
 
-HiFi-GAN takes latents at the rate of mel frames. They are interpolated linearly twice, from 22050/1024 Hz to 22050/256
-Hz to 24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise, and BigVGAN
-takes a mel.
+HiFi-GAN takes latents that are interpolated to the rate of mel frames. They are interpolated linearly twice, from
+22050/1024 Hz to 22050/256 Hz and then to 24000/256 Hz, as in upstream (models/hifigan_decoder.py, inference). UnivNet
+takes a mel and noise, and BigVGAN takes a mel. A source filter, trained for its model, takes latents or a mel.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,20 +19,21 @@ from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
 
-LARGEST = 254  # most frames of a call to a source filter's network
-SCALES = 1024 / 256, 24000 / 22050  # frames per latent at 22050 Hz, then output frames per frame at 22050 Hz
+LARGEST = 254  # largest number of frames in one call of a source filter's network
+SCALES = 1024 / 256, 24000 / 22050  # frames at 22050 Hz per latent, and frames at 24000 Hz per frame at 22050 Hz
 
 
 class HifiganSound:
-    """Makes sound of latents (n, D) that arrive incrementally, with HiFi-GAN.
+    """Makes sound with HiFi-GAN from latents (n, D) that arrive incrementally.
 
-    N latents give 256·⌊4·N·24000/22050⌋ float32 samples, which do not depend on the pieces that latents arrive in.
+    N latents become 256·⌊4·N·24000/22050⌋ float32 samples. The samples do not depend on how you divide the latents
+    among the calls of ``feed``.
 
     Args:
-        backend: Backend of the network.
+        backend: Backend that runs the network.
         config: Config of the network.
         conditioning: The voice's conditioning latent, (1, D) float32.
-        window: Window of ``Windowed``.
+        window: The ``window`` of ``Windowed``.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class HifiganSound:
 
 
 class UnivnetSound:
-    """Makes sound of a log-mel (100, n) that arrives incrementally, with UnivNet: 256 float32 samples per frame.
+    """Makes sound with UnivNet from a log-mel (100, n) that arrives incrementally: 256 float32 samples per frame.
 
     Args:
-        backend: Backend of the network.
+        backend: Backend that runs the network.
         config: Config of the network.
-        rng: Generator of the noise, which has 10 frames more than the mel.
-        window: Window of ``Windowed``.
+        rng: Random generator that draws the noise, for 10 frames more than the mel has.
+        window: The ``window`` of ``Windowed``.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class UnivnetSound:
         self.ahead = draw_noise(rng, config, SILENT_FRAMES)
 
         def run(columns: np.ndarray) -> np.ndarray:
-            """Vocode columns of mel and noise. Only the last call depends on ``ahead``."""
+            """Vocode columns, which hold the mel and its noise. ``ahead`` affects the sound only in the last call."""
             mel, noise = np.split(columns, [config.n_mel_channels])
             noise = np.concatenate((noise, self.ahead), axis=1)
             return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
@@ -89,21 +90,21 @@ class UnivnetSound:
 
 
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
-    """Create a vocoder of log-mels (100, n) that arrive incrementally, which makes 256 float32 samples per frame."""
+    """Create a BigVGAN for a log-mel (100, n) that arrives incrementally. It makes 256 float32 samples per frame."""
     return Windowed(
         backend, "bigvgan", config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window
     )
 
 
 class SourceFilterSound:
-    """Makes sound with a source filter, of input that arrives incrementally: 256 float32 samples per frame.
+    """Makes sound with a source filter from input that arrives incrementally: 256 float32 samples per mel frame.
 
     Args:
-        backend: Backend of the network.
-        stage: "source_filter", which takes latents (n, D), or "mel_source_filter", which takes a mel (100, n).
+        backend: Backend that runs the network.
+        stage: "source_filter", whose input is latents (n, D), or "mel_source_filter", whose input is a mel (100, n).
         config: Config of the network.
-        rng: Generator of the noise.
-        window: Window of ``Windowed``.
+        rng: Random generator that draws the noise.
+        window: The ``window`` of ``Windowed``.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class SourceFilterSound:
         self.frames = LatentInterpolation() if stage == "source_filter" else None
         self.sound = SourceFilter(rng)
         if window:
-            window = replace(window, largest=LARGEST, growth=2)  # the network is small, its margins are wide
+            window = replace(window, largest=LARGEST, growth=2)  # the network is small and its margins are wide
         self.parameters = Windowed(
             backend,
             stage,
@@ -142,27 +143,31 @@ class SourceFilterSound:
 
 
 def vocoder_of(networks: Collection[str], diffused: bool) -> str:
-    """Return the name of the network that makes sound of a mel, or of latents if nothing is diffused.
+    """Return the name of a model's vocoder: the network that makes sound from a mel, or from latents.
 
-    A model with a vocoder trained for it, which comes first in the list, speaks with that vocoder.
+    A vocoder that was trained for the model is preferred to an official one.
+
+    Args:
+        networks: Names of the model's networks.
+        diffused: Whether the settings use diffusion, so that the vocoder gets a mel.
     """
     choices = ("mel_source_filter", "bigvgan", "univnet") if diffused else ("source_filter", "hifigan")
     return next((name for name in choices if name in networks), choices[-1])
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
-    """Feed the last columns to a source of sound, and yield all its remaining sound."""
+    """Feed the last latents or mel frames to a vocoder object, and yield all the sound that remains."""
     yield from source.feed(columns)
     yield from source.finish()
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
-    """Return the sound of latents (N, D), by one call of HiFi-GAN."""
+    """Make the sound of latents (N, D) with one call of HiFi-GAN."""
     return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
 
 
 def draw_noise(rng: np.random.Generator, config: UnivNetConfig, frames: int) -> np.ndarray:
-    """Draw UnivNet's noise (Z, frames) frame by frame, so that several draws equal one large draw."""
+    """Draw UnivNet's noise, (Z, frames), frame by frame. Several calls draw the same numbers as one large call."""
     return rng.standard_normal((frames, config.noise_dim), dtype=np.float32).T
 
 
@@ -172,13 +177,16 @@ def interpolate_latents(latents: np.ndarray) -> np.ndarray:
 
 
 class LatentInterpolation:
-    """Interpolates latents that arrive incrementally to the numbers that ``interpolate_latents`` gives."""
+    """Interpolates latents that arrive incrementally. Its results equal those of ``interpolate_latents``."""
 
     def __init__(self) -> None:
         self._stages = [LinearInterpolation(scale) for scale in SCALES]
 
     def feed(self, latents: np.ndarray | None, ended: bool = False) -> np.ndarray:
-        """Append latents (n, D), and return the new frames (D, m) that no later latent changes, or all if ``ended``."""
+        """Append latents (n, D), and return the new frames (D, m) that no later latent can change.
+
+        If no more latents follow (``ended``), this returns all remaining frames.
+        """
         columns = None if latents is None else latents.T
         for stage in self._stages:
             columns = stage.feed(columns, ended)
@@ -190,21 +198,21 @@ class LatentInterpolation:
 
 
 class LinearInterpolation:
-    """Interpolates columns that arrive incrementally as torch does, linearly by a scale factor, align_corners=False.
+    """Interpolates columns that arrive incrementally, like torch's linear interpolation with align_corners=False.
 
-    Output i is at (i + 0.5) / scale − 0.5 of the input, for any length of the input. Past the last column, the last
-    column is repeated. If the scale does not change the length, the output is a copy, as in torch.
+    Output i lies at position (i + 0.5) / scale − 0.5 of the input, whatever the input's length. Beyond the last column,
+    the last column is repeated. If the scale does not change the number of columns, they are copied, as in torch.
     """
 
     def __init__(self, scale: float):
         self.scale = scale
-        self.columns: np.ndarray | None = None  # columns that later outputs depend on
+        self.columns: np.ndarray | None = None  # received columns that later outputs depend on
         self.first = self.done = 0  # index of the first of ``columns``, and number of outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
-        """Append columns (C, n), and return the new outputs (C, m) between received columns, or all if ``ended``.
+        """Append columns (C, n), and return the new outputs (C, m) that lie between received columns.
 
-        After n columns in all, ⌊n·scale⌋ outputs have been returned.
+        If no more columns follow (``ended``), this returns all remaining outputs: ⌊n·scale⌋ for n columns in total.
         """
         if columns is not None:
             self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
@@ -212,7 +220,7 @@ class LinearInterpolation:
             return np.empty((0, 0), np.float32)
         received = self.first + self.columns.shape[1]
         count = int(received * self.scale)
-        if count == received:  # if no more columns follow, the output is a copy
+        if count == received:  # the number of columns stays the same, so torch would copy them
             return self.columns if ended else self.columns[:, :0]
         source = self._sources(np.arange(self.done, count))
         if not ended:
@@ -227,8 +235,9 @@ class LinearInterpolation:
         return out
 
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
-        """Return the positions of outputs in the input, float32.
+        """Return the positions in the input at which outputs lie, in float32.
 
-        torch rounds 1/scale to float32, and then the result once (UpSample.h compiles to a fused multiply-add).
+        The rounding follows torch, which rounds 1/scale to float32, and rounds the position once, because UpSample.h
+        compiles to a fused multiply-add.
         """
         return np.maximum(np.float64(np.float32(1 / self.scale)) * (outputs + 0.5) - 0.5, 0).astype(np.float32)

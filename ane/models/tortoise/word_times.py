@@ -1,8 +1,9 @@
-"""Time the words of a chunk by the decoder's attention to the text while it predicted each code.
+"""Find when the words of a chunk are spoken, from the decoder's attention to the text at each code.
 
-A few heads move along the text as the codes go on. The mean of their attention gives each code a probability for every
-text token. Dynamic time warping finds a monotonic path through it, as in openai-whisper, and attention far from that
-path is removed. The time of a token is then the expected number of codes before it, which is finer than one code.
+A few attention heads look at the word that is being spoken, and so move along the text. Their mean attention is, for
+each code, a probability of every text token. Dynamic time warping finds a monotonic path through these probabilities,
+as in openai-whisper, and attention far from the path is removed. A token then starts after the expected number of
+codes before it, which need not be a whole number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,19 +20,19 @@ from ane.speech.words import SpokenWord, interpolate_words, timed_words
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
-WINDOW = 4  # tokens on either side of the path that count
-CHOSEN = 4  # most heads that are chosen on a chunk if the model names none
-# A chosen head has at least this share of its attention on the path, and there are at least two. In the embedded
-# decoder, the best four heads have 0.8 and more. With random weights, hardly any head has 0.6.
+WINDOW = 4  # how many tokens before and after the path keep their attention
+CHOSEN = 4  # largest number of heads to choose for a chunk if the model does not name its heads
+# A head can be chosen if its `share_on_path` is at least LEAST_SHARE. If fewer than LEAST_HEADS heads can be chosen, no
+# times are computed. The best four heads of the embedded model have 0.8 or more. With random weights, few have 0.6.
 LEAST_SHARE, LEAST_HEADS = 0.6, 2
 
-TimedHead = tuple[int, int, int]  # layer, head, delay in codes
+TimedHead = tuple[int, int, int]  # layer, head, and by how many codes its attention lags
 
 
 class WordTimer:
     """Times words by the attention that the decoder recorded while it sampled the codes.
 
-    If the decoder of a backend cannot record, the timer makes another pass over the chunk's text and codes.
+    If a backend's decoder cannot record attention, the timer runs the decoder once more on the chunk's text and codes.
     """
 
     def __init__(self, backend: Backend, model: Bundle, normaliser: str):
@@ -39,12 +40,12 @@ class WordTimer:
         self.tokenizer = Tokenizer(model.tokenizer, normaliser)
 
     def words(self, chunk: TokenChunk, conditioning: np.ndarray, candidate: Candidate) -> list[SpokenWord]:
-        """Return the words of a chunk, in seconds from the first sample that the vocoder makes of the candidate.
+        """Return the words of a chunk with their times, in seconds from the first sample of the chunk's sound.
 
         Args:
-            chunk: The chunk.
+            chunk: Chunk of text.
             conditioning: The voice's conditioning latent, (1, D) float32.
-            candidate: The candidate that is spoken.
+            candidate: Candidate that is turned into sound.
         """
         seconds = (len(candidate.codes) + 1) * SECONDS_PER_CODE
         starts = self.token_starts(chunk.tokens, conditioning, candidate)
@@ -54,10 +55,10 @@ class WordTimer:
         return timed_words(chunk.text, self.spoken_words(chunk.tokens[:-1]), times)
 
     def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate) -> np.ndarray | None:
-        """Return where each token begins and the last token ends, in codes: (len(tokens),) float64, never decreasing.
+        """Compute where each text token begins, in codes. ``tokens`` end with the stop token.
 
-        ``tokens`` end with the stop token. Returns ``None`` if the backend returns no attention, or if no head follows
-        the text.
+        Returns a never decreasing array (len(tokens),) float64. Its last number is the end of the last text token.
+        Returns ``None`` if the backend cannot return attention, or if too few heads follow the text.
         """
         if not self.backend.returns_attention or not candidate.codes:
             return None
@@ -76,9 +77,9 @@ class WordTimer:
     def attention_of(
         self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate, heads: Sequence[TimedHead]
     ) -> np.ndarray:
-        """Return the attention of each code and the stop code to the text tokens, rows of sum 1.
+        """Return how much each code, and the stop code, attends to each text token.
 
-        The result is (heads, len(codes) + 1, len(tokens) − 1) float32.
+        The result is (heads, len(codes) + 1, len(tokens) − 1) float32. The last axis has the sum 1.
         """
         distinct, scores = distinct_heads(heads), candidate.prefix_scores
         if scores is None or len(scores) != len(distinct) or not candidate.stopped:
@@ -90,7 +91,10 @@ class WordTimer:
     def scores_of(
         self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int], heads: Sequence[tuple[int, int]]
     ) -> np.ndarray:
-        """Compute ``Candidate.prefix_scores`` by another pass: (heads, len(codes) + 1, prefix length − 1) float32."""
+        """Run the decoder once more to compute the ``prefix_scores`` of a candidate.
+
+        Returns (heads, len(codes) + 1, prefix length − 1) float32.
+        """
         prefix = self.tables.prefix(conditioning, tokens, self.config)
         sampled = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
         columns = np.concatenate((prefix, sampled)).astype(np.float32)
@@ -98,12 +102,12 @@ class WordTimer:
 
     @property
     def recorded_heads(self) -> list[tuple[int, int]]:
-        """The heads, (layer, head) each, whose scores the decoder should record."""
+        """The attention heads, as (layer, head), whose scores the decoder should record."""
         return distinct_heads(self.stated_heads)
 
     @property
     def stated_heads(self) -> Sequence[TimedHead]:
-        """The heads that the model names. If it names none, heads are chosen on each chunk."""
+        """The heads that the model names. If there are none, the timer chooses heads for each chunk."""
         return self.config.alignment_heads
 
     @cached_property
@@ -111,13 +115,16 @@ class WordTimer:
         return Embeddings(**self.backend.embeddings())
 
     def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Yield each word of normalised text without punctuation, its first token and the token after its last."""
+        """Yield each word of the normalised text, without punctuation, and the indices of its tokens.
+
+        The indices are those of the word's first token, and of the token after its last one.
+        """
         pieces = (self.tokenizer.decode([token]) for token in tokens)
         return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)
 
 
 def distinct_heads(heads: Sequence[TimedHead]) -> list[tuple[int, int]]:
-    """Return the distinct (layer, head) of some heads, ascending."""
+    """Return the heads as distinct pairs (layer, head), ascending. Several delays may name the same head."""
     return sorted({(layer, head) for layer, head, _ in heads})
 
 
@@ -128,19 +135,23 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
-    """Shift attention (T, K) by ``codes`` codes to earlier ones. The ends are repeated."""
+    """Move the rows of attention (T, K) earlier by ``codes`` codes. Rows beyond an end repeat the row at that end."""
     return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
 
 
 def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each code's first and last token on the monotonic path with most attention, (T,) int64 each."""
+    """Find the monotonic path with most attention. Returns each code's first and last token on it, each (T,) int64."""
     rows, tokens = warping_path(-attention.astype(np.float64))
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     return tokens[starts], tokens[np.append(starts[1:], len(rows)) - 1]
 
 
 def share_on_path(attention: np.ndarray) -> float:
-    """Return by how much the share of attention (T, K) within a token of the path exceeds even attention, 1 at most."""
+    """Measure how well attention (T, K) follows a monotonic path.
+
+    The measure is the share of attention that is on the path, or one token next to it. It is scaled so that 0 means as
+    much as attention that is even over all tokens has there, and 1 means all attention.
+    """
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])
     near = (tokens >= first[:, None] - 1) & (tokens <= last[:, None] + 1)
@@ -149,7 +160,10 @@ def share_on_path(attention: np.ndarray) -> float:
 
 
 def expected_starts(attention: np.ndarray) -> np.ndarray:
-    """Return where each token begins and the last ends by attention (T, K), in codes: (K + 1,), never decreasing."""
+    """Compute from attention (T, K) where each token begins, and where the last one ends, in codes.
+
+    Returns (K + 1,), never decreasing.
+    """
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])
     near = (tokens >= first[:, None] - WINDOW) & (tokens <= last[:, None] + WINDOW)

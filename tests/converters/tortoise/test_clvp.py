@@ -25,7 +25,7 @@ class StoredFunctions(list):
     ("ids", "fault"),
     [
         ([7] * 41, "the speech needs 41 positions"),
-        ([3, 90], "the speech has the id 90, and CLVP has embeddings for 90 ids"),
+        ([3, 90], "the speech has the id 90, but CLVP has embeddings only for ids from 0 to 89"),
         ([3, -1], "the id -1"),
     ],
 )

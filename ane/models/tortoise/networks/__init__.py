@@ -1,4 +1,4 @@
-"""Declare the networks of Tortoise, which are plain PyTorch for inference with upstream's parameter names."""
+"""Declare Tortoise's networks. They are PyTorch modules for inference, with the parameter names of upstream."""
 
 from ane.bundles.family import Network
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
@@ -64,7 +64,8 @@ NETWORKS = {
         ),
         Network("bigvgan", BigVGAN, BigVGANConfig, "bigvgan_24khz_100band.pth", wrapper="generator", for_speech=True),
         Network("hifigan", Hifigan, HifiganConfig, "hifidecoder.pth", for_speech=True),
-        # ours: they predict the parameters of ane.models.vocoders.source_filter, from latents and from a mel
+        # Upstream does not have these two. They predict the parameters of a source filter
+        # (ane.models.vocoders.source_filter), the first from latents and the second from a mel.
         Network("source_filter", SourceFilterNetwork, SourceFilterConfig, "source_filter.pth", for_speech=True),
         Network(
             "mel_source_filter",

@@ -1,7 +1,7 @@
 """Define UnifiedVoice, the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
 
-Its input is a sequence of embeddings (columns), [voice][text][codes], (B, T, D). The host looks them up and adds the
-positions. The output at a column predicts the code that follows it.
+Its input is a sequence of columns (embeddings), (B, T, D): first the voice, then the text, then the codes. The host
+looks up the embeddings and adds those of the positions. The output at a column predicts the code after it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,12 @@ from ane.backends.decoding import DecoderShape
 from ane.bundles.family import Config
 from ane.system.errors import UserError
 
-# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): attention between columns, with or without a cache
+# A function that computes attention between columns, with or without a cache. It takes q, k and v, and returns the
+# result. All are (B, heads, T, head_width).
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-# sizes that are ids of text tokens or of codes
+# Names of config fields that hold ids of text tokens, and ids of codes.
 TEXT_TOKENS = ("start_text_token", "stop_text_token")
 CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
@@ -40,11 +41,11 @@ class UnifiedVoiceConfig(Config):
     number_mel_codes: int = 8194
     start_mel_token: int = 8192
     stop_mel_token: int = 8193
-    calm_token: int = 83  # the code of silence
-    calm_run: int = 8  # most silent codes in a row that stay (upstream api.py)
-    tail_tokens: tuple[int, ...] = (45, 45, 248)  # written over the last codes of the buffer (upstream api.py)
-    # heads that time words, (layer, head, delay in codes) each, and codes that are added to their times;
-    # without any, heads are chosen on each chunk (``ane.models.tortoise.word_times``)
+    calm_token: int = 83  # the code that stands for silence
+    calm_run: int = 8  # largest number of silent codes in a row before the latents are cut (upstream api.py)
+    tail_tokens: tuple[int, ...] = (45, 45, 248)  # replace the last codes of the padded array (upstream api.py)
+    # Attention heads whose attention times words, as (layer, head, delay in codes). If there are none, word_times.py
+    # chooses heads for each chunk. The second field is a number of codes that is added to every time.
     alignment_heads: tuple[tuple[int, int, int], ...] = ()
     alignment_shift: float = 0.0
 
@@ -59,8 +60,8 @@ class UnifiedVoiceConfig(Config):
                 value = getattr(self, name)
                 if not all(0 <= token <= highest for token in (value if isinstance(value, tuple) else (value,))):
                     raise UserError(
-                        f"{where}: {name} {list(value) if isinstance(value, tuple) else value} is beyond "
-                        f"the decoder's table: 0 to {highest}"
+                        f"{where}: {name} must be from 0 to {highest}, because the decoder has no other embeddings, "
+                        f"got {list(value) if isinstance(value, tuple) else value}"
                     )
         for found in self.alignment_heads:
             if not isinstance(found, tuple) or len(found) != 3 or not all(type(item) is int for item in found):
@@ -86,7 +87,7 @@ class UnifiedVoiceConfig(Config):
 
 
 class Conv1D(nn.Module):
-    """GPT-2's linear layer."""
+    """GPT-2's linear layer, whose weight is transposed."""
 
     weight_layout = "(in, out)"  # nn.Linear stores (out, in)
 
@@ -114,11 +115,11 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(config.model_dim, config.model_dim)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
-        """Compute the linear layers after attention: (B, T, D) → (B, T, D)."""
+        """Project x (B, T, D) to q, k and v, call ``attend``, and project the result. Returns (B, T, D)."""
         return self.c_proj(attend(*self.heads_of(x)).transpose(1, 2).reshape(x.shape))
 
     def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v, (B, heads, T, head_width) each, of x (B, T, D)."""
+        """Project x (B, T, D) to q, k and v, each (B, heads, T, head_width)."""
         B, T, D = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         return q, k, v
@@ -136,9 +137,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer block with the norms first. The residual stream keeps the precision of its input."""
+    """A transformer block with pre-layer normalisation. The residual stream keeps the precision of its input."""
 
-    # norm, linear layer and GELU, which a kernel computes in one call (``ane.backends.torch.kernels``)
+    # Names of a norm (or None), a linear layer, and an activation (or None). One kernel of
+    # ``ane.backends.torch.kernels`` can compute all three together.
     joins = (
         ("ln_1", "attn.c_attn", None),
         (None, "attn.c_proj", None),
@@ -177,10 +179,10 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class UnifiedVoice(nn.Module):
-    """The decoder: columns (B, T, D) → hidden (B, T, D) → logits (B, T, V).
+    """The decoder: columns (B, T, D) → hidden states (B, T, D) → logits (B, T, V).
 
-    ``hidden`` is the output of GPT-2's ln_f and then ``final_norm``, as in upstream. It is the *latent* of the code
-    that the column predicts, which diffusion and HiFi-GAN take.
+    A hidden state is the output of GPT-2's ln_f, followed by ``final_norm``, as in upstream. The hidden state of a
+    column is the *latent* of the code that the column predicts. The diffusion and HiFi-GAN take latents as input.
     """
 
     def __init__(self, config: UnifiedVoiceConfig):
@@ -196,7 +198,10 @@ class UnifiedVoice(nn.Module):
         self.mel_head = Linear(D, config.number_mel_codes)
 
     def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
-        """Compute hidden (B, T, D) from columns (B, T, D). ``attend``: a function per layer (default: ``causal``)."""
+        """Compute hidden states (B, T, D) from columns (B, T, D).
+
+        ``attend`` holds one attention function per layer. ``None`` means ``causal`` for all layers.
+        """
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
         return self.finish(x)
@@ -206,16 +211,18 @@ class UnifiedVoice(nn.Module):
         return self.gpt.h
 
     def finish(self, x: Tensor) -> Tensor:
-        """Compute hidden from the output of the last block."""
+        """Compute hidden states from the output of the last block."""
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the scores with which the columns after the prefix attend to the prefix. Later layers are not run.
+        """Compute the attention scores between the columns after the prefix and the columns of the prefix.
+
+        Layers after the last layer in ``heads`` are not run.
 
         Args:
             x: Columns, (1, T, D).
-            prefix: Number of columns of the prefix.
-            heads: Heads whose scores are returned, (layer, head) each.
+            prefix: Number of columns in the prefix.
+            heads: Attention heads whose scores are returned, as (layer, head).
 
         Returns:
             Scores q·k / √head_width before the softmax, (heads, T − prefix, prefix) float32.
@@ -239,11 +246,11 @@ class UnifiedVoice(nn.Module):
         return torch.stack([found[layer, head] for layer, head in heads])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Compute logits (…, V) float32 from hidden (…, D)."""
+        """Compute logits (…, V) float32 from hidden states (…, D)."""
         return self.mel_head(hidden).float()
 
     @staticmethod
     def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:
-        """Return keys and shapes in the official file that only training uses: the head that predicts text."""
+        """Return the keys and shapes of the head that predicts text, which the official file has only for training."""
         rows = config.number_text_tokens + 1
         return {"text_head.weight": (rows, config.model_dim), "text_head.bias": (rows,)}

@@ -1,6 +1,7 @@
-"""Define CLVP, which scores codes against a text (upstream models/clvp.py).
+"""Define CLVP, which scores how well codes match a text (upstream models/clvp.py).
 
-A score is the dot product of two vectors. The codes' vector has length 1, and the text's vector exp(temperature).
+The score is the dot product of two vectors. The vector of the codes has length 1, and the vector of the text has length
+exp(temperature).
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class CLVPConfig(Config):
 
 
 class Encoder(nn.Module):
-    """A transformer and a mean over time: (B, T, width) → (B, width)."""
+    """A transformer, followed by a mean over time: (B, T, width) → (B, width)."""
 
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
@@ -38,7 +39,7 @@ class Encoder(nn.Module):
 
 
 class CLVP(nn.Module):
-    packs_layers = True  # on the CPU, for bf16 and int8
+    packs_layers = True  # whether the CPU backend may pack the weights of linear layers, for bf16 and int8
 
     def __init__(self, config: CLVPConfig):
         super().__init__()

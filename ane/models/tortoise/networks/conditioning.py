@@ -25,7 +25,10 @@ class ConditioningEncoderConfig(Config):
 
 
 class ConditioningEncoder(nn.Module):
-    """Encodes the mel of a clip (B, 80, L) to the decoder's voice latent (B, D), the attention's first output."""
+    """Encodes the mel of a clip, (B, 80, L), to the decoder's voice latent, (B, D).
+
+    The latent is the attention layers' output at the first frame.
+    """
 
     mels, blocks = 80, 6
 
@@ -48,9 +51,9 @@ class ContextualEmbedderConfig(Config):
 
 
 class ContextualEmbedder(nn.Sequential):
-    """Encodes the mel of a clip (B, 100, L) to the diffusion decoder's voice latent (B, 2C).
+    """Encodes the mel of a clip, (B, 100, L), to the diffusion decoder's voice latent, (B, 2C).
 
-    It consists of convolutions, attention and a mean over time.
+    The network consists of convolutions, attention layers and a mean over time.
     """
 
     blocks = 5
@@ -73,7 +76,7 @@ class RandomLatentConverterConfig(Config):
 
 
 class EqualLinear(nn.Module):
-    """A linear layer with parameters scaled at run time, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
+    """A linear layer and a leaky ReLU. The parameters are scaled at run time (StyleGAN 2, Karras et al. 2020)."""
 
     rate = 0.1
 

@@ -1,7 +1,8 @@
 """Define DiffusionTts, the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
 
-Inputs and outputs are (B, C, L). Inside, frames are packed and channels are last (``frames.py`` in this folder).
-``code`` is the conditioning made from latents and voice (upstream: code_emb), not a mel code.
+Inputs and outputs are (B, C, L). Inside the network, frames are packed and channels are last (``frames.py`` in this
+folder). The argument ``code`` is not a mel code, but the conditioning that the network makes from the latents and the
+voice (upstream: code_emb).
 """
 
 import math
@@ -25,7 +26,7 @@ from ane.models.tortoise.networks.frames import (
 )
 from ane.system.errors import UserError
 
-PREDICTIONS = ("epsilon", "v", "x0")  # of x = √ᾱ·x0 + √(1−ᾱ)·ε, with v = √ᾱ·ε − √(1−ᾱ)·x0
+PREDICTIONS = ("epsilon", "v", "x0")  # ε, v = √ᾱ·ε − √(1−ᾱ)·x0, or x0, for the noisy mel x = √ᾱ·x0 + √(1−ᾱ)·ε
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class DiffusionConfig(Config):
     model_channels: int = 1024
     num_layers: int = 10
     in_channels: int = 100
-    out_channels: int = 200  # channels of the prediction, then of the variance's interpolation
+    out_channels: int = 200  # 100 channels of the prediction, then 100 of the variance
     in_latent_channels: int = 1024
     in_tokens: int = 8193
     num_heads: int = 16
@@ -44,11 +45,14 @@ class DiffusionConfig(Config):
     def check(self, where: str) -> None:
         super().check(where)
         if self.prediction not in PREDICTIONS:
-            raise UserError(f"{where}: prediction {self.prediction!r} is none of {', '.join(PREDICTIONS)}")
+            raise UserError(f"{where}: prediction must be one of {', '.join(PREDICTIONS)}, got {self.prediction!r}")
 
 
 def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
-    """Return [cos(t·f), sin(t·f)] of timesteps (B,), (B, width) float32, with f_i = 10000^(−i / (width/2))."""
+    """Embed timesteps t (B,) as [cos(t·f), sin(t·f)], where f_i = 10000^(−i / (width/2)).
+
+    Returns (B, width) float32.
+    """
     half = width // 2
     frequency = torch.exp(-math.log(10000) * torch.arange(half, device=timesteps.device).float() / half)
     angle = timesteps.float()[:, None] * frequency
@@ -56,20 +60,23 @@ def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
 
 
 class TimestepResBlock(nn.Module):
-    """A residual block over packed frames. The timestep scales and shifts its second norm."""
+    """A residual block over packed frames. The timestep scales and shifts the result of the second norm."""
 
-    # in order; a backend may replace the block by one call
+    # Names of the layers in order, for backends that compute the whole block in one call.
     residual_parts = "in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3"
 
     def __init__(self, channels: int):
         super().__init__()
-        # indices as in upstream, where activations and dropout are between
+        # The keys are upstream's indices. The missing indices are activations and dropout.
         self.in_layers = nn.ModuleDict({"0": FrameNorm(channels), "2": PointwiseConv(channels, channels, 1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
         self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
-        """Compute packed frames (N, C) from packed frames (N, C) and the SiLU of timestep embeddings (1 or rows, C)."""
+        """Compute packed frames (N, C) from packed frames x (N, C).
+
+        ``time`` is the SiLU of the timestep embeddings, (1, C) for all rows or (rows, C).
+        """
         scale, shift = self.emb_layers["1"](time)[:, None].chunk(2, dim=-1)
         gain = 1 + scale
 
@@ -92,21 +99,31 @@ class DiffusionLayer(nn.Module):
 
 
 class IntegratingConv(nn.Conv1d):
-    """A 1×1 convolution of x and code, concatenated: the sum of two, because rows of code may share one x."""
+    """A 1×1 convolution of x and code, as if both were concatenated.
+
+    It computes one convolution of x and one of code, and adds them. So several rows of code can share one row of x.
+    """
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs, 1)
         self.packed: nn.ModuleList | None = None
 
     def pack(self, make: Callable[[Tensor, Tensor], nn.Module]) -> None:
-        """Replace the two layers by layers that ``make`` packs from weight (O, C) and bias (O,)."""
+        """Replace both convolutions by layers that ``make`` builds from a weight (O, C) and a bias (O,)."""
         x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
         self.packed = nn.ModuleList((make(x_weight, torch.zeros_like(self.bias)), make(code_weight, self.bias)))
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
-        """Combine x, packed as ``x_packing`` with one row or as many as code has, with code (N, C). Returns (N, C)."""
+        """Combine x with code. Both are packed frames, and the result is (N, C).
+
+        Args:
+            x: Frames in the layout ``x_packing``, with one row per utterance or as many rows as ``code`` has.
+            code: Frames (N, C) in the layout ``packing``.
+            x_packing: Layout of ``x``.
+            packing: Layout of ``code`` and the result.
+        """
         if self.packed is not None:
             x, code = (layer(part) for layer, part in zip(self.packed, (x, code), strict=True))
         else:
@@ -121,9 +138,9 @@ class IntegratingConv(nn.Conv1d):
 class DiffusionTts(nn.Module):
     """The denoiser. Call ``condition`` once per utterance, and ``forward`` or ``denoise`` once per timestep."""
 
-    channels_last_kernels = True  # convolution kernels stored channels last, as the frames are
-    packs_layers = True  # on the CPU, for bf16 and int8
-    # layers that stay in float32 or bfloat16 where other layers are int8
+    channels_last_kernels = True  # whether to store the kernels of convolutions channels last, like the frames
+    packs_layers = True  # whether the CPU backend may pack the weights of linear layers, for bf16 and int8
+    # Layers that stay in float32 or bfloat16 if the other layers are int8.
     ends = "inp_block", "latent_conditioner", "time_embed", "integrating_conv", "out"
 
     def __init__(self, config: DiffusionConfig):
@@ -145,7 +162,10 @@ class DiffusionTts(nn.Module):
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
-        """Compute the conditioning (B, C, frames) of all timesteps from latents (B, N, D), voice latent (B, 2C)."""
+        """Compute the conditioning (B, C, frames) from latents (B, N, D) and a voice latent (B, 2C).
+
+        It is the same for all timesteps.
+        """
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])
         first, *blocks = self.latent_conditioner
@@ -156,23 +176,29 @@ class DiffusionTts(nn.Module):
         return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
 
     def unconditioned(self, frames: int) -> Tensor:
-        """Return the learned "no conditioning" of classifier-free guidance (Ho & Salimans 2022), (1, C, frames)."""
+        """Return the learned conditioning (1, C, frames) that means "no conditioning".
+
+        Classifier-free guidance needs it (Ho & Salimans 2022).
+        """
         return self.unconditioned_embedding.expand(-1, -1, frames)
 
     def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
         """Denoise a noisy mel (B, 100, L) at trained timesteps (B,) with conditioning (B, C, L).
 
-        Returns the prediction and the variance's interpolation, (B, 200, L).
+        Returns (B, 200, L): 100 channels of the prediction, then 100 channels v that interpolate the variance.
         """
         B, _, L = code.shape
         output = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
         return output.view(B, L, -1).transpose(1, 2)
 
     def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
-        """Run ``forward`` for several utterances in one call: packed noisy mels and conditioning (N, C) → (N, 200).
+        """Run ``forward`` for several utterances in one call. Returns packed frames (N, 200).
 
-        ``x`` has as many rows per utterance as ``packing``, or one row that all rows of the utterance share.
-        ``timesteps`` has one timestep for all rows, (1,), or one per row, (rows,).
+        Args:
+            x: Packed noisy mels. An utterance has as many rows as in ``packing``, or one row that all its rows share.
+            timesteps: One timestep for all rows, (1,), or one per row, (rows,).
+            code: Packed conditioning, (N, C).
+            packing: Layout of ``code`` and the result.
         """
         x_packing = Packing(packing.rows * len(x) // len(code), packing.lengths)
         time = timestep_embedding(timesteps, self.config.model_channels).to(x.dtype)
@@ -185,12 +211,12 @@ class DiffusionTts(nn.Module):
         return packing.each(self.out, x)
 
     def bind(self, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]) -> "BoundDenoiser":
-        """Compute the conditioning of several utterances of one voice. Returns a ``BoundDenoiser``."""
+        """Compute the conditioning of several utterances of one voice, and return a denoiser for them."""
         return BoundDenoiser(self, latents, voice, frames)
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """Return keys and shapes in the official file that only training uses, on codes instead of latents."""
+        """Return the keys and shapes of layers that take codes instead of latents, which only training uses."""
         C = config.model_channels
         with torch.device("meta"):
             modules = nn.ModuleDict(
@@ -204,9 +230,9 @@ class DiffusionTts(nn.Module):
 
 
 class BoundDenoiser:
-    """``DiffusionTts`` bound to several utterances. One call has all their frames, packed without padding.
+    """A ``DiffusionTts`` that is bound to several utterances, and denoises all of them in one call, without padding.
 
-    A guided call has two rows per utterance, the conditional row first.
+    With guidance, each utterance has two rows: first the conditional row, then the unconditional row.
     """
 
     def __init__(self, network: DiffusionTts, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]):
@@ -218,7 +244,10 @@ class BoundDenoiser:
         self._packed: dict[int, Tensor] = {}
 
     def __call__(self, x: Sequence[Tensor], timestep: Tensor, guided: bool) -> list[Tensor]:
-        """Denoise noisy mels (1, 100, L) at a timestep (1,). Returns (1 or 2, 200, L) for each utterance."""
+        """Denoise the noisy mel (1, 100, L) of every utterance at a timestep (1,).
+
+        Returns (1, 200, L) for each utterance, or (2, 200, L) if ``guided``.
+        """
         packing = Packing(1 + guided, self.lengths)
         code = self._code(packing.rows)
         noisy = torch.cat([pack(mel) for mel in x]).to(code)
@@ -226,7 +255,7 @@ class BoundDenoiser:
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:
-        """Return the packed conditioning with 2 rows (guided) or 1 row per utterance. It is cached."""
+        """Return the packed conditioning, with ``rows`` rows per utterance: 2 if guided, else 1. It is cached."""
         if rows not in self._packed:
             self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
         return self._packed[rows]

@@ -1,9 +1,9 @@
-"""Define layers of the diffusion decoder over packed frames (N, C), the frames of all rows and utterances in sequence.
+"""Define the diffusion decoder's layers over packed frames (N, C): the frames of all utterances, one after the other.
 
-A layer over single frames is one matrix product over all N. Layers over several frames (norms, attention, convolutions)
-run utterance by utterance, so an utterance's result is the same as in a separate call, and nothing is padded. Channels
-are last in memory, which is faster on the CPU: in bfloat16, a 1×1 convolution of 1024 channels and 800 frames takes 1.2
-to 1.4 times as long with channels first.
+A layer that works on single frames is one matrix product over all N. Layers that combine frames (norms, attention,
+convolutions) run on one utterance after the other. So an utterance's result is the same as in a separate call, and no
+frames are padded. Channels are last in memory, which is faster on the CPU: with channels first, a bfloat16 1×1
+convolution of 1024 channels and 800 frames takes 1.2 to 1.4 times as long.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,21 +19,22 @@ from ane.models.vocoders.hifigan import ImageConv
 
 @dataclass(frozen=True)
 class Packing:
-    """The layout of frames in a tensor (N, C). Each utterance has ``rows`` rows of its number of frames in ``lengths``.
+    """The layout of packed frames (N, C).
 
-    The rows are the conditional and the unconditional row of guidance, or a batch of equal length.
+    Each utterance has ``rows`` rows, and ``lengths`` gives the number of frames of its rows. The rows of an utterance
+    are the conditional and the unconditional row of guidance, or a batch of equal length.
     """
 
     rows: int
     lengths: tuple[int, ...]
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
-        """Return views (rows, L, C) of (N, C), one per utterance."""
+        """Yield the frames of each utterance, as a view (rows, L, C) of the packed x (N, C)."""
         for part, length in zip(x.split([self.rows * length for length in self.lengths]), self.lengths, strict=True):
             yield part.view(self.rows, length, x.shape[1])
 
     def each(self, function: Callable[..., Tensor], *packed: Tensor) -> Tensor:
-        """Apply ``function`` to the (rows, L, C) of each utterance in packed tensors, and pack the results."""
+        """Apply ``function`` to the frames (rows, L, C) of each utterance, and pack the results."""
         parts = [function(*parts).flatten(0, 1) for parts in zip(*map(self.split, packed), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -57,23 +58,23 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Apply a linear layer with weight (O, C) and bias (O,) to x (N, C). Returns (N, O)."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
         return F.linear(x, weight, bias)
-    # F.linear in float32 uses MKL, which on AMD takes twice as long as oneDNN, and in bfloat16 its result depends on
-    # the number of threads (AMX). Convolutions use oneDNN, on one thread only if they are dilated, which changes
-    # nothing for a 1×1 kernel
+    # This calls a convolution, which uses oneDNN, instead of F.linear. In float32, F.linear uses MKL, which takes twice
+    # as long on AMD. In bfloat16, the result of F.linear depends on the number of threads (AMX). On one thread, a
+    # convolution uses oneDNN only if it is dilated. Dilation does not change the result of a 1×1 kernel.
     return sequence(F.conv2d(image(x[None]), weight[..., None, None], bias, dilation=(1, 2)))[0]
 
 
 class PointwiseConv(nn.Conv1d):
-    """A 1×1 convolution of packed frames: (N, C) → (N, O)."""
+    """A 1×1 convolution over packed frames: (N, C) → (N, O)."""
 
-    over_frames = True  # lets a backend replace it by a layer with packed weights
+    over_frames = True  # tells backends that they may replace this layer by one with packed weights
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight[..., 0], self.bias)
 
 
 class FrameConv(ImageConv):
-    """A zero-padded convolution over neighboring frames: (R, L, C) → (R, L, O)."""
+    """A convolution over neighboring frames, with zeros beyond both ends: (R, L, C) → (R, L, O)."""
 
     over_frames = True
 
@@ -92,9 +93,9 @@ class FrameAttention(AttentionBlock):
     """``AttentionBlock`` with its relative bias, over packed frames."""
 
     normalisation, projection = FrameNorm, PointwiseConv
-    # a backend may replace the block by one call
+    # Names of the layers, for backends that compute the whole block in one call.
     attention_parts = "norm", "qkv", "proj_out", "relative_pos_embeddings"
-    attention_dtype: torch.dtype | None = None  # dtype of q, k and v, or None to keep theirs
+    attention_dtype: torch.dtype | None = None  # dtype to which q, k and v are cast; None leaves their dtype
 
     def __init__(self, channels: int, heads: int):
         super().__init__(channels, heads, relative=True)
@@ -104,7 +105,10 @@ class FrameAttention(AttentionBlock):
         return x + self.proj_out(packing.each(self.attend, qkv))
 
     def attend(self, qkv: Tensor) -> Tensor:
-        """Attend within (R, L, 3C), which has q, k and v of the first head, of the second head, … Returns (R, L, C)."""
+        """Compute attention among the L frames of each row: (R, L, 3C) → (R, L, C).
+
+        The channels of ``qkv`` are q, k and v of the first head, then q, k and v of the second head, and so on.
+        """
         R, L, _ = qkv.shape
         qkv = qkv.to(self.attention_dtype or qkv.dtype)
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)  # (R, heads, L, width)

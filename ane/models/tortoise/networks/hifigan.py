@@ -1,4 +1,4 @@
-"""Define HiFi-GAN, which makes sound straight from latents (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
+"""Define HiFi-GAN, the vocoder that takes latents (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
 
 from dataclasses import dataclass
 from math import prod
@@ -27,7 +27,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """The margin in frames that the input of each level needs (``ane.models.vocoders.hifigan.margins``)."""
+        """For each level of upsampling, the margin of its input in frames (``ane.models.vocoders.hifigan.margins``)."""
         blocks = max(
             sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
@@ -36,7 +36,7 @@ class HifiganConfig(Config):
 
     @property
     def margin(self) -> int:
-        """The frames on either side that the sound of a frame depends on."""
+        """The number of frames before and after a frame on which the sound of the frame depends."""
         return self.level_margins[0] + BORDER
 
 

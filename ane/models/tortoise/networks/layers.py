@@ -1,4 +1,4 @@
-"""Define layers that several networks share (upstream models/arch_util.py, xtransformers.py).
+"""Define layers that several of Tortoise's networks share (upstream models/arch_util.py, xtransformers.py).
 
 Tensors are (B, C, T) unless a docstring says otherwise.
 """
@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20  # attention scores computed at once on the CPU: 2 MB, which fit into a core's cache
+SCORES = 2**20  # number of attention scores computed at once on the CPU: 2 MB, which fit into a core's cache
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation, computed in float32 for any dtype of its input: (…, C, …, T) → (…, C, …, T)."""
+    """Group normalisation in float32, whatever the dtype of its input: (…, C, …, T) → (…, C, …, T)."""
 
     def __init__(self, channels: int):
         groups = 8 if channels <= 16 else 16 if channels <= 64 else 32
         while channels % groups:
             groups //= 2
         super().__init__(groups, channels, eps=1e-5)
-        self.two_pass = False  # whether to compute the mean first, then the variance, slower but more exactly
+        self.two_pass = False  # whether to compute the variance after the mean, which is slower but more exact
 
     def forward(self, x: Tensor) -> Tensor:
         if self.two_pass:
@@ -31,10 +31,11 @@ class GroupNorm(nn.GroupNorm):
         return super().forward(x.float()).to(x.dtype)
 
     def _two_pass(self, x: Tensor) -> Tensor:
-        """Compute the mean first, then the variance.
+        """Normalise x with a variance that is computed after the mean, from the differences to the mean.
 
-        torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which loses precision where x hardly
-        varies, as in the unconditional row of guidance. With random weights, the SNR is 68 dB there and 102 dB here.
+        torch (channels last) and ONNX compute the variance as E[x²] − E[x]². This loses precision if x hardly varies,
+        as in the unconditional row of guidance. With random weights, that formula has an SNR of 68 dB, and this one an
+        SNR of 102 dB.
         """
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
@@ -44,31 +45,36 @@ class GroupNorm(nn.GroupNorm):
 
 
 class RelativePositionBias(nn.Module):
-    """T5's bucketed bias over q − k, bidirectional: 32 buckets, log-spaced from 8 to 64 (Raffel et al. 2020)."""
+    """T5's bias of attention scores by the distance q − k, bidirectional (Raffel et al. 2020).
 
-    buckets, exact, furthest = 16, 8, 64  # in each direction: every distance below `exact` has its own bucket
+    There are 32 buckets of distances. From distance 8 to distance 64, they are spaced logarithmically.
+    """
+
+    buckets, exact, furthest = 16, 8, 64  # per direction; a distance below `exact` has a bucket to itself
 
     def __init__(self, heads: int, scale: float):
         super().__init__()
         self.scale = scale
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
-        self.kept: tuple[int, torch.dtype, Tensor] | None = None  # of the last length, in inference mode
+        self.kept: tuple[int, torch.dtype, Tensor] | None = (
+            None  # length, dtype and bias of the last call in inference mode
+        )
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
         """Return the bias of attention scores, (heads, length, length), indexed by head, query and key.
 
-        On a GPU, the bias of the last length is cached. Otherwise each layer would launch a kernel for it.
+        On a GPU, the bias of the last length is cached, because each layer would otherwise launch a kernel for it.
         """
         if self.relative_attention_bias.weight.device.type == "cpu":
             return self.last_query_first(length, dtype).flip(1)
         return self._kept(length, dtype, lambda: self.computed(length, dtype).unfold(1, length, 1).flip(1))
 
     def last_query_first(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the rows of ``forward`` in reverse order, as views: each row is a window of ``by_distance``."""
+        """Return the rows of ``forward`` in reverse order. No row is stored: each is a view into ``by_distance``."""
         return self.by_distance(length, dtype).unfold(1, length, 1)
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the bias for q − k = length − 1, …, 1 − length: (heads, 2·length − 1).
+        """Return the bias for each distance q − k, from length − 1 down to 1 − length: (heads, 2·length − 1).
 
         In inference mode, the bias of the last length is cached, because all steps of a diffusion have the same length.
         """
@@ -94,10 +100,10 @@ class RelativePositionBias(nn.Module):
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend in upstream's order of operations. q, k, v and the result are (B, heads, width, T).
+    """Compute attention in upstream's order of operations. q, k, v and the result are (B, heads, width, T).
 
-    This stores all scores, which suits the encoders: their sequences are short and run once. With random weights,
-    another order changes the decoder's voice latent by ten times upstream's rounding error.
+    This stores all scores. It is meant for the encoders, whose sequences are short and run once. With random weights,
+    another order of operations changes the decoder's voice latent by ten times upstream's rounding error.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
@@ -107,7 +113,8 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class AttentionBlock(nn.Module):
     """Residual attention over time: (B, C, T) → (B, C, T).
 
-    The channels of ``qkv`` are q, k and v of the first head, then of the second head, … (upstream: QKVAttentionLegacy).
+    The output channels of ``qkv`` are q, k and v of the first head, then q, k and v of the second head, and so on
+    (upstream: QKVAttentionLegacy).
     """
 
     normalisation, projection = GroupNorm, nn.Conv1d
@@ -125,7 +132,7 @@ class AttentionBlock(nn.Module):
         q, k, v = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T).unbind(2)
         if self.relative_pos_embeddings is None:
             y = exact_attention(q, k, v)
-        else:  # contiguous in channels, because torch would otherwise use a kernel that stores the scores
+        else:  # make channels contiguous, because torch would otherwise use a kernel that stores all scores
             q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
             bias = self.relative_pos_embeddings(T, q.dtype)[None]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-1, -2)
@@ -133,7 +140,7 @@ class AttentionBlock(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last axis: x / max(‖x‖ / √d, 1e-8) · g."""
+    """Root-mean-square normalisation over the last axis: x / max(‖x‖ / √d, 1e-8) · g."""
 
     float32 = True  # its parameter stays float32 in every precision
 
@@ -148,7 +155,10 @@ class RMSNorm(nn.Module):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Attend with q, k, v (B, heads, T, width) and a bias (heads, T, T) of the scores: (B, T, heads · width)."""
+    """Compute attention with q, k, v (B, heads, T, width) and a bias (heads, T, T) that is added to the scores.
+
+    Returns (B, T, heads · width).
+    """
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported():
         return attention_in_blocks(q, k, v, bias)
     mask = None if bias is None else bias[None]
@@ -156,21 +166,25 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Te
 
 
 def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length: int) -> Tensor:
-    """Run ``attention`` over ``length`` positions with a ``RelativePositionBias``, or its replacement in a graph."""
+    """Run ``attention`` over ``length`` positions with a ``RelativePositionBias``.
+
+    During a conversion, ``bias`` can be another module that replaces it.
+    """
     if q.device.type != "cpu" or not isinstance(bias, RelativePositionBias):
         return attention(q, k, v, bias(length, q.dtype))
-    # with the queries in reverse order, the bias is read from a few numbers: attention over 400 frames takes a third
-    # less time, in float32 and, with AMX, in bfloat16
+    # In reverse order of the queries, the bias is a view into few numbers. So attention over 400 frames takes a third
+    # less time, in float32 and also in bfloat16 if the CPU has AMX.
     return attention(q.flip(2), k, v, bias.last_query_first(length, q.dtype)).flip(1)
 
 
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Run ``attention`` and store the scores of only a few heads at once.
+    """Run ``attention`` so that only the scores of a few heads are stored at once.
 
-    This is for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long. With AMX it takes half as long.
+    This is for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long as this. On a CPU with AMX,
+    torch's kernel takes half as long as this.
     """
     B, heads, T, width = q.shape
-    q, k, v = (x.contiguous() for x in (q, k, v))  # or every product would copy them
+    q, k, v = (x.contiguous() for x in (q, k, v))  # otherwise every product would copy them
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
     block = max(1, min(heads, SCORES // T**2))
     out = q.new_empty(B, T, heads, width)
@@ -183,10 +197,13 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
 
 
 class RotaryAttention(nn.Module):
-    """Bidirectional attention over (B, T, width). Of a head's 64 channels, the first 32 of q, k *and* v are rotated."""
+    """Bidirectional attention over (B, T, width) with rotary position embeddings.
+
+    A head has 64 channels. The first 32 are rotated, in q, in k and also in v.
+    """
 
     head_width, rotated = 64, 32
-    attention_dtype: torch.dtype | None = None  # dtype of q, k and v, or None to keep theirs
+    attention_dtype: torch.dtype | None = None  # dtype to which q, k and v are cast; None leaves their dtype
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -208,7 +225,7 @@ class RotaryAttention(nn.Module):
         return self.to_out(attention(q, k, v))
 
     def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
-        """Rotate x (B, heads, T, 64) by angles (T, 32): the rotary position embedding (Su et al. 2021)."""
+        """Apply the rotary position embedding (Su et al. 2021) to x (B, heads, T, 64) with angles (T, 32)."""
         to_rotate, rest = x.split((self.rotated, self.head_width - self.rotated), dim=-1)
         first, second = to_rotate.float().chunk(2, dim=-1)
         rotated = to_rotate * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
@@ -216,7 +233,7 @@ class RotaryAttention(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """Linear(x · GELU(gate)) (GEGLU, Shazeer 2020), with upstream's key names net.0.proj and net.3."""
+    """A feed-forward layer with GEGLU (Shazeer 2020): Linear(x · GELU(gate)). Its keys are net.0.proj and net.3."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -230,7 +247,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Wrap(nn.Module):
-    """Prefixes a block's keys with ``wrap.``, as CLVP's wrapper for gradient checkpointing does."""
+    """Adds ``wrap.`` to the keys of a block, like the module with which upstream wraps CLVP's blocks in training."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
@@ -241,7 +258,7 @@ class Wrap(nn.Module):
 
 
 class RotaryEncoder(nn.Module):
-    """x-transformers' encoder with the options of CLVP: (B, T, width) → (B, T, width)."""
+    """The encoder of x-transformers with the options that CLVP uses: (B, T, width) → (B, T, width)."""
 
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import affected_samples, margins
 
-SILENCE = -11.5129  # ln(1e-5), the mel's minimum: upstream appends such frames to avoid artefacts at the end
+SILENCE = -11.5129  # ln(1e-5), the smallest mel value; upstream appends silent frames to avoid artefacts at the end
 SILENT_FRAMES = 10
-TAPS = 3  # size of a predicted kernel
-BORDER = 3  # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
+TAPS = 3  # size of the predicted kernels
+BORDER = 3  # how far a convolution of size 7 reads to either side: in frames (conv_pre) or samples (conv_post)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class UnivNetConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """The margin in frames that the input of each level needs (``ane.models.vocoders.hifigan.margins``)."""
+        """For each level of upsampling, the margin of its input in frames (``ane.models.vocoders.hifigan.margins``)."""
         convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
         reaches = [convs + affected_samples(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
         reaches[-1] += BORDER
@@ -40,13 +40,16 @@ class UnivNetConfig(Config):
 
     @property
     def margin(self) -> int:
-        """The frames on either side that the sound of a frame depends on."""
-        kernels = 2 + 7 * (self.kpnet_conv_size // 2)  # mel frames on either side that a predicted kernel reads
+        """The number of frames before and after a frame on which the sound of the frame depends."""
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)  # mel frames to either side on which a predicted kernel depends
         return self.level_margins[0] + max(BORDER, kernels)
 
 
 class KernelPredictor(nn.Module):
-    """Predicts kernels (B, layers, C, 2C, 3, L) and biases (B, layers, 2C, L) of each frame from a mel (B, mels, L)."""
+    """Predicts the kernels and biases of convolutions for each frame of a mel (B, mels, L).
+
+    The kernels are (B, layers, C, 2C, 3, L), and the biases are (B, layers, 2C, L).
+    """
 
     def __init__(self, config: UnivNetConfig):
         super().__init__()
@@ -58,7 +61,7 @@ class KernelPredictor(nn.Module):
             return nn.Conv1d(hidden, outputs, size, padding=(size - 1) // 2)
 
         self.input_conv = nn.ModuleList([nn.Conv1d(config.n_mel_channels, hidden, 5, padding=2)])
-        # indices as in upstream, where dropout and activations are between the convolutions 1 and 3
+        # The keys 1 and 3 are upstream's indices. The indices around them are dropout and activations.
         self.residual_convs = nn.ModuleList(nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
         self.kernel_conv = conv(self.channels * 2 * self.channels * 3 * self.layers)
         self.bias_conv = conv(2 * self.channels * self.layers)
@@ -73,7 +76,7 @@ class KernelPredictor(nn.Module):
 
 
 class LVCBlock(nn.Module):
-    """Upsamples by ``stride``, then convolves with kernels predicted from the mel, one kernel per frame."""
+    """Upsamples by ``stride``, then convolves each frame with its own kernel, which is predicted from the mel."""
 
     def __init__(self, config: UnivNetConfig, stride: int, hop: int):
         super().__init__()
@@ -93,7 +96,10 @@ class LVCBlock(nn.Module):
         )
 
     def forward(self, x: Tensor, mel: Tensor) -> Tensor:
-        """Upsample x (B, C, n) to (B, C, n · stride) with a mel (B, mels, L), where n · stride = L · hop."""
+        """Upsample x (B, C, n) to (B, C, n · stride), and convolve it with kernels from a mel (B, mels, L).
+
+        n · stride must be L · hop.
+        """
         x = self.convt_pre["1"](F.leaky_relu(x, self.slope))
         kernels, biases = self.kernel_predictor(mel)
         for layer, conv in enumerate(self.conv_blocks):
@@ -103,9 +109,9 @@ class LVCBlock(nn.Module):
         return x
 
     def convolve(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        """Convolve each frame's ``hop`` samples with that frame's kernel, as a batch of matrix products.
+        """Convolve the ``hop`` samples of each frame with the kernel of the frame, as a batch of matrix products.
 
-        x is (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L), and the result (B, O, L·hop).
+        x is (B, C, L·hop), kernel is (B, C, O, 3, L), bias is (B, O, L), and the result is (B, O, L·hop).
         """
         B, C, _ = x.shape
         O, L = kernel.shape[2], kernel.shape[4]  # noqa: E741
