@@ -1,4 +1,4 @@
-"""Give an audiobook the form that ACX requires: one file per chapter, encoding, levels, room tone and credits.
+"""Prepare an audiobook for ACX: one file per chapter, with the encoding, levels, room tone and credits ACX requires.
 
 Source: https://help.acx.com/s/article/what-are-the-acx-audio-submission-requirements.
 """
@@ -15,11 +15,11 @@ from ane.text.blocks import PARAGRAPH, TextBlock
 
 FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)  # constant bit rate
 HEAD, TAIL = 0.75, 2.0  # seconds of room tone before and after a chapter (ACX requires 0.5 to 1, and 1 to 5)
-ROOM_TONE = -70.0  # dB RMS, also during speech, because ACX rejects digital silence
-RMS = -20.0  # dB of the whole book
+ROOM_TONE = -70.0  # dB RMS, added to the whole sound, because ACX rejects digital silence
+RMS = -20.0  # dB RMS of the whole book
 PEAK = -3.2  # dBTP, a little below ACX's limit because decoders differ
-RMS_RANGE = (-22.5, -18.5)  # dB RMS of a single file. A file outside is moved to the nearer end.
-# ACX's limits for every file: unit, minimum, maximum
+RMS_RANGE = (-22.5, -18.5)  # dB RMS of a single file. A file outside gets the nearer limit.
+# ACX's limits for every file: name of the measure → unit, minimum, maximum
 LIMITS: Mapping[str, tuple[str, float, float]] = {
     "length": ("s", 0.0, 7200.0),
     "RMS": ("dB", -23.0, -18.0),
@@ -54,7 +54,7 @@ def with_credits(document: Document, opening: str, closing: str) -> Document:
 
 
 def with_room(timeline: BookTimeline) -> BookTimeline:
-    """Return the timeline with ``HEAD`` seconds before and ``TAIL`` seconds after the speech of each chapter."""
+    """Add ``HEAD`` seconds before each chapter's speech and ``TAIL`` seconds after it. Return the new timeline."""
     head, tail = (round(seconds * timeline.rate) for seconds in (HEAD, TAIL))
     start, chapters = 0, list[TimedChapter]()
     for chapter in timeline.chapters:
@@ -68,8 +68,11 @@ def with_room(timeline: BookTimeline) -> BookTimeline:
 
 
 def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Add a quiet noise to pieces of sound (n,) float32. The noise is the same in every run."""
-    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)  # low-pass, for a hum instead of a hiss
+    """Add quiet noise to sound, which comes in pieces (n,) float32. The noise is the same in every run."""
+    random, kernel = (
+        np.random.default_rng(0),
+        np.full(8, 1 / 8),
+    )  # low-pass filter, so that the noise hums instead of hissing
     level = 10 ** (ROOM_TONE / 20) * np.sqrt(8)
     for piece in pieces:
         if len(piece):
@@ -78,10 +81,10 @@ def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def faults(measures: Iterable[float]) -> list[str]:
-    """Return a sentence for each limit that a file exceeds.
+    """Return a sentence for every limit of ACX that a file exceeds.
 
     Args:
-        measures: The measures of the file, in the order of ``LIMITS``.
+        measures: The measured values of the file, in the order of ``LIMITS``.
     """
     return [
         f"the {name} is {value:.1f} {unit}, but ACX requires "

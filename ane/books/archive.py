@@ -14,8 +14,8 @@ from ane.system.errors import UserError
 from ane.system.files import zip_directory
 
 MAX_ENTRIES = 20_000
-MAX_DIRECTORY = 8 << 20  # bytes of the archive's directory, which zipfile keeps in memory
-MAX_TOTAL = 2 * MAX_TEXT  # decompressed bytes that are read in all (the longest novels have 5 MB of markup)
+MAX_DIRECTORY = 8 << 20  # maximum bytes of an archive's directory, which zipfile keeps in memory
+MAX_TOTAL = 2 * MAX_TEXT  # maximum decompressed bytes of all files (the longest novels have 5 MB of markup)
 DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
 META_ENCODING = re.compile(rb"""(?i)<meta\s[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9._-]{1,40})""")
 LATIN_1 = ("iso-8859-1", "latin-1", "us-ascii", "ascii")
@@ -37,13 +37,14 @@ ENCODINGS = (
 
 
 class UnreadablePartError(UserError):
-    """A file of an archive is missing, damaged or in an unknown encoding. Other files can still be read."""
+    """A file in an archive is missing, damaged or in an unknown encoding. Other files of the archive may be readable."""
 
 
 class BookArchive:
-    """The files of an EPUB or a DOCX, by their path in the archive.
+    """The files in an EPUB or a DOCX. A method finds a file by its path in the archive.
 
-    Every method raises UserError if the file is not a ZIP archive, or is damaged, protected, or larger than any book.
+    Every method raises UserError if the archive is not a ZIP archive, or is damaged, protected, or larger than any
+    book.
     """
 
     def __init__(self, file: BinaryIO):
@@ -61,10 +62,10 @@ class BookArchive:
         self._zip.close()
 
     def read(self, name: str, purpose: str) -> bytes:
-        """Return the bytes of a file.
+        """Return the bytes of a file in the archive.
 
         Args:
-            purpose: Description of the file, for messages.
+            purpose: What the file is for. Error messages contain it.
         """
         if name not in self.names:
             raise UnreadablePartError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")
@@ -85,7 +86,7 @@ class BookArchive:
         return data
 
     def text(self, name: str, purpose: str) -> str:
-        """Return the text of an XML file in UTF-8, in UTF-16 with a byte order mark, or in its declared encoding."""
+        """Return the text of an XML file. It may be UTF-8, UTF-16 with a byte order mark, or its declared encoding."""
         data = self.read(name, purpose)
         encoding = "utf-8"
         if declared := DECLARED.match(data):
@@ -104,7 +105,11 @@ class BookArchive:
 
 
 def resolve(base: str, reference: str) -> tuple[str, str]:
-    """Return the path and fragment of a reference in the file ``base``. Raises UserError if it leaves the archive."""
+    """Resolve a reference in the file ``base``, and return its path and fragment.
+
+    Raises:
+        UserError: The reference leaves the archive.
+    """
     path, _, fragment = reference.partition("#")
     if not path:
         return base, unquote(fragment)
@@ -115,7 +120,7 @@ def resolve(base: str, reference: str) -> tuple[str, str]:
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Raise UserError for an archive whose directory is too long to be read into memory."""
+    """Raise UserError if the directory of an archive is too long to be read into memory."""
     try:
         entries, length = zip_directory(file)
     except ValueError as error:
@@ -127,7 +132,10 @@ def _check_directory(file: BinaryIO) -> None:
 
 
 def encoding_of_html(data: bytes) -> str:
-    """Return UTF-8 if the data is valid UTF-8, or the encoding that its ``<meta>`` names, if it is supported."""
+    """Return the encoding that the ``<meta>`` of a page names, if it is supported and the page is not valid UTF-8.
+
+    Return "utf-8" otherwise.
+    """
     meta = META_ENCODING.search(data[:2048])
     encoding = meta[1].decode("ascii").lower() if meta else "utf-8"
     try:
@@ -139,7 +147,7 @@ def encoding_of_html(data: bytes) -> str:
 
 
 def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
-    """Decode a text. A byte order mark wins over ``encoding``.
+    """Decode a text. If it has a byte order mark, the mark decides the encoding instead of ``encoding``.
 
     Args:
         subject: Start of an error message.

@@ -1,4 +1,4 @@
-"""Assemble the sounds of a job to the sound of a book: decide when each chunk starts, and yield the samples."""
+"""Assemble the sound of a book from the sounds of its chunks: decide when each chunk starts, and yield the samples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +15,20 @@ from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.passages import without_commands
 
-SILENCE_BLOCK = 1 << 18  # samples, about ten seconds
-MAX_CUE_SPEED = 1.5  # highest speed of a subtitle whose speech is longer than its time
-LATE = 0.05  # seconds by which a subtitle may be late without a note
+SILENCE_BLOCK = 1 << 18  # samples of silence to yield at once, about ten seconds
+MAX_CUE_SPEED = 1.5  # maximum speed-up of a subtitle whose speech is longer than the subtitle is shown
+LATE = 0.05  # seconds by which a subtitle may start late before a note reports it
 
 
 @dataclass(frozen=True)
 class TimedChunk:
-    """A chunk and its place in the sound of a book.
+    """A chunk and its position in the sound of a book.
 
     Attributes:
-        start: Sample at which its sound starts.
-        end: Sample at which its sound ends.
-        speed: Factor by which it is played faster than it was spoken.
-        words: Its words, in seconds from its start. Empty unless somebody needs them.
+        start: Sample at which the chunk's sound starts.
+        end: Sample at which the chunk's sound ends.
+        speed: Factor by which the sound is played faster than the chunk was spoken.
+        words: The words of the chunk, with times in seconds from ``start``. Empty unless ``with_words`` added them.
     """
 
     chunk: PlannedChunk
@@ -40,12 +40,12 @@ class TimedChunk:
 
 @dataclass(frozen=True)
 class TimedChapter:
-    """A chapter and its place in the sound of a book.
+    """A chapter and its position in the sound of a book.
 
     Attributes:
-        number: Its number in the book, from 1.
-        start: Sample at which it starts.
-        end: Sample at which it ends, after its last silence.
+        number: Number of the chapter in the book, from 1.
+        start: Sample at which the chapter starts.
+        end: Sample at which the chapter ends, after its last silence.
     """
 
     number: int
@@ -57,7 +57,7 @@ class TimedChapter:
 
 @dataclass(frozen=True)
 class BookTimeline:
-    """The chapters of a book or of one of its files, in samples at ``rate`` Hz."""
+    """The positions of all chapters in the sound of a book, or in one of its files. Samples are at ``rate`` Hz."""
 
     rate: int
     chapters: tuple[TimedChapter, ...]
@@ -75,22 +75,22 @@ class BookTimeline:
         return (sample - self.chapters[0].start) / self.rate
 
     def parts(self) -> list["BookTimeline"]:
-        """Split the timeline into one per chapter."""
+        """Split the timeline into timelines of one chapter each."""
         return [BookTimeline(self.rate, (chapter,)) for chapter in self.chapters]
 
 
 def planned_blocks(store: JobStore) -> list[PlannedBlock]:
-    """Return the blocks of the job's text. A job of an earlier version has none."""
+    """Return the blocks of text that a job stores: headings, paragraphs and others. Old jobs have none."""
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 
 def time_book(
     chunks: Sequence[StoredChunk], titles: Sequence[str], blocks: Sequence[PlannedBlock] = ()
 ) -> BookTimeline:
-    """Decide when each chunk starts. A subtitle starts at its time, or later if the subtitle before is still running.
+    """Decide when each chunk starts. A subtitle starts at its time, or when the subtitle before it has been spoken.
 
     Raises:
-        UserError: A chunk has no sound yet, or a sound with another sample rate.
+        UserError: A chunk has no sound yet, or its sound has another sample rate than the others.
     """
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:
@@ -122,10 +122,10 @@ def time_book(
 
 
 def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> BookTimeline:
-    """Return the timeline with the words of its chunks.
+    """Add to a timeline the words of its chunks, with their times.
 
     Args:
-        estimated: Whether to estimate words that the job has not timed, from their numbers of letters.
+        estimated: Whether to estimate the times of words that the job has not timed, from their numbers of letters.
     """
 
     def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:
@@ -155,14 +155,17 @@ def silence_of(stored: StoredChunk) -> int:
 
 
 def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
-    """Return the speed at which the chunks of a subtitle fit into ``slot`` samples, at most ``MAX_CUE_SPEED``."""
+    """Return the factor by which the chunks of a subtitle must be sped up to fit into ``slot`` samples.
+
+    The factor is at least 1 and at most ``MAX_CUE_SPEED``.
+    """
     slot -= sum(map(silence_of, chunks[:-1]))
     samples = sum(chunk.samples or 0 for chunk in chunks)
     return MAX_CUE_SPEED if slot <= 0 else min(MAX_CUE_SPEED, max(1.0, samples / slot))
 
 
 def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
-    """Return a note for each subtitle that starts late because the subtitles before it are too long at any speed."""
+    """Return a note for each subtitle that starts late although the ones before it play at ``MAX_CUE_SPEED``."""
     starts = {timed.chunk.number: timed for timed in timeline.chunks}
     late = [
         (starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
@@ -178,9 +181,9 @@ def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[st
 
 
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
-    """Yield the samples of all chunks and the silences between them, in pieces (n,) float32.
+    """Yield the samples of all chunks and of the silences between them, in arrays (n,) float32.
 
-    Only one chunk's sound is in memory.
+    Only one chunk's sound is in memory at a time.
     """
     block, position = np.zeros(SILENCE_BLOCK, np.float32), timeline.chapters[0].start
 

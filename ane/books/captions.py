@@ -1,4 +1,4 @@
-"""Render the subtitles of a spoken book (SubRip, WebVTT), and its times for JSON."""
+"""Render the subtitles of a spoken book as SubRip or WebVTT, and list the times of its chapters, chunks and words."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -14,12 +14,12 @@ LINE = 80  # characters per line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
-    """Return SubRip subtitles: one per chunk, or one per word with that word underlined if the words have times."""
+    """Render SubRip subtitles, one per chunk. If the words have times, there is one per word, with it underlined."""
     return subtitles.srt(cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
 
 
 def vtt(timeline: BookTimeline) -> str:
-    """Return the same subtitles as WebVTT, with a note before each chapter that has its title."""
+    """Render the subtitles of ``srt`` as WebVTT, with a note before each chapter that contains its title."""
     parts = (
         f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n"
         + subtitles.vtt(cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(
@@ -31,9 +31,9 @@ def vtt(timeline: BookTimeline) -> str:
 
 
 def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]) -> Iterator[Cue]:
-    """Yield the start and end in seconds of each subtitle of a chunk, and its lines.
+    """Yield each subtitle of a chunk: its start and end in seconds, and its lines.
 
-    If the words have times, there is one subtitle per word. It shows the whole chunk with the word underlined.
+    If the words have times, there is one subtitle per word. It shows the whole chunk, with that word underlined.
     """
     begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), timed.chunk.voice
     name = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
@@ -57,7 +57,7 @@ def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]
 
 
 def times(timeline: BookTimeline) -> list[dict[str, Any]]:
-    """Return the chapters with their chunks and timed words, in seconds since the start of the timeline."""
+    """List the chapters, with their chunks and timed words. Times are seconds from the start of the timeline."""
     return [
         {
             "title": chapter.title,
@@ -82,7 +82,7 @@ def times(timeline: BookTimeline) -> list[dict[str, Any]]:
 
 
 def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
-    """Return the key "words" for a chunk that starts at ``offset`` seconds, or {} if there are no words."""
+    """Return the JSON field "words" of a chunk that starts at ``offset`` seconds, or {} if no words are timed."""
     listed = [
         {
             "word": word.word,
@@ -96,7 +96,7 @@ def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """Divide the words of a text into lines of a subtitle."""
+    """Distribute the words of a text over the lines of a subtitle."""
     lines: list[list[str]] = []
     for word in WORDS.findall(without_commands(text)):
         if lines and sum(map(len, lines[-1])) + len(lines[-1]) + len(word) <= LINE:

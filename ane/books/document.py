@@ -1,4 +1,4 @@
-"""Define a document: chapters of headings, paragraphs, list items, quotations and scene breaks."""
+"""Define a document, which has chapters of headings, paragraphs, list items, quotations and scene breaks."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,19 +7,19 @@ from itertools import pairwise
 from ane.audio.media import CoverImage
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 
-# Limits of every format. A longer file is not a book, or somebody made it to fill the memory.
+# Limits for every format of document. A longer file is not a book, or somebody made it to fill the memory.
 MAX_FILE = 512 << 20  # bytes of a PDF, or of an archive on standard input, with its pictures
-MAX_TEXT = 16 << 20  # bytes of a text or a file in an archive, or characters of a PDF (the Bible has 4.5 MB)
-MAX_TITLE = 200  # characters
-ABOUT = ("date", "publisher", "description", "series")  # facts that a document may have for tags of sound files
+MAX_TEXT = 16 << 20  # bytes of a text file or of a file in an archive, or characters of a PDF (the Bible has 4.5 MB)
+MAX_TITLE = 200  # characters of a title
+ABOUT = ("date", "publisher", "description", "series")  # facts about a book that become tags of its sound files
 
 
 @dataclass
 class BookChapter:
-    """A chapter.
+    """A chapter of a document, which is a list of blocks.
 
     Attributes:
-        title: Title for tables of contents, or "" if it has none. It is spoken only if a block contains it.
+        title: Title for tables of contents, or "" if the chapter has none. The title is spoken only if a block has it.
     """
 
     title: str = ""
@@ -32,14 +32,14 @@ class BookChapter:
 
 @dataclass
 class Document:
-    """A whole text.
+    """A whole text to speak, and facts about it.
 
     Attributes:
-        language: Language of the document. A block may have another one.
-        omitted: Number of omitted parts, by their kind (``ane.text.omissions.COUNTED``).
-        tables: Number of tables, if the format marks them. They are read cell by cell.
-        left_out: The omitted parts that may be an author's text.
-        about: Facts about the book, by the names of ``ABOUT``.
+        language: Language of the document. A block may be in another language.
+        omitted: How many parts of the text were omitted. The keys are kinds of ``ane.text.omissions.COUNTED``.
+        tables: Number of tables, if the format marks tables. They are read cell by cell.
+        left_out: The omitted parts that may be the author's own text.
+        about: Facts about the book. The keys are names of ``ABOUT``.
     """
 
     chapters: list[BookChapter]
@@ -58,7 +58,7 @@ class Document:
 
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
-    """Divide blocks into chapters, for a text without a table of contents.
+    """Divide blocks into chapters, for a text that has no table of contents.
 
     A chapter starts at each heading of the dividing level (see ``dividing_level``) or of a higher level.
     """
@@ -74,10 +74,11 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
 
 
 def dividing_level(blocks: list[TextBlock]) -> int:
-    """Return the level of the headings that start chapters, or 0 if there is none.
+    """Return the level of the headings that start chapters, or 0 if no heading does.
 
-    It is the highest level with at least two headings, because a single h1 is the title of the book. If a lower heading
-    directly follows most of them, they are titles of parts, and the level below starts the chapters.
+    That is the highest level with at least two headings, because a single h1 is the title of the book. If most headings
+    of this level are directly followed by a lower heading, they are titles of parts, and the level below starts
+    chapters.
     """
     levels = Counter(block.level for block in blocks if block.level)
     level = min((level for level, count in levels.items() if count > 1), default=0)

@@ -1,6 +1,6 @@
-"""Read a Word document (DOCX) as chapters, by the names of its paragraph styles.
+"""Read a Word document (DOCX) as chapters. The names of its paragraph styles tell headings from text.
 
-A DOCX is a ZIP archive of XML. It is read like an EPUB: with limits, and without expanding entities or loading other
+A DOCX is a ZIP archive of XML. As with an EPUB, limits apply, and nothing in it can expand entities or load other
 files.
 """
 
@@ -20,7 +20,7 @@ from ane.text.tags import MarkupToken, element_texts, tokenize
 
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
-# elements whose text is not read → the kind of omission. A fallback repeats the element before it.
+# elements of Word's XML whose text is not read → the kind of omission. A fallback repeats the element before it.
 SKIPPED = {
     "drawing": "images",
     "pict": "images",
@@ -31,18 +31,18 @@ SKIPPED = {
 }
 WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
 NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
-MAX_BASES = 20  # length of a chain of styles that are based on each other
+MAX_BASES = 20  # maximum length of a chain of styles, each based on the next one
 HEADING_NAME = re.compile(r"heading (\d)")
 
 
 @dataclass
 class ParagraphStyle:
-    """A style of paragraphs.
+    """A paragraph style of Word.
 
     Attributes:
-        name: Its name, in English and lower case.
+        name: Name of the style, in English and lower case.
         level: Level of the heading: 1 for a title, 0 for text.
-        base: Id of the style that it is based on.
+        base: Id of the style that this style is based on.
     """
 
     name: str = ""
@@ -52,10 +52,10 @@ class ParagraphStyle:
 
 @dataclass
 class WordParagraph:
-    """A paragraph that is being read.
+    """A paragraph while it is being read.
 
     Attributes:
-        notes: The notes that it refers to, as (file, id).
+        notes: The footnotes and endnotes that the paragraph refers to, as (file, id).
     """
 
     text: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class WordParagraph:
 
 
 def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
-    """Read a document without the parts that ``rules`` omit. Raises UserError if it is damaged or not from Word."""
+    """Read a document, leaving out the text that ``rules`` omit. Raises UserError if it is damaged or not from Word."""
     main = main_part(archive)
     folder = posixpath.dirname(main)
     styles, language = read_styles(archive, posixpath.join(folder, "styles.xml"))
@@ -102,7 +102,7 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 
 
 def main_part(archive: BookArchive) -> str:
-    """Return the path of the file with the text. Raises UserError if there is none."""
+    """Return the path of the file with the document's text. Raises UserError if the archive names no such file."""
     for token in tokenize(archive.text(RELATIONS, "which names its parts")):
         if token.value == "relationship" and token.attributes.get("type", "").endswith("/officeDocument"):
             path = resolve("", token.attributes.get("target", "").lstrip("/"))[0]
@@ -112,7 +112,7 @@ def main_part(archive: BookArchive) -> str:
 
 
 def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> Iterator[WordParagraph]:
-    """Yield the paragraphs of a document, and count the parts that are not read."""
+    """Yield the paragraphs of a document, and count in ``omitted`` the text that is not read."""
     paragraph, inside, reading = WordParagraph(), 0, False
     for token in tokenize(archive.text(path, "its text")):
         if token.kind == "text":
@@ -136,7 +136,7 @@ def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> I
 
 
 def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
-    """Record the property that an element sets for its paragraph, or add the text that it stands for."""
+    """Update a paragraph from one of its elements: set a property, or add the character that the element means."""
     value = token.attributes.get("w:val", "")
     if token.value in WITHIN:
         paragraph.text.append(" " if token.attributes.get("w:type") in ("page", "column") else WITHIN[token.value])
@@ -151,12 +151,12 @@ def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
 
 
 def outline_level(value: str) -> int:
-    """Convert an outline level of Word, from 0 to 9, to the level of a heading. 9 means text."""
+    """Convert an outline level of Word, from 0 to 9, to the level of a heading. Word's 9 means text, and becomes 0."""
     return int(value) + 2 if value in ("0", "1", "2", "3", "4", "5", "6", "7", "8") else 0
 
 
 def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> tuple[str, int, str]:
-    """Return the kind of a paragraph, its level if it is a heading, and the name of its style."""
+    """Return whether a paragraph is a heading or other text, the level of a heading, and the name of the style."""
     level, identifier, names = paragraph.level, paragraph.style, list[str]()
     while identifier in styles and len(names) < MAX_BASES:
         style = styles[identifier]
@@ -171,7 +171,7 @@ def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> t
 
 
 def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphStyle], str]:
-    """Return the styles by their id, and the language of the document."""
+    """Return the paragraph styles by id, and the language of the document."""
     styles: dict[str, ParagraphStyle] = {}
     style, language = ParagraphStyle(), ""
     if path not in archive.names:
@@ -196,7 +196,7 @@ def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphSty
 
 
 def read_notes(archive: BookArchive, folder: str) -> dict[tuple[str, str], str]:
-    """Return the text of each footnote and endnote, by its file and id."""
+    """Return the text of every footnote and endnote. The keys are (file, id)."""
     notes: dict[tuple[str, str], list[str]] = {}
     for part in NOTES.values():
         path, key, reading = posixpath.join(folder, part), ("", ""), False

@@ -1,4 +1,7 @@
-"""Read EPUB 2 and 3 as chapters: the package document, the table of contents, then the files of the spine in order."""
+"""Read EPUB 2 and 3 as chapters: first the package document, then the contents, then the text files in their order.
+
+The spine is the list of text files in reading order. The contents are the table of contents.
+"""
 
 import math
 import re
@@ -23,18 +26,20 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
-DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # Calibre's names for the pieces of a long file
-PROSE_TYPES = ("index", "colophon", "errata")  # kinds of front matter in the guide that may be long
-CONTENTS_DEPTH = 2  # deeper entries of the table of contents do not start a chapter
+DIVIDED_FILE = re.compile(
+    r"(.+_split_)\d+\.\w+"
+)  # names that Calibre gives to the files into which it divides a long file
+PROSE_TYPES = ("index", "colophon", "errata")  # front matter that may be long, by its type in the guide
+CONTENTS_DEPTH = 2  # levels of the contents whose entries start a chapter
 
 
 @dataclass(frozen=True)
 class ManifestItem:
-    """A file of the book.
+    """A file of the book, as the manifest lists it.
 
     Attributes:
-        path: Its path in the archive.
-        fallback: Id of the file to use if this one cannot be read, or "".
+        path: Path of the file in the archive.
+        fallback: Id of the file to use if a reader does not support this one, or "".
     """
 
     path: str
@@ -45,7 +50,7 @@ class ManifestItem:
 
 @dataclass(frozen=True)
 class ContentsEntry:
-    """An entry of the table of contents, with the place where its chapter starts."""
+    """An entry of the table of contents: the title of a chapter, and the place where the chapter starts."""
 
     path: str
     fragment: str
@@ -54,14 +59,15 @@ class ContentsEntry:
 
 @dataclass
 class PackageDocument:
-    """The facts of a package document (.opf).
+    """The facts that a package document (.opf) states about a book.
 
     Attributes:
         contents_id: Id of the NCX file.
         items: The files of the book, by id.
         spine: Ids of the files in reading order, and whether each file is in the main text.
-        front: Paths of files that the guide calls front matter, and how many characters of prose they may have.
-        readable: Results of ``readable_path``, by id.
+        front: Maximum characters of prose in each file that the guide calls front matter, by path. A file with more
+            prose is not front matter.
+        readable: The results of ``readable_path`` so far, by id.
     """
 
     metadata: Mapping[str, list[str]] = field(default_factory=dict)
@@ -75,7 +81,7 @@ class PackageDocument:
 
 
 def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
-    """Read a book without the parts that ``rules`` omit. Raises UserError if it is damaged, protected or empty."""
+    """Read a book, leaving out the text that ``rules`` omit. Raises UserError if it is damaged, protected or empty."""
     refuse_protected(archive)
     package = read_package(archive, package_path(archive))
     reader = SpineReader(archive, package, rules)
@@ -125,9 +131,9 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 
 @dataclass
 class SpineReader:
-    """A reader that collects the chapters of a book, file by file in the order of the spine.
+    """A reader that collects the chapters of a book. ``read_file`` reads the next text file of the spine.
 
-    A file that the contents do not list becomes a separate chapter, so that it is not omitted with the file before.
+    A file that the contents do not list becomes a separate chapter. Otherwise, omitting the file before would omit it.
     """
 
     archive: BookArchive
@@ -137,7 +143,7 @@ class SpineReader:
     chapters: list[BookChapter] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _before: str = ""  # the last file that was read, or "" after front matter
+    _before: str = ""  # path of the last file with chapters, or "" after front matter
 
     @cached_property
     def _titles(self) -> frozenset[str]:
@@ -145,7 +151,7 @@ class SpineReader:
         return frozenset(entry.title.casefold() for entries in self.entries.values() for entry in entries)
 
     def read_file(self, path: str) -> None:
-        """Add the text of a file to the chapters. Record its front matter as left out."""
+        """Add the text of a file to the chapters. Record front matter in ``left_out`` instead."""
         starts = {entry.fragment: entry.title for entry in reversed(self.entries.get(path, []))}
         reader, items = self._items(path, self.rules, starts)
         self.omitted += reader.omitted
@@ -164,7 +170,7 @@ class SpineReader:
                 self._before = path
 
     def _spoken(self, part: BookChapter) -> Iterator[BookChapter]:
-        """Yield a part of a file with its title. If it starts with front matter, record that, and yield the rest."""
+        """Yield a part of a file as chapters. Front matter at its start is recorded in ``left_out`` instead."""
         first = part.blocks[0]
         opens = first.kind == HEADING
         title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
@@ -182,11 +188,11 @@ class SpineReader:
             yield from self._spoken(BookChapter("", below.blocks))
 
     def leave_out(self, path: str, kind: str, longest: float = math.inf) -> bool:
-        """Record a file as left out, and return True. Return False if it has more prose than ``longest`` characters."""
+        """Record a file as left out, unless it has more than ``longest`` characters of prose. Return whether it was."""
         try:
             _, items = self._items(path, {}, {})
         except UserError:
-            items = []  # a file that is left out may be damaged
+            items = []  # a file that nobody reads may be damaged
         blocks = [item for item in items if isinstance(item, TextBlock)]
         if prose_length(blocks) > longest:
             return False
@@ -210,8 +216,8 @@ class SpineReader:
     def _continues(self, path: str) -> bool:
         """Return whether a file without a title continues the chapter before it.
 
-        It does in a book without contents, if that chapter has a title. It also does if a program divided one file
-        because of its size.
+        It continues the chapter if both come from one file that a program divided because of its size. In a book
+        without contents, it also continues a chapter that has a title.
         """
         names = [piece[1] for name in (self._before, path) if (piece := DIVIDED_FILE.fullmatch(name))]
         one_file = len(names) == 2 and names[0] == names[1]
@@ -232,7 +238,7 @@ def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) 
 
 
 def refuse_protected(archive: BookArchive) -> None:
-    """Raise UserError for a book with digital rights management. Only obfuscated fonts are allowed."""
+    """Raise UserError if a book has digital rights management. Obfuscated fonts are allowed."""
     if ENCRYPTION not in archive.names:
         return
     for token in tokenize(archive.text(ENCRYPTION, "the list of encrypted files")):
@@ -245,7 +251,7 @@ def refuse_protected(archive: BookArchive) -> None:
 
 
 def package_path(archive: BookArchive) -> str:
-    """Return the path of the package document. Raises UserError if the container does not name it."""
+    """Return the path of the package document. Raises UserError if the container file does not name it."""
     for token in tokenize(archive.text(CONTAINER, "which names its package document")):
         if token.kind == "start" and token.value == "rootfile" and token.attributes.get("full-path"):
             return resolve("", token.attributes["full-path"])[0]
@@ -253,7 +259,7 @@ def package_path(archive: BookArchive) -> str:
 
 
 def read_package(archive: BookArchive, path: str) -> PackageDocument:
-    """Read the package document. Raises UserError if it lists no text to read."""
+    """Read the package document. Raises UserError if its spine lists no text."""
     markup = archive.text(path, "its package document")
     metadata = read_metadata(markup)
     package = PackageDocument(metadata, "".join(metadata["language"][:1])[:35])
@@ -283,7 +289,7 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
 
 
 def readable_path(package: PackageDocument, identifier: str) -> str | None:
-    """Return the path of the text of a spine entry or its fallbacks, or ``None`` if it is an image or other data."""
+    """Return the path of the text for a spine entry or its fallback, or ``None`` for an image or other data."""
     seen: list[str] = []
     while identifier in package.items and identifier not in package.readable:
         item = package.items[identifier]
@@ -291,12 +297,12 @@ def readable_path(package: PackageDocument, identifier: str) -> str | None:
         seen.append(identifier)
         identifier = item.fallback if item.media_type not in READABLE else identifier
     path = package.readable.get(identifier)
-    package.readable.update(dict.fromkeys(seen, path))  # so that each chain is followed once
+    package.readable.update(dict.fromkeys(seen, path))  # so that each chain of fallbacks is followed once
     return path
 
 
 def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEntry]:
-    """Return the entries of the navigation document or, if there is none, of the NCX, to ``CONTENTS_DEPTH``."""
+    """Read the table of contents down to ``CONTENTS_DEPTH``: the navigation document, or the NCX if there is none."""
     for item in package.items.values():
         if "nav" in item.properties and item.path in archive.names:
             return _entries(archive, item.path, "ol", "a", "href")
@@ -307,10 +313,10 @@ def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEnt
 
 
 def _entries(archive: BookArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
-    """Return the entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <content src/>``)."""
+    """Read the entries of a navigation document (``<ol> <a href>``) or of an NCX (``<navPoint> <content src/>``)."""
     entries: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
-    active = link != "a"  # whether the token is within <nav epub:type="toc">. All of an NCX is.
+    active = link != "a"  # whether the token belongs to the contents. In an NCX, every token does.
     for token in tokenize(archive.text(path, "its table of contents")):
         if token.value in ("nav", "pagelist", "navlist") and token.kind != "text":
             toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()
@@ -330,7 +336,7 @@ def _entries(archive: BookArchive, path: str, level: str, link: str, target: str
 
 
 def cover_of(archive: BookArchive, package: PackageDocument) -> CoverImage | None:
-    """Return the cover if it is a readable JPEG or PNG, and otherwise ``None``, since a book does not need one."""
+    """Return the cover if it is a readable JPEG or PNG. Otherwise, return ``None``, because a book needs no cover."""
     items = [item for item in package.items.values() if "cover-image" in item.properties]
     named = package.items.get(package.cover_id)
     for item in [*items, *([named] if named else [])]:

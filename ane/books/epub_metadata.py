@@ -1,4 +1,4 @@
-"""Read the metadata of an EPUB: title, authors, language, and facts for tags of sound files."""
+"""Read the metadata of an EPUB: title, authors, language, and other facts that become tags of the sound files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,14 +7,26 @@ from html import unescape
 
 from ane.text.tags import tokenize
 
-LONGEST = {"description": 4000}  # characters to keep of an element, 500 for all other elements
+LONGEST = {"description": 4000}  # maximum characters of an element. Other elements have 500.
 YEAR = re.compile(r"([12]\d{3})(?:-\d\d){0,2}")
-NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "cov", "pbl")  # roles (MARC relators)
+NOT_AUTHORS = (
+    "trl",
+    "ill",
+    "edt",
+    "nrt",
+    "bkp",
+    "aui",
+    "ann",
+    "com",
+    "art",
+    "cov",
+    "pbl",
+)  # MARC relators: roles of people who did not write the book
 
 
 @dataclass(frozen=True)
 class MetadataElement:
-    """An element with its text and its attributes, including properties from elements that refine it."""
+    """An element of the metadata, with its text, its attributes and the properties that other elements add to it."""
 
     name: str
     text: str
@@ -22,10 +34,10 @@ class MetadataElement:
 
 
 def read_metadata(markup: str) -> dict[str, list[str]]:
-    """Return the texts of a package document by name.
+    """Return the metadata in a package document. Each name has a list of texts.
 
-    The names are "title", "creator" and "language", and if the document has them, "date" (a year), "publisher",
-    "description" and "series".
+    The names are "title", "creator" and "language". If the document has them, there are also "date" (a year),
+    "publisher", "description" and "series".
     """
     facts: dict[str, list[str]] = {"title": [], "creator": [], "language": []}
     every = list(refined(elements(markup)))
@@ -59,13 +71,13 @@ def read_metadata(markup: str) -> dict[str, list[str]]:
 
 
 def elements(markup: str) -> Iterator[MetadataElement]:
-    """Yield the elements up to the end of the metadata."""
+    """Yield the elements of the metadata in order."""
     name, attributes, text = "", dict[str, str](), ""
     for token in tokenize(markup):
         if token.kind == "text":
             text += token.value[: LONGEST.get(name, 500)]
         elif token.kind == "start":
-            if name == "description":  # a description may contain other elements
+            if name == "description":  # a description may contain HTML elements
                 text += " "
                 continue
             name, text, attributes = token.value, "", dict(token.attributes)
@@ -79,7 +91,7 @@ def elements(markup: str) -> Iterator[MetadataElement]:
 
 
 def refined(every: Iterator[MetadataElement]) -> Iterator[MetadataElement]:
-    """Yield the elements, with the properties that ``<meta refines="#id">`` elements add to them."""
+    """Yield the elements after adding to them the properties that ``<meta refines="#id">`` elements state."""
     held, properties = [], dict[str, dict[str, str]]()
     for element in every:
         if target := element.attributes.get("refines", "").removeprefix("#"):

@@ -1,7 +1,7 @@
 """Write a spoken book as EPUB 3 with media overlays (https://www.w3.org/TR/epub-33/#sec-media-overlays).
 
 The pages contain the spoken text: headings, paragraphs, list items, quotations and scene breaks. Each chapter has one
-page, one sound and one overlay. The overlay lists the start and end of every sentence or word.
+page, one sound file and one overlay, which lists the start and end of every sentence or word in the sound.
 """
 
 import re
@@ -48,12 +48,13 @@ ELEMENTS = {PARAGRAPH: "p", ITEM: "li", QUOTATION: "blockquote"}
 
 @dataclass(frozen=True)
 class EpubFacts:
-    """The facts about a book that its EPUB contains.
+    """The facts about a book that its EPUB states.
 
     Attributes:
-        plan: Digest of the plan, from which the book's identifier is made.
-        by_word: Whether to mark words instead of sentences. A chunk without word times is marked whole.
-        about: Facts by the names of ``ane.books.document.ABOUT``.
+        plan: Digest of the book's plan. The EPUB's identifier is made from it.
+        by_word: Whether to mark each word that is spoken instead of each sentence. A chunk without word times is marked
+            as a whole.
+        about: Facts about the book. The keys are names of ``ane.books.document.ABOUT``.
     """
 
     title: str
@@ -69,10 +70,10 @@ class EpubFacts:
 
 @dataclass
 class OverlaidChapter:
-    """A page and the times of its marked parts.
+    """A chapter's page, and the times of the spans on it that a reading program marks while they are spoken.
 
     Attributes:
-        clips: (id, start, end) of each marked part, in seconds of the chapter's sound.
+        clips: (id, start, end) of each marked span, in seconds of the chapter's sound.
     """
 
     name: str
@@ -97,10 +98,10 @@ class OverlaidChapter:
 def write_epub(
     target: Path, timeline: BookTimeline, facts: EpubFacts, write_sound: Callable[[BookTimeline, Path], None]
 ) -> None:
-    """Write the book to ``target``. The sound of a chapter is a temporary file in the same folder.
+    """Write the book to ``target``. Each chapter's sound is first a temporary file in the same folder.
 
     Args:
-        write_sound: Function that writes the sound of a chapter's timeline to a file, in the format of its suffix.
+        write_sound: Function that writes the sound of a timeline to a file, in the format of the file's suffix.
     """
     suffix, sound_type = (".m4a", "audio/mp4") if has_pyav() else (".mp3", "audio/mpeg")
     chapters = []
@@ -126,7 +127,7 @@ def write_epub(
 
 
 def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> OverlaidChapter:
-    """Return the page of a chapter and its clips. A clip lasts until the next one starts, to avoid gaps in playback."""
+    """Make the page of a chapter and its clips. A clip ends where the next one starts, to avoid gaps in playback."""
     [timed_chapter] = part.chapters
     chapter = OverlaidChapter(name, xml_text(timed_chapter.title))
     marked: dict[int, str] = {}  # number of a chunk → its text as XHTML
@@ -152,7 +153,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
 
 
 def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterator[tuple[str, float]]:
-    """Yield the parts of a chunk's text that are marked one after the other, with their start in seconds."""
+    """Yield the words or sentences of a chunk that are marked one after another, with their starts in seconds."""
     text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), timed.words
     written = WORDS.findall(text)
     if not words or written != [word.word for word in words]:
@@ -168,7 +169,7 @@ def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterat
 
 
 def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: EpubFacts) -> Iterator[str]:
-    """Yield the elements of a page. If the blocks are not known, each chunk becomes an element."""
+    """Yield the HTML elements of a page. If the job does not store blocks, each chunk becomes an element."""
     firsts = {block.first: block for block in facts.blocks if block.kind != SCENE_BREAK}
     breaks = {block.first for block in facts.blocks if block.kind == SCENE_BREAK}
     blocks: list[list[PlannedChunk]] = []
@@ -177,7 +178,7 @@ def elements(chunks: Sequence[PlannedChunk], marked: Mapping[int, str], facts: E
             blocks.append([])
         blocks[-1].append(chunk)
 
-    markup: list[tuple[bool, str]] = []  # whether an element is a list item, and the element
+    markup: list[tuple[bool, str]] = []  # for each element, whether it is a list item
     for block in blocks:
         first = block[0]
         if first.number in breaks and first is not chunks[0]:
@@ -205,7 +206,7 @@ def navigation(chapters: Sequence[OverlaidChapter], facts: EpubFacts) -> str:
 def package(
     chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverImage | None, suffix: str, sound_type: str
 ) -> str:
-    """Return the package document, with the metadata of the book, its files, and their order."""
+    """Return the package document: the metadata of the book, the list of its files, and their reading order."""
     spoken = [chapter for chapter in chapters if chapter.clips]
     properties = [
         ("dcterms:modified", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
@@ -282,7 +283,7 @@ def xml_text(text: str) -> str:
 
 
 def known_language(language: str, default: str = "") -> str:
-    """Return a language tag that every reading system understands, or the default."""
+    """Reduce a language tag to the subtags that every reading program understands, or return the default."""
     tag = LANGUAGE.match(language.replace("_", "-"))
     return tag[0] if tag else default
 

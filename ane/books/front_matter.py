@@ -1,4 +1,4 @@
-"""Find front matter that no markup identifies: the blocks below titles such as "Contents", and pages of rights."""
+"""Find front matter that no markup identifies: text under titles such as "Contents", and copyright pages."""
 
 import re
 from collections import Counter
@@ -8,37 +8,37 @@ from ane.books.document import BookChapter
 from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, left_out_part
 from ane.text.omissions import Omission, is_front_title
 
-LONGEST_ENTRY = 90  # characters of a line in a table of contents
+LONGEST_ENTRY = 90  # maximum characters of a line in a table of contents
 SENTENCE = re.compile(r"[.!?…,;:—–-][\"'”’)\]]*$")
 NUMBERED = re.compile(r"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section|[ivxlc]{1,8}\b|\d{1,3}\b)\W")
 PAGE_AT_END = re.compile(r"[\s.·…_]\s{0,9}(?:\d{1,4}|[ivxlc]{1,7})$")
-# words of a copyright page
+# words that copyright pages contain
 LEGAL = re.compile(
     r"(?i)©|\(c\)\s?\d{4}|\bcopyright|all rights reserved|\bISBN\b|\bpublish(?:ed|ers?|ing)\b|\bprint(?:ed|ing)\b|"
     r"library of congress|catalogu?ing|\bedition\b|no part of this|\breproduc|\bpermission|\btrademark|"
     r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\."
 )
-# one of these makes a page without a title a page of rights
+# text that makes a page without a title a copyright page
 RIGHTS = re.compile(
     r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
     r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}"
 )
-LONGEST_RIGHTS = 5000  # characters of a page of rights
-LONGEST_NOTICE = 1500  # characters of prose that a page with a title such as "Copyright" may have
-NEAR_BEGINNING = 60  # blocks at the beginning of a text that may contain rights
-# titles of front matter that consists of titles
+LONGEST_RIGHTS = 5000  # maximum characters of a copyright page
+LONGEST_NOTICE = 1500  # maximum characters of prose on a page with a title such as "Copyright"
+NEAR_BEGINNING = 60  # number of blocks at the start of a text that may be about copyright
+# titles above lists of titles, such as a table of contents
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
-# titles of front matter that is prose, and that ends with its chapter
+# titles above front matter that is prose, which ends where its chapter ends
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
 
 
 def without_front_matter(
     chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str], left_out: list[LeftOutPart]
 ) -> list[BookChapter]:
-    """Remove front matter from chapters if a rule omits it, and remove titles that are repeated below.
+    """Remove front matter from chapters if a rule omits it. Remove a table of contents that consists of headings.
 
-    Text below "Contents" that is not a list, such as a prologue without a heading, becomes a separate chapter. If
-    nothing would be left, return all chapters.
+    If the text below "Contents" is not a list, such as a prologue without a heading, it becomes a separate chapter. If
+    no chapter would be left, return all chapters.
     """
     if "front-matter" not in rules:
         return list(chapters)
@@ -59,7 +59,7 @@ def without_front_matter(
             if any(block.text for block in rest):
                 body.append(BookChapter(rest[0].text.replace("\n", " ") if rest[0].kind == HEADING else "", rest))
         elif last[chapter.title] > number and all(block.kind == HEADING for block in chapter.blocks):
-            front.append(chapter)  # an entry of the contents
+            front.append(chapter)  # a heading without text, whose title is repeated below: an entry of the contents
         else:
             body.append(chapter)
     if not body:
@@ -73,13 +73,13 @@ def without_front_matter(
 
 
 def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:
-    """Return the number of blocks of front matter at the start of a part of an EPUB.
+    """Return how many blocks at the start of a part of an EPUB are front matter.
 
-    Front matter ends at the next heading, but an index, a list of contents and a page of rights may have smaller
-    headings. Front matter also ends at prose that is too long for a notice.
+    Front matter ends at the next heading. Only an index, a list of contents and a copyright page may have smaller
+    headings within them. Front matter also ends at prose that is too long for a notice.
 
     Args:
-        title: Title of the part, from the contents or its first heading. "" means that it has none.
+        title: Title of the part, from the contents or from its first heading. "" means that the part has no title.
         blocks: The blocks of the part, including its heading.
         titles: The titles of all chapters, in lower case.
     """
@@ -96,7 +96,7 @@ def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str
     level = blocks[top].level if leading else 1
     last = {block.text.casefold(): number for number, block in enumerate(blocks) if block.kind == HEADING}
     listed = entry_titles(blocks[start:end])
-    above: list[int] = []  # the last headings, as long as they have no text
+    above: list[int] = []  # the last headings, while no text follows them
     while end < len(blocks):
         heading, section = blocks[end], blocks[end + 1 : next_heading(blocks, end + 1)]
         name = heading.text.casefold()
@@ -109,12 +109,12 @@ def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str
         listed |= entry_titles(section)
         end += 1 + len(section)
     while above and end < len(blocks) and blocks[above[-1]].level < blocks[end].level:
-        end = above.pop()  # the title of a part of the book, above its first chapter
+        end = above.pop()  # a title such as "Part One", above its first chapter
     return end
 
 
 def prose_length(blocks: Sequence[TextBlock]) -> int:
-    """Return the number of characters in blocks that are neither lists of titles nor about rights."""
+    """Count the characters in blocks that are neither lists of titles nor about copyright."""
     return sum(len(block.text) for block in blocks if not (is_listing(block) or LEGAL.search(block.text)))
 
 
@@ -124,7 +124,7 @@ def next_heading(blocks: Sequence[TextBlock], start: int) -> int:
 
 
 def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
-    """Return the entries of a list in lower case, without page numbers."""
+    """Return the entries of a table of contents, in lower case and without page numbers."""
     return {
         PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
         for block in blocks
@@ -133,7 +133,7 @@ def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
 
 
 def continues(title: str, section: Sequence[TextBlock]) -> bool:
-    """Return whether the blocks below a smaller heading belong to the front matter with this title."""
+    """Return whether the blocks under a smaller heading still belong to the front matter with this title."""
     if OF_PROSE.fullmatch(title):
         return True
     if OF_LISTS.match(title):
@@ -144,7 +144,7 @@ def continues(title: str, section: Sequence[TextBlock]) -> bool:
 
 
 def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
-    """Return whether blocks are a page of rights and nothing else."""
+    """Return whether blocks are a copyright page and nothing else."""
     texts = [block.text for block in blocks if block.text]
     return (
         sum(map(len, texts)) <= LONGEST_RIGHTS
@@ -154,7 +154,7 @@ def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
 
 
 def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart]) -> list[BookChapter]:
-    """Remove paragraphs about rights near the beginning that have no title, and record them in ``left_out``."""
+    """Remove paragraphs about copyright without a title near the beginning. Record them in ``left_out``."""
     result: list[BookChapter] = []
     seen = 0
     for chapter in chapters:
@@ -179,7 +179,7 @@ def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart])
 
 
 def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
-    """Return the number of blocks of a chapter that are front matter, including its title.
+    """Return how many blocks at the start of a chapter are front matter, including the title.
 
     Args:
         titles: The titles of all chapters, in lower case.
@@ -203,7 +203,7 @@ def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
                     or LEGAL.search(above)
                 )
             )
-            return number - titled  # the line above prose is the title of the prose
+            return number - titled  # the block above the first prose is its title
     return len(blocks)
 
 
@@ -215,9 +215,9 @@ def is_listing(block: TextBlock) -> bool:
 
 
 def are_entries(lines: Sequence[str]) -> bool:
-    """Return whether lines are entries of a table of contents.
+    """Return whether all lines are entries of a table of contents.
 
-    Only the first line must not start with a small letter, because a long entry may continue on the next line.
+    Lines after the first may start with a small letter, because a long entry may continue on the next line.
     """
     return all(is_entry(line.strip()) for line in lines) and not lines[0].strip()[:1].islower()
 

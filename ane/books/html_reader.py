@@ -1,4 +1,4 @@
-"""Read HTML and Markdown documents."""
+"""Read HTML and Markdown documents as chapters."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ane.text.tags import element_texts
 
 
 def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
-    """Read a page of HTML, without the parts that ``rules`` omit."""
+    """Read a page of HTML, leaving out the text that ``rules`` omit."""
     reader = BlockReader(rules)
     blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
@@ -32,7 +32,7 @@ FIELD = re.compile(r"(?m)^(title|author|lang|language):[ \t]*(.*?)[ \t]*$")
 
 
 def read_markdown(text: str, rules: Mapping[str, Omission]) -> Document:
-    """Render Markdown to HTML and read that. YAML front matter has title, author and language, and is not spoken."""
+    """Render Markdown to HTML, and read the HTML. YAML front matter may set title, author and language."""
     fields: dict[str, str] = {}
     front = FRONT_MATTER.match(text)
     if front:

@@ -1,4 +1,4 @@
-"""Join words that a line end divides, and decide whether their hyphen stays."""
+"""Join words that are divided at a line end, and decide whether each hyphen stays."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,19 +6,19 @@ from functools import cache
 
 from ane.text.phonemes.dictionary import END, Dictionary
 
-HYPHEN = "\x02"  # PDFium's character for a hyphen at a line end
+HYPHEN = "\x02"  # character that PDFium writes for a hyphen at a line end
 DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
 LAST_PART = re.compile(r"[^\W_]{1,60}$")
 WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
-MOST_LOOKED_UP = 20_000  # words per document that are looked up in the dictionary
+MOST_LOOKED_UP = 20_000  # maximum number of words to look up in the dictionary, per document
 
 
 def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.islower) -> str:
-    """Join lines to one text. A hyphen at a line end becomes ``HYPHEN``.
+    """Join lines to one text. A hyphen at a line end that may divide a word becomes ``HYPHEN``.
 
     Args:
-        continued: Function that returns whether the first letter of the next line may continue a word.
+        continued: Function that returns whether a word may continue with the first letter of the next line.
     """
     parts: list[str] = []
     for line in lines:
@@ -31,11 +31,11 @@ def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.is
 
 
 def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
-    """Join the divided words of texts. Return the texts and the number of removed hyphens.
+    """Join the divided words in texts. Return the texts and how many hyphens were removed.
 
-    A hyphen stays if the texts contain the word elsewhere with a hyphen but never without, as in "well-known". If they
-    contain neither, it stays after a single letter, as in "X-rays". It also stays if both parts are English words and
-    the whole is not, as in "twenty-one".
+    The hyphen goes if the texts contain the word elsewhere without a hyphen. Otherwise, it stays in three cases: the
+    texts contain the word elsewhere with a hyphen ("well-known"), it follows a single letter ("X-rays"), or both halves
+    are English words and the whole is not ("twenty-one"). It goes in all other cases.
     """
     if not any(HYPHEN in text for text in texts):
         return list(texts), 0
