@@ -232,7 +232,8 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
     the CPU (OpenMOSS/MOSS-TTS-Nano#55).
     """
     backend = load_torch(model, "auto", precision, options)
-    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
         return backend
     from ane.backends.measured import PhasedBackend
 

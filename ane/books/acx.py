@@ -69,10 +69,7 @@ def with_room(timeline: BookTimeline) -> BookTimeline:
 
 def with_room_tone(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     """Add quiet noise to sound, which comes in pieces (n,) float32. The noise is the same in every run."""
-    random, kernel = (
-        np.random.default_rng(0),
-        np.full(8, 1 / 8),
-    )  # low-pass filter, so that the noise hums instead of hissing
+    random, kernel = np.random.default_rng(0), np.full(8, 1 / 8)  # low-pass filter: the noise hums and does not hiss
     level = 10 ** (ROOM_TONE / 20) * np.sqrt(8)
     for piece in pieces:
         if len(piece):

@@ -37,7 +37,7 @@ ENCODINGS = (
 
 
 class UnreadablePartError(UserError):
-    """A file in an archive is missing, damaged or in an unknown encoding. Other files of the archive may be readable."""
+    """A file in an archive is missing, damaged or in an unknown encoding. The other files may still be readable."""
 
 
 class BookArchive:
@@ -65,7 +65,7 @@ class BookArchive:
         """Return the bytes of a file in the archive.
 
         Args:
-            purpose: What the file is for. Error messages contain it.
+            purpose: Purpose of the file, for error messages.
         """
         if name not in self.names:
             raise UnreadablePartError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")

@@ -80,17 +80,17 @@ class BookTimeline:
 
 
 def planned_blocks(store: JobStore) -> list[PlannedBlock]:
-    """Return the blocks of text that a job stores: headings, paragraphs and others. Old jobs have none."""
+    """Return the blocks of text that a job stores: headings, paragraphs and so on. Old jobs have no blocks."""
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 
 def time_book(
     chunks: Sequence[StoredChunk], titles: Sequence[str], blocks: Sequence[PlannedBlock] = ()
 ) -> BookTimeline:
-    """Decide when each chunk starts. A subtitle starts at its time, or when the subtitle before it has been spoken.
+    """Decide when each chunk starts. A subtitle waits for its time and for the end of the subtitle before it.
 
     Raises:
-        UserError: A chunk has no sound yet, or its sound has another sample rate than the others.
+        UserError: A chunk has no sound yet, or the sounds of two chunks have different sample rates.
     """
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:

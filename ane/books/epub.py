@@ -26,9 +26,7 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
-DIVIDED_FILE = re.compile(
-    r"(.+_split_)\d+\.\w+"
-)  # names that Calibre gives to the files into which it divides a long file
+DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # names of the files into which Calibre divides a long file
 PROSE_TYPES = ("index", "colophon", "errata")  # front matter that may be long, by its type in the guide
 CONTENTS_DEPTH = 2  # levels of the contents whose entries start a chapter
 
@@ -316,7 +314,7 @@ def _entries(archive: BookArchive, path: str, level: str, link: str, target: str
     """Read the entries of a navigation document (``<ol> <a href>``) or of an NCX (``<navPoint> <content src/>``)."""
     entries: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
-    active = link != "a"  # whether the token belongs to the contents. In an NCX, every token does.
+    active = link != "a"  # Whether the token belongs to the contents. In an NCX, every token does.
     for token in tokenize(archive.text(path, "its table of contents")):
         if token.value in ("nav", "pagelist", "navlist") and token.kind != "text":
             toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()

@@ -9,19 +9,8 @@ from ane.text.tags import tokenize
 
 LONGEST = {"description": 4000}  # maximum characters of an element. Other elements have 500.
 YEAR = re.compile(r"([12]\d{3})(?:-\d\d){0,2}")
-NOT_AUTHORS = (
-    "trl",
-    "ill",
-    "edt",
-    "nrt",
-    "bkp",
-    "aui",
-    "ann",
-    "com",
-    "art",
-    "cov",
-    "pbl",
-)  # MARC relators: roles of people who did not write the book
+# MARC relators: codes for the roles of people who did not write the book
+NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "cov", "pbl")
 
 
 @dataclass(frozen=True)

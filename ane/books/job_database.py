@@ -1,4 +1,4 @@
-"""Open the SQLite database of a job, with its tables and transactions."""
+"""Open the SQLite database of a job, which is the narration of one book, and define its tables and transactions."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
 VERSION, FORMER = 3, 2
-BUSY = 60.0  # seconds to wait for a transaction of another process
+BUSY = 60.0  # maximum seconds to wait for a transaction of another process
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
@@ -29,14 +29,14 @@ CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samp
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
-# A job of the former version has marks of voices in its texts instead of this column.
+# A job of the version before this one has no such column. Its texts contain marks that name the voices.
 UPGRADE = "ALTER TABLE chunks ADD COLUMN voice TEXT NOT NULL DEFAULT ''"
-# The content that the job wrote as output. A job of an earlier version gets the table when it is opened.
+# Files that the job wrote as output. If an earlier version made the job, opening it adds this table.
 OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INTEGER, name TEXT NOT NULL)"
 
 
 class JobDatabase:
-    """The database of a job, for one process.
+    """The database of a job, as one process uses it.
 
     Every method raises UserError if the database cannot be read or written, or belongs to another version.
 
@@ -51,7 +51,7 @@ class JobDatabase:
         with self._errors():
             if not path.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir(mode=0o700, exist_ok=True)  # another process may have created it meanwhile
+                path.mkdir(mode=0o700, exist_ok=True)  # another process may have created it by now
                 flush_folder(path.parent)
             self._is_new = not os.path.exists(path / FILE)
             with suppress(FileExistsError):  # SQLite creates its other files with the mode of this file
@@ -73,7 +73,7 @@ class JobDatabase:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
-        for attempt in range(40):  # SQLite does not wait for another process that turns WAL on too
+        for attempt in range(40):  # SQLite does not wait if another process also turns WAL on
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
@@ -105,7 +105,7 @@ class JobDatabase:
                 self.path.rmdir()
 
     def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        """Return the first row of a query, or ``None`` if it has no rows."""
+        """Return the first row of a query, or ``None`` if the query finds no row."""
         with self._errors():
             row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
         return row
@@ -129,7 +129,7 @@ class JobDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Yield ``execute``. Either all changes of the block are stored, or none."""
+        """Yield a function that executes SQL. When the ``with`` block ends, store all its changes, or none on error."""
         with self._errors(), uninterrupted():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -142,7 +142,7 @@ class JobDatabase:
 
 
 def lock_folder(path: Path) -> int | None:
-    """Lock a folder for this process.
+    """Lock a folder, so that no other process can lock it.
 
     The operating system releases the lock when the process ends, however it ends.
 

@@ -1,4 +1,4 @@
-"""Check the facts and rows of a job's database, and report an altered or damaged one in one line."""
+"""Check the records that a job reads from its database, and report a damaged record in one line."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ ADVICE = "; delete the folder to start over"
 
 @dataclass(frozen=True)
 class WrittenBook:
-    """The files of a written book, and facts about them.
+    """The files that were written for a book, and facts about them.
 
     Attributes:
         seconds: Seconds of sound.
-        loudness: LUFS of the decoded files. ``None`` without a level.
-        true_peak: dBTP of the decoded files. ``None`` without a level.
-        former: Files that earlier runs wrote and this run did not. They may not fit the sound any more.
+        loudness: LUFS of the decoded files. ``None`` if no level was set.
+        true_peak: dBTP of the decoded files. ``None`` if no level was set.
+        former: Files that earlier runs wrote and this run did not. They may no longer fit the sound.
         notes: Notes about subtitles that start late.
-        measures: The measures that ``ane.books.acx.LIMITS`` names, by file, if the files are for ACX.
+        measures: For ACX, the measured values of each file, in the order of ``ane.books.acx.LIMITS``.
     """
 
     files: list[str]
@@ -41,7 +41,7 @@ class WrittenBook:
 
 @dataclass(frozen=True)
 class OutputFact:
-    """The output of the last run: the digest of everything that it depends on, and the size of each file in bytes."""
+    """The output of the last run: the digest of everything that it depends on, and the size of every file in bytes."""
 
     digest: str
     book: WrittenBook
@@ -50,7 +50,7 @@ class OutputFact:
 
 @dataclass(frozen=True)
 class DocumentFact:
-    """The language of the text, and its blocks as tuples of ``PlannedBlock``, whose last fields may be missing."""
+    """The language of a text, and its blocks as tuples of ``PlannedBlock``. Last fields of a tuple may be missing."""
 
     language: str
     blocks: list[tuple[Count, str] | tuple[Count, str, int] | tuple[Count, str, int, Cue]] = field(default_factory=list)
@@ -69,7 +69,7 @@ FACTS: dict[str, Any] = {
     "identity": dict[str, Any],
     "written": OutputFact,
 }
-# the columns that ``JobStore.chunks`` reads: the chunk's, then take, samples, rate, elapsed, notes, lease, problems
+# Columns that ``JobStore.chunks`` reads: those of a chunk, then take, samples, rate, elapsed, notes, lease, problems
 CHUNK: TypeAdapter[Any] = TypeAdapter(
     tuple[
         Annotated[int, Field(ge=1)],
@@ -93,7 +93,7 @@ Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple
 
 
 def read_fact(name: str, text: Any, job: Path) -> Any:
-    """Read a fact of a job from its JSON. Raises UserError if it does not have the type in ``FACTS``."""
+    """Read a fact about a job from its JSON. Raises UserError if it does not have the type that ``FACTS`` gives."""
     where = f"the job in {job} is damaged: {name}"
     try:
         value = json.loads(text)
@@ -104,10 +104,10 @@ def read_fact(name: str, text: Any, job: Path) -> Any:
 
 
 def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
-    """Check the columns of a chunk, and return them with notes and problems as lists.
+    """Check the columns of a chunk, and return them. Notes and problems become lists.
 
     Raises:
-        UserError: A column does not have its type in ``CHUNK``.
+        UserError: A column does not have the type that ``CHUNK`` gives.
     """
     try:
         return CHUNK.validate_python(row)
@@ -119,5 +119,5 @@ def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
 
 
 def read_words(text: Any, job: Path) -> list[Any]:
-    """Read the words of a chunk from their JSON. Raises UserError if they are not a list of ``Word``."""
+    """Read the timed words of a chunk from JSON. Raises UserError if they are not a list of ``Word``."""
     return read_record(list[Word], read_fact("words", text, job), f"the job in {job} is damaged: words", ADVICE)

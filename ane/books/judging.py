@@ -1,6 +1,6 @@
-"""Judge whether a chunk was spoken well: compare its signals with limits and with the medians of its book.
+"""Judge whether a chunk was spoken well: compare signals of its sound and codes with limits and the book's medians.
 
-The limits come from the distributions in ``tools/campaigns/results/defects-rms.json`` and ``defects.json``.
+The limits were chosen from the distributions in ``tools/campaigns/results/defects-rms.json`` and ``defects.json``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,28 +14,28 @@ from ane.system.checked import read_record
 from ane.text import NORMALISERS
 from ane.text.passages import without_commands
 
-FRAMES = 100  # frames per second of a recogniser
+FRAMES = 100  # frames per second in the times of a recogniser
 FRAME = 0.01  # seconds per frame
 QUIET = 10 ** (-45 / 20)  # root mean square below which a frame is silent, as in ``ane.audio.trimming``
-CLICK = 6.0  # a step between samples is a click if it is so many times as large as all steps near it (speech: up to 4)
-CLICK_REACH = 20  # milliseconds on each side that are near, which is more than a period of a low voice
-LEAST_STEP = 0.004  # largest step in nearly silent sound, as a share of full scale
-FULL = 0.999  # share of full scale at which a sample counts as full
-CLIPPED_RUN = 4  # successive samples at full scale that are clipping
+CLICK = 6.0  # ratio of a click's step between two samples to the largest step near it (in speech, at most 4)
+CLICK_REACH = 20  # milliseconds before and after a step that are near it. A low voice has a shorter period.
+LEAST_STEP = 0.004  # smallest step, as a share of full scale, with which a click is compared
+FULL = 0.999  # share of full scale from which a sample counts as full scale
+CLIPPED_RUN = 4  # minimum number of successive samples at full scale that count as clipping
 EDGE_FRAMES = 2  # frames at each end that must be quieter than the speech
 
 
 @dataclass(frozen=True)
 class SoundSignals:
-    """Signals of a sound (S,).
+    """Signals of a sound that show whether it was spoken well.
 
     Attributes:
         seconds: Seconds from the first to the last frame that is not silent.
         loudness: Level of the frames that are not silent, in dBFS.
         clipped: Number of runs of at least ``CLIPPED_RUN`` samples at full scale.
-        clicks: Number of milliseconds with a step that speech does not have.
-        pause: Seconds of the longest silence inside.
-        edge: Level of the louder end relative to ``loudness``, in dB. It is near 0 or above if speech is cut off.
+        clicks: Number of milliseconds in which samples jump as they never do in speech.
+        pause: Seconds of the longest silence within the speech.
+        edge: Level of the louder end, in dB relative to ``loudness``. If speech is cut off, it is near 0 or above.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class SoundSignals:
 
 
 def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
-    """Measure the signals of a sound (S,) float32 that is trimmed like the chunks of a book."""
+    """Measure the signals of a sound (S,) float32, from which silence was trimmed as for the chunks of a book."""
     levels = frame_levels(audio, rate)
     loud = np.flatnonzero(levels > QUIET)
     if not len(loud):
@@ -77,10 +77,10 @@ def runs_at_full_scale(audio: np.ndarray) -> int:
 
 
 def clicks(audio: np.ndarray, rate: int) -> int:
-    """Count the milliseconds with a step between samples that is ``CLICK`` times as large as all steps near them.
+    """Count the milliseconds with a click, which is a step between samples ``CLICK`` times as large as all near it.
 
-    The milliseconds directly before and after do not count as near. Speech has no such steps: the pulses of a voice
-    repeat within ``CLICK_REACH``, and a burst lasts longer.
+    The milliseconds directly before and after a click may belong to it, so their steps are not compared. Speech has no
+    such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst lasts longer than a click.
     """
     size = rate // 1000
     steps = np.abs(np.diff(audio))
@@ -94,32 +94,32 @@ def decibels(ratio: float) -> float:
     return float(20 * np.log10(max(ratio, 1e-6)))
 
 
-# Limits beyond which a chunk is suspect
-CUT_OFF = -20.0  # level of an end relative to the speech, in dB
+# Limits. A chunk is suspect if one of its signals is beyond its limit.
+CUT_OFF = -20.0  # level of the louder end, in dB relative to the speech
 PAUSE = 1.2  # seconds of silence within a chunk
-LOOP = 12  # equal codes, or equal short runs of codes, in a row
+LOOP = 12  # successive equal codes, or successive equal short runs of codes
 LOUDNESS = 6.0  # distance from the book's median in dB
 PROBABILITY = 0.6  # nats per code below the book's median
-DURATION_RATIO = 1.6  # ratio of the seconds per letter to the book's median, or of the median to them
-MIN_LETTERS = 20  # fewer letters are too few to judge the seconds per letter
-MIN_CHUNKS = 20  # fewer chunks are too few for medians
-SKIPPED = 0.04  # seconds below which a word was not spoken (a spoken word takes at least 0.06)
-SKIPPED_LETTERS = 3  # fewer letters are too few to judge a skipped word
-GOOD_MISFIT = 3.0  # highest misfit of words that are spoken correctly, in nats per frame
-MISFIT = 50.0  # excess of a word's misfit, in nats
-UNHEARD = 15.0  # excess of a word that the recogniser may leave out and does, in nats (a spoken word has at most 14)
-LEFT_OVER = 0.1  # loud seconds outside every word
-LOUD = -12.0  # level at which a frame is loud, relative to the speech, in dB
+DURATION_RATIO = 1.6  # ratio of a chunk's seconds per letter to the book's median, or its inverse
+MIN_LETTERS = 20  # minimum number of letters for judging the seconds per letter
+MIN_CHUNKS = 20  # minimum number of chunks for computing medians
+SKIPPED = 0.04  # a word is skipped if it takes fewer seconds (a spoken word takes at least 0.06)
+SKIPPED_LETTERS = 3  # minimum number of letters for judging whether a word was skipped
+GOOD_MISFIT = 3.0  # highest ``WordFit.misfit`` of correctly spoken words, in nats per frame
+MISFIT = 50.0  # ``WordFit.excess`` of one word, in nats
+UNHEARD = 15.0  # excess in nats of a word that the recogniser leaves out when it may (a spoken word has at most 14)
+LEFT_OVER = 0.1  # seconds of loud sound that belong to no word
+LOUD = -12.0  # level from which a frame is loud, in dB relative to the speech
 
 
 @dataclass(frozen=True)
 class WordFit:
-    """A word at the place where the recogniser found it.
+    """A word of the text, and the stretch of sound in which the recogniser found it.
 
     Attributes:
         start: Start in seconds.
         end: End in seconds.
-        misfit: How badly the sound fits the word, in nats per frame. Correct speech has 1 to 3.
+        misfit: How badly the sound fits the word, in nats per frame. Correctly spoken words have 1 to 3.
     """
 
     word: str
@@ -129,17 +129,18 @@ class WordFit:
 
     @property
     def excess(self) -> float:
-        """Nats by which it fits worse than a correctly spoken word."""
+        """Nats by which the sound fits the word worse than it would fit if the word were spoken correctly."""
         return max(0.0, self.misfit - GOOD_MISFIT) * (self.end - self.start) * FRAMES
 
 
 @dataclass(frozen=True)
 class TextFit:
-    """The fit of a sound to its words.
+    """How well a sound fits the words of its text.
 
     Attributes:
-        words: The words that are in the recogniser's dictionary. ``None`` means that the recogniser found no fit.
-        pauses: (start, end) of the stretches between words, in seconds.
+        words: The words that the recogniser's dictionary has. ``None`` means that no alignment with the sound was
+            found.
+        pauses: The stretches between words, as (start, end) in seconds.
     """
 
     words: tuple[WordFit, ...] | None
@@ -148,11 +149,11 @@ class TextFit:
 
 @dataclass(frozen=True)
 class ChunkProblem:
-    """A problem of a chunk.
+    """A problem that was found in a chunk.
 
     Attributes:
         text: Description of the problem.
-        severity: Measured value as a multiple of its limit.
+        severity: The measured value divided by its limit.
     """
 
     text: str
@@ -161,12 +162,12 @@ class ChunkProblem:
 
 @dataclass(frozen=True)
 class ChunkSignals:
-    """The signals of a spoken chunk. Signals of the decoder's codes are ``None`` for models without codes.
+    """The signals of a spoken chunk. Signals of codes are ``None`` if the model's decoder makes no codes.
 
     Attributes:
         letters: Number of letters in the text.
         stopped: Whether the codes end with a stop code.
-        loop: Longest repetition of codes.
+        loop: Number of successive repetitions in the longest loop of codes.
         log_probability: Mean log probability of a code, in nats.
     """
 
@@ -178,7 +179,7 @@ class ChunkSignals:
 
     @classmethod
     def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
-        """Return the stored signals of a chunk with this text, or measure them if the job has none."""
+        """Return the signals that the job stored for a chunk with this text. If it stored none, measure them."""
         if spoken.signals is not None:
             return read_record(cls, spoken.signals, "the job")
         letters = sum(map(str.isalpha, NORMALISERS["english"](without_commands(text))))
@@ -201,7 +202,7 @@ class ChunkSignals:
 
 @dataclass(frozen=True)
 class BookNorms:
-    """Medians over the chunks of a book. ``None`` if there are too few chunks."""
+    """Medians of signals over the chunks of a book. ``None`` means that too few chunks have the signal."""
 
     loudness: float | None = None
     seconds_per_letter: float | None = None
@@ -223,7 +224,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
-    """Return the problems that the decoder's codes and the sound reveal."""
+    """Return the problems that the decoder's codes and the sound of a chunk reveal."""
     sound, problems = signals.sound, []
 
     def note(text: str, severity: float) -> None:
@@ -261,7 +262,7 @@ def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
 
 
 def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-    """Return the problems that an alignment of the sound (S,) with its text reveals.
+    """Return the problems that an alignment of the sound (S,) with the words of its text reveals.
 
     Args:
         loudness: Level of the speech in dBFS.
@@ -279,17 +280,17 @@ def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list
 
 
 def worst_word(words: Sequence[WordFit]) -> tuple[float, WordFit | None]:
-    """Return the largest ``WordFit.excess`` in nats, and its word. Return (0, None) if every word fits."""
+    """Return the largest excess of any word in nats, and that word. Return (0, None) if every word fits."""
     worst = max(words, key=lambda word: word.excess, default=None)
     return (worst.excess, worst) if worst and worst.excess else (0.0, None)
 
 
 def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> float:
-    """Return the loud seconds of the loudest stretch between words."""
+    """Return how many seconds are loud in the loudest stretch between words."""
     return max((loud_seconds(audio, rate, pause, loudness) for pause in fit.pauses), default=0.0)
 
 
 def loud_seconds(audio: np.ndarray, rate: int, span: tuple[float, float], loudness: float) -> float:
-    """Return the number of seconds within a span of a sound (S,) that are about as loud as the speech."""
+    """Return how many seconds within a span of a sound (S,) are about as loud as the speech."""
     part = audio[max(0, round(span[0] * rate)) : max(0, round(span[1] * rate))]
     return FRAME * sum(decibels(level) > loudness + LOUD for level in frame_levels(part, rate).tolist())

@@ -1,4 +1,4 @@
-"""Set the level of a book's files: encode a file again until its decoded level is right."""
+"""Bring the files of a book to a level: encode a file again until its decoded sound has the right level."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,24 +14,24 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.audio.media import has_pyav
 
 CEILING = -3.0  # dBTP of a finished file
-CLOSE = 0.1  # dB by which the level of a finished file may differ from its goal
-SAFE = 0.05  # dB that a correction of the ceiling adds to the excess
+CLOSE = 0.1  # maximum difference in dB between the level of a finished file and the wanted level
+SAFE = 0.05  # dB by which a correction lowers the limiter's ceiling beyond the excess
 TRIES = 4  # maximum number of encodings of a file
-PIECE = 1 << 17  # samples per measurement
+PIECE = 1 << 17  # samples that are measured at once
 
 
 @dataclass
 class BookLeveller:
-    """A leveller that encodes a file again until its decoded level is right.
+    """A leveller that encodes a file again until its decoded sound has the right level.
 
-    It starts the next file with the corrections of the last one, because an encoder changes all files of a book alike.
-    If a file cannot reach its level because of its peaks, its corrections are dropped.
+    An encoder changes the level of all files of a book alike, so the next file starts with the corrections of the last
+    one. If the peaks of a file keep it from reaching its level, its corrections are not passed on.
 
     Attributes:
-        level: Name of the property of ``LoudnessMeter`` to set.
+        level: Name of the level that is set: a property of ``LoudnessMeter``.
         peak: Highest true peak of a file in dB.
-        correction: dB to add to the gain, because the encoder changes the level.
-        whole: Meter of the decoded sound of all finished files.
+        correction: dB that are added to the gain, because the encoder changes the level.
+        whole: Meter of the decoded sound of all finished files together.
     """
 
     level: str
@@ -40,17 +40,17 @@ class BookLeveller:
     whole: LoudnessMeter | None = None
 
     def __post_init__(self) -> None:
-        self.ceiling = self.peak  # dB of the limiter
+        self.ceiling = self.peak  # true peak that the limiter allows, in dB
 
     def write(
         self, path: Path, before: float, wanted: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]
     ) -> LoudnessMeter:
-        """Write a file, and return a meter of its decoded sound.
+        """Write a file at a level, and return a meter that has measured its decoded sound.
 
         Args:
-            before: Level of the sound in dB.
+            before: Level of the sound before encoding, in dB.
             wanted: Level that the file must have, in dB.
-            encode: Function that writes ``path``. It takes a function that changes the sound.
+            encode: Function that writes ``path``. Its argument is a function that changes the sound before encoding.
         """
         gain, former = wanted - before if math.isfinite(before) else 0.0, (self.correction, self.ceiling)
         for _ in range(TRIES):
@@ -77,14 +77,14 @@ class BookLeveller:
 
 
 def measured_file(path: Path) -> LoudnessMeter:
-    """Measure the decoded sound of a file."""
+    """Decode a file, and measure its sound."""
     pieces = container_pieces(path, ChannelMix()) if has_pyav() else libsndfile_pieces(path)
     _, rate = next(pieces)
     return measured((piece for piece, _ in pieces), rate)
 
 
 def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the samples (n,) float32 of a mono file with its rate in Hz. There is at least one piece."""
+    """Yield the samples (n,) float32 of a mono file, block by block, with its rate in Hz. The first block is empty."""
     with soundfile.SoundFile(path) as file:
         yield np.zeros(0, np.float32), file.samplerate
         for block in file.blocks(PIECE, dtype="float32"):
@@ -92,7 +92,7 @@ def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def measured(pieces: Iterable[np.ndarray], rate: int) -> LoudnessMeter:
-    """Measure pieces of sound. Short pieces are joined, because long ones are measured faster."""
+    """Measure sound that comes in arrays (n,) float32. Short arrays are joined, because that is faster."""
     meter, held, count = LoudnessMeter(rate), list[np.ndarray](), 0
     for piece in pieces:
         held.append(piece)

@@ -1,4 +1,4 @@
-"""Speak a job chunk by chunk, alone or with other processes that work on the same job."""
+"""Speak the chunks of a job one by one, alone or together with other processes that work on the same job."""
 
 import threading
 import time
@@ -17,15 +17,15 @@ from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 
-BREATH = 0.05  # seconds of silence that stay before and after the speech of a chunk
+BREATH = 0.05  # seconds of silence that trimming leaves before and after the speech of a chunk
 POLL = 0.25  # seconds between two checks for the end of another process's work
 
-# takes the chunks done, all chunks, and the seconds left, which are ``None`` if they are not known
+# takes the number of chunks done, the number of all chunks, and the estimated seconds left (``None`` if not known)
 NarrationProgress = Callable[[int, int, float | None], None]
 
 
 class Narration:
-    """A run that stores the sounds of a job's chunks and reports progress."""
+    """One process's run of a job. It leases chunks, stores their sounds, and reports progress."""
 
     def __init__(
         self, store: JobStore, plan: BookPlan, progress: NarrationProgress, clock: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class Narration:
         self._began = clock()
 
     def chunks(self) -> Iterator[StoredChunk | None]:
-        """Lease and yield the chunks without a sound. Yield ``None`` while other processes speak the last ones."""
+        """Lease and yield the chunks that have no sound. Yield ``None`` while other processes speak the last chunks."""
         while True:
             claimed = self.store.claim(self.plan.digest)
             if claimed is None:
@@ -51,7 +51,7 @@ class Narration:
 
         Args:
             rate: Sample rate in Hz.
-            seconds: Seconds that it took to speak.
+            seconds: Seconds that speaking the chunk took.
         """
         self.store.save(
             claimed,
@@ -82,7 +82,7 @@ def narrate(
     """Speak every chunk that has no sound yet, and wait for the chunks that other processes speak.
 
     Returns:
-        The number of chunks that this process spoke.
+        How many chunks this process spoke.
 
     Raises:
         UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.
@@ -131,13 +131,13 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
 
 @contextmanager
 def leases_renewed(store: JobStore) -> Iterator[None]:
-    """Renew the leases of this process from a thread within the block, and give up the remaining ones at its end."""
+    """Renew the leases of this process from a thread, while the ``with`` block runs. At its end, give them up."""
     ended = threading.Event()
 
     def renew() -> None:
         other: JobStore | None = None
         while not ended.wait(LEASE / 4):
-            with suppress(UserError):  # the block reports errors of the store
+            with suppress(UserError):  # the ``with`` block reports an error of the store
                 other = other or store.second_connection()
                 other.renew()
         if other is not None:

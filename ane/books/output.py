@@ -1,4 +1,4 @@
-"""Write the files of a finished job: sound for the book or per chapter, tags, subtitles, times and a playlist."""
+"""Write the files of a finished job: the sound with its tags, subtitles, times and a playlist."""
 
 import math
 import re
@@ -25,7 +25,7 @@ from ane.system.errors import UserError
 from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
 
-MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0  # LUFS
+MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0  # LUFS that a user may ask for
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')  # characters that some systems forbid in file names
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
 ABOUT_TAGS = {"date": "date", "publisher": "publisher", "description": "description", "series": "grouping"}
@@ -35,20 +35,21 @@ MAX_BYTES = 210  # bytes of a title in a file name (most systems allow 255 for t
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The files to write. Subtitles and times go next to the sound with other suffixes. An EPUB has them inside.
+    """The files to write for a book. Subtitles and times are files next to the sound, or are inside an EPUB.
 
     Attributes:
-        path: File of the book, whose suffix is the format.
-        per_chapter: Whether to write one file per chapter, next to ``path``, with its stem, the number and the title.
+        path: File of the book. Its suffix chooses the format.
+        per_chapter: Whether to write one file per chapter next to ``path``, named by its stem, the number and the
+            title.
         srt: Whether to write SubRip subtitles.
         vtt: Whether to write WebVTT subtitles.
         json: Whether to write the times of chapters and chunks.
-        word_times: Whether subtitles, times and an EPUB have the times of words.
+        word_times: Whether subtitles, times and an EPUB contain the times of words.
         loudness: LUFS of the book. ``None`` leaves the level unchanged.
         playlist: Whether to write a playlist of the chapters, and the cover as a file.
-        acx: Whether the files have the form of ``ane.books.acx``.
+        acx: Whether to write the files as ``ane.books.acx`` requires.
         language: BCP 47 tag. "" means English.
-        about: Facts for tags, by the names of ``ane.books.document.ABOUT``.
+        about: Facts about the book, for tags. The keys are names of ``ane.books.document.ABOUT``.
 
     Raises:
         UserError: An option has no effect, or the loudness is out of range.
@@ -111,11 +112,11 @@ class OutputOptions:
 
     @property
     def companions(self) -> list[str]:
-        """Suffixes of the subtitles and times."""
+        """Suffixes of the files with subtitles and times."""
         return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
 
     def paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """Return the sound files.
+        """Return the paths of the sound files.
 
         Args:
             titles: The titles of all chapters of the book.
@@ -128,7 +129,7 @@ class OutputOptions:
         )
 
     def other_paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """Return all files except the sound: subtitles, times, playlist and cover. Takes the arguments of ``paths``."""
+        """Return the paths of subtitles, times, playlist and cover. Takes the arguments of ``paths``."""
         subtitles = [
             path.with_suffix(suffix)
             for path in self.paths(titles, numbers)
@@ -139,14 +140,14 @@ class OutputOptions:
 
     @property
     def of_folder(self) -> list[Path]:
-        """The playlist of the chapters and its cover, which players find by the playlist's name."""
+        """Paths of the playlist and of the cover, which players find by the playlist's name."""
         if not self.playlist:
             return []
         cover = [IMAGE_SUFFIXES[self.cover.media_type]] if self.cover else []
         return [self.path.with_suffix(suffix) for suffix in (".m3u8", *cover)]
 
     def chapter_path(self, number: int, count: int, title: str) -> Path:
-        """Return the file of a chapter. Characters of the title that file names cannot have become spaces."""
+        """Return the path of a chapter's file. Characters that file names cannot contain become spaces."""
         clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         clean = " ".join((clean.strip(" .") or "untitled").split())
         return self.path.with_name(f"{self.path.stem} {number:0{max(2, len(str(count)))}} {clean}{self.path.suffix}")
@@ -155,15 +156,15 @@ class OutputOptions:
 def check_replaced(
     store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int], force: bool
 ) -> None:
-    """Check before hours of work that no output replaces a file that this job did not write, or that was changed.
+    """Check, before hours of work, that outputs replace only unchanged files that this job wrote.
 
     Args:
         titles: The titles of all chapters.
         numbers: Numbers of the chapters to write, from 1.
-        force: Whether such files may be replaced.
+        force: Whether outputs may replace other files too.
 
     Raises:
-        UserError: An output would replace such a file, cannot be written, or is the same file as another output.
+        UserError: An output would replace another file, cannot be written, or is the same file as another output.
     """
     ownership = FileOwnership(store, force)
     paths = [*options.paths(titles, numbers), *options.other_paths(titles, numbers)]
@@ -174,12 +175,12 @@ def check_replaced(
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:
-    """Write the files of a job in which every chunk has a sound. Files that are up to date stay unchanged.
+    """Write the files of a job whose chunks all have a sound. Files that are up to date stay unchanged.
 
-    If several processes call this function, one writes and the others wait.
+    If several processes call this function for one job, the first writes, and the others wait for it.
 
     Args:
-        prune: Whether to delete sounds that are not in the plan afterwards.
+        prune: Whether to delete stored sounds that the plan does not need, once the files are written.
         force: Whether files that this job did not write may be replaced.
 
     Raises:
@@ -228,7 +229,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
             )
         else:
             book = WrittenBook(**written["book"])
-        # The job stores only names, because it is next to its output and both may have been moved.
+        # The job stores only file names, because it lies next to its output and somebody may have moved both.
         return replace(
             book,
             files=[str(folder / Path(file).name) for file in book.files],
@@ -239,9 +240,9 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
 def with_former_companions(
     options: OutputOptions, titles: Sequence[str], numbers: Collection[int], ownership: FileOwnership
 ) -> OutputOptions:
-    """Add the subtitles and times of an earlier run to the options, because the old files would not fit the new sound.
+    """Return options that also write the subtitles and times of an earlier run, which would not fit the new sound.
 
-    A kind of file is not added if the user wrote or changed a file of that kind.
+    A format is not added if the user wrote or changed a file of that format.
     """
     if options.is_epub:
         return options
@@ -319,7 +320,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
-    """Return an extended M3U playlist, with the seconds, the title and the file of each chapter."""
+    """Return an extended M3U playlist, which names the seconds, the title and the file of each chapter."""
     entries = [
         f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
         for part, path in zip(parts, paths, strict=True)
@@ -328,7 +329,7 @@ def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
 
 
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
-    """Return the facts for an EPUB."""
+    """Return the facts that an EPUB of the job states."""
     text = store.fact("text") or {"language": ""}
     return EpubFacts(
         options.title,
@@ -344,7 +345,7 @@ def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
 
 
 def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, str]:
-    """Return the tags of a file by FFmpeg's names. Audiobook players show the composer as the narrator."""
+    """Return the tags of a sound file by FFmpeg's names. Audiobook players show the tag "composer" as the narrator."""
     tags = {
         "title": options.title,
         "artist": options.author,

@@ -1,7 +1,7 @@
-"""Decide which files belong to a job: a job owns a file if it wrote the content, even under another name or path.
+"""Decide which files a job may replace: only files whose content it wrote, even under another name or path.
 
-A job records the hash of a file before it renames the file into place. If the process is killed at any moment, the
-place has the former or the new content, and the job knows both. The job never owns content that anybody else wrote.
+A job records the hash of a new file before it renames the file into place. Whenever the process is killed, the path has
+the old content or the new content, and the job knows both. A job never owns content that anybody else wrote.
 """
 
 import errno
@@ -16,11 +16,11 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import flush, flush_folder, keep_mode, rename_to_new, replacing
 
-FileState = tuple[int, ...]  # facts that change when a file is replaced, edited or touched
+FileState = tuple[int, ...]  # values that change when somebody replaces, edits or touches the file
 
 
 class FileOwnership:
-    """The ownership of files by a job. With ``force``, any file may be replaced."""
+    """The decision which files belong to a job. With ``force``, the job may replace any file."""
 
     def __init__(self, store: JobStore, force: bool = False):
         self.store, self.force = store, force
@@ -39,7 +39,7 @@ class FileOwnership:
         return self._judged[state]
 
     def check(self, path: Path) -> None:
-        """Raise UserError if there is a file at ``path`` that this job does not own. An empty file may be replaced."""
+        """Raise UserError if there is a file at ``path`` that this job does not own. It may replace an empty file."""
         if self.force or not os.path.exists(path) or not os.path.getsize(path) or self.is_own(path):
             return
         advice = "move it, choose another output, or add force=True to replace it"
@@ -48,15 +48,15 @@ class FileOwnership:
         raise UserError(f"{path} exists, and this job did not write it: {advice}")
 
     def publish(self, file: Path, path: Path) -> None:
-        """Rename a complete file to ``path``, unless there is a file that this job does not own.
+        """Rename a complete file to ``path``, unless there is a file at ``path`` that this job does not own.
 
-        The job records the content before the rename. If the process is killed in between, ``path`` has the former
-        content, which the job has recorded too.
+        The job records the new content before the rename. If the process is killed between the two, ``path`` still has
+        the old content, which the job has recorded too.
 
         Raises:
             UserError: Another process is writing the output, or ``check`` rejects the file at ``path``.
         """
-        self.check(path)  # reads the file here if necessary, so that the transaction below is short
+        self.check(path)  # may read the file, which the short transaction below should not do
         with self.store.output_transaction() as run:
             run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
         with self.store.output_transaction():
@@ -70,13 +70,14 @@ class FileOwnership:
                     raise UserError(
                         f"cannot write {path}: {error.strerror or error} (what was spoken is kept)"
                     ) from error
-                with replacing(path, lasting=True, check=self.check) as target:  # the job is on another disk
+                # a file on another disk cannot be renamed
+                with replacing(path, lasting=True, check=self.check) as target:
                     shutil.copyfile(file, target)
             flush_folder(path.parent)
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return the state of the file at ``path`` after following links, or ``None`` if there is no file."""
+    """Return the state of the file that ``path`` leads to, or ``None`` if there is no file."""
     try:
         facts = os.stat(path)
     except OSError:
@@ -86,15 +87,17 @@ def state_of(path: Path) -> FileState | None:
 
 @contextmanager
 def published(path: Path, ownership: FileOwnership) -> Iterator[Path]:
-    """Yield a path in the job's folder. After the block, flush the file to disk and publish it at ``path``.
+    """Yield a path in the job's folder, and publish the file that the ``with`` block writes there at ``path``.
 
-    The yielded path has the name of ``path``, because writers choose the format by it. Files of an interrupted run are
-    removed first. The caller must have the lease on the output.
+    The file is flushed to disk first. The yielded path has the file name of ``path``, because its suffix tells writers
+    the format. Files that an interrupted run left behind are removed first. The caller must hold the lease on the
+    output.
     """
     store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
     target = folder / path.name
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else path  # a link stays, as with ``replacing``
+    # a link at ``path`` stays a link, as with ``replacing``
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else path
     try:
         for left in store.path.glob("writing*"):
             shutil.rmtree(left, ignore_errors=True)

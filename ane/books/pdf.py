@@ -1,6 +1,6 @@
-"""Read a PDF as chapters, and infer paragraphs and headings from the positions and sizes of lines.
+"""Read a PDF as chapters. The positions and sizes of its lines show which lines form paragraphs and headings.
 
-A separate process with limits reads the file, because PDFium is written in C++.
+A separate process with limits extracts the lines, because PDFium is written in C++.
 """
 
 import importlib.util
@@ -25,23 +25,23 @@ from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out
 from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 
 MAX_PAGES = 5000
-MAX_ANSWER = 128 << 20  # bytes of JSON
+MAX_ANSWER = 128 << 20  # maximum bytes of JSON that the process may answer
 MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240  # limits of the process: bytes, CPU time, elapsed time
 OPENING = ("“", "‘", '"', "«", "—", "–")
-LARGER = 1.15  # minimum size of a heading, relative to the text
-SMALLER = 0.92  # maximum size of a footnote, relative to the text
-GAP = 1.35  # minimum gap between paragraphs, relative to the gap between lines
-REPEATED = 3  # number of pages with the same line at an edge that make the line a running head
+LARGER = 1.15  # minimum letter size of a heading, relative to the text
+SMALLER = 0.92  # maximum letter size of a footnote, relative to the text
+GAP = 1.35  # minimum gap between two paragraphs, relative to the gap between lines
+REPEATED = 3  # a line at the edge of so many pages is a running head
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
 
 
 class PdfLine(NamedTuple):
-    """A line of text, with its place in points.
+    """A line of text, with its position on the page in points.
 
     Attributes:
-        last: Bottom of its last part, which differs from ``bottom`` if the line ends with a divided word.
+        last: Bottom of the line's last part. If the line ends with a divided word, this is the bottom of the next line.
         size: Height of its letters.
     """
 
@@ -54,12 +54,12 @@ class PdfLine(NamedTuple):
 
 
 def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
-    """Read a PDF without the parts that ``rules`` omit. Raises UserError if it is damaged, protected or has no text."""
+    """Read a PDF without the text that ``rules`` omit. Raises UserError if it is damaged, protected or has no text."""
     return document_of_lines(extracted(path), rules)
 
 
 def document_of_lines(content: Mapping[str, Any], rules: Mapping[str, Omission] = OMISSIONS) -> Document:
-    """Return the document for the answer of ``ane.books.pdf_lines``. Raises UserError if it has no text."""
+    """Make a document from the answer of ``ane.books.pdf_lines``. Raises UserError if it contains no text."""
     pages = [[PdfLine(*line) for line in page] for page in content["pages"]]
     if not any(pages):
         raise UserError(
@@ -95,7 +95,11 @@ def document_of_lines(content: Mapping[str, Any], rules: Mapping[str, Omission] 
 
 
 def extracted(path: Path) -> dict[str, Any]:
-    """Return the answer of the process. Raises UserError if the answer is an error or the process exceeds a limit."""
+    """Extract the lines of a PDF in a separate process, and return its answer.
+
+    Raises:
+        UserError: The answer is an error, or the process exceeds a limit.
+    """
     if importlib.util.find_spec("pypdfium2") is None:
         raise UserError("it is a PDF, which needs pypdfium2: pip install '.[books]', or convert it to EPUB")
     if path.stat().st_size > MAX_FILE:
@@ -130,7 +134,7 @@ def extracted(path: Path) -> dict[str, Any]:
 
 
 def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
-    """Remove page numbers, and lines that are repeated at the edges of pages."""
+    """Remove page numbers, and lines that several pages repeat at their edges."""
     heads = Counter(page[index].text for page in pages for index in edges(page))
     offsets = Counter(
         offset
@@ -157,26 +161,26 @@ def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Coun
 
 
 def edges(page: Sequence[PdfLine]) -> list[int]:
-    """Return the indices of the highest and lowest lines of a page."""
+    """Return the indices of the highest and the lowest lines of a page."""
     bottoms = [round(line.bottom) for line in page]
     outer = {min(bottoms), max(bottoms)} if bottoms else set()
     return [index for index, bottom in enumerate(bottoms) if bottom in outer]
 
 
 def page_offset(line: PdfLine, page: int) -> int | None:
-    """Return the number at an end of a line minus the index of the page, which is constant for page numbers."""
+    """Return a number at an end of a line minus the index of the page. For page numbers, this is constant."""
     number = OUTER_NUMBER.search(line.text)
     if number is None:
         return None
     place = 1 if number[1] else 2
     rest = (line.text[: number.start(place)] + line.text[number.end(place) :]).strip()
-    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # a number of a chapter
+    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):  # the line is a chapter's title
         return None
     return int(number[place]) - page
 
 
 def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> list[PdfLine]:
-    """Remove the small lines at the end of a page if they start like footnotes."""
+    """Remove the lines at the end of a page that are small and start like footnotes."""
     end = len(page)
     while end and page[end - 1].size < SMALLER * body:
         end -= 1
@@ -188,7 +192,7 @@ def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> li
 
 
 def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list[PdfLine]]:
-    """Yield the lines of each paragraph or heading, which may continue on the next page."""
+    """Yield the lines of each paragraph or heading. A paragraph may continue on the next page."""
     gaps = [
         above.last - below.bottom
         for page in pages
@@ -219,7 +223,7 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
 
 
 def margin_of(texts: Sequence[PdfLine], end: float) -> int:
-    """Return the left margin of a page: where most lines start, or farther left if they continue an indented line."""
+    """Return the left margin of a page: where most lines start, or farther left if these continue an indented line."""
     most = Counter(round(line.left) for line in texts).most_common(1)[0][0]
     return min(
         [
@@ -237,9 +241,9 @@ def margin_of(texts: Sequence[PdfLine], end: float) -> int:
 
 
 def begins_dialogue(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
-    """Return whether a line starts a paragraph although the line above has the same indent, as in dialogue.
+    """Return whether a line starts a paragraph, as in dialogue, although the line above has the same indent.
 
-    It does if it starts with a quotation, or if its first word would have fitted in the line above.
+    It starts one if it begins with a quotation, or if its first word would have fitted into the line above.
     """
     if abs(above.left - line.left) > 0.3 * line.size or line.left <= margin + 0.7 * line.size:
         return False
@@ -248,9 +252,10 @@ def begins_dialogue(above: PdfLine, line: PdfLine, margin: float, end: float) ->
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
-    """Turn the texts of groups of lines into headings and paragraphs.
+    """Make headings and paragraphs from texts and the lines that each text was joined from.
 
-    Headings are larger than the text, and the largest has the highest level. If all sizes are equal, the words decide.
+    Headings are larger than the text. The largest headings have the highest level. If all lines are equally large, the
+    words of a line decide whether it is a heading.
     """
     sizes = [
         round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0

@@ -2,9 +2,9 @@
 
     python -m ane.books.pdf_lines FILE MAX_PAGES MAX_CHARACTERS
 
-writes one line of JSON: {"error": …}, or {"title": …, "author": …, "images": …, "pages": [[line, …], …]}. A line is
-[text, left, right, bottom, bottom of its last part, height], in points. PDFium joins lines at a hyphen and writes the
-hyphen as U+0002.
+It writes one line of JSON: {"error": …}, or {"title": …, "author": …, "images": …, "pages": [[line, …], …]}. A line of
+a page is [text, left, right, bottom, bottom of its last part, height], in points. PDFium joins two lines if a hyphen
+divides a word between them, and writes the hyphen as U+0002.
 """
 
 import json
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
-    """Return the answer for a PDF, which is an error if the PDF exceeds a limit."""
+    """Return the content of a PDF, or an error if the PDF exceeds a limit."""
     document = pypdfium2.PdfDocument(file)
     if len(document) > most_pages:
         return {"error": f"it has more than {most_pages} pages, more than any book: divide it"}
@@ -56,7 +56,7 @@ def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
 
 
 def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
-    """Yield the lines of a page in the order of its text. A line end within a divided word does not end a line."""
+    """Yield the lines of a page in the order of its text. If a line ends within a divided word, join the next line."""
     text, count, handle, code_at = "", page.count_chars(), page.raw, raw.FPDFText_GetUnicode
     for index in range(count + 1):
         code = code_at(handle, index) if index < count else 10

@@ -1,4 +1,4 @@
-"""Read plain text and subtitles as chapters, and infer headings, lists and scene breaks from lines."""
+"""Read plain text and subtitles as chapters. The wording of lines shows headings, lists and scene breaks."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ from ane.text.blocks import (
 )
 from ane.text.omissions import BRACKETED_MARK, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
-# lines that Project Gutenberg puts around a text
+# lines that Project Gutenberg puts before and after a text
 BOILERPLATE = re.compile(r"(?m)^\*{3} ?(START|END) OF TH[EI]S? PROJECT GUTENBERG EBOOK.*$")
 NUMBER_WORDS = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
@@ -39,7 +39,7 @@ NAMED_HEADING = re.compile(
     r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
     r"[^.!?,;]{0,60}[.:]?"
 )
-# lines in capitals that are not titles: the end of a book, an author with initials, lines about rights or of contents
+# lines in capitals that are not titles: the end of a book, initials of an author, and lines about rights or of contents
 NO_TITLE = re.compile(
     r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
     r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
@@ -51,20 +51,20 @@ NUMBER_ALONE = re.compile(
     rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
     rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?"
 )
-CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # the dots and the page after a title
+CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # the dots and the page number after a title
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
-MAX_HEADING = 90  # characters
+MAX_HEADING = 90  # maximum characters of a heading
 LEVELS = {"part": 1, "book": 1, "volume": 1}
 
 CUE_TIME = r"(?:(\d{1,3}):)?(\d\d):(\d\d)[,.](\d{1,3})"
 CUE_TIMES = re.compile(rf"{CUE_TIME}[ \t]*-->[ \t]*{CUE_TIME}.*")
-NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b")  # blocks of WebVTT
+NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b")  # blocks of WebVTT that are not subtitles
 CUE_MARKUP = re.compile(r"</?[a-zA-Z\d][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
-CUE_PAUSE = 2.0  # seconds without a subtitle that end a paragraph
+CUE_PAUSE = 2.0  # seconds without a subtitle after which a new paragraph starts
 
 
 def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
-    """Read plain text without the parts that ``rules`` omit.
+    """Read plain text, leaving out the text that ``rules`` omit.
 
     Empty lines separate paragraphs. If there are none, every line is a paragraph.
     """
@@ -83,7 +83,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
-    listing = False  # whether the part before is in a table of contents
+    listing = False  # whether the paragraph before is in a table of contents
     dotted: list[str] = []  # lines of a table of contents without a title
     for part in parts:
         lines = spoken_lines(part, rules, omitted)
@@ -110,7 +110,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
 
 
 def without_boilerplate(text: str) -> str:
-    """Return the text between Project Gutenberg's marks for its start and end."""
+    """Return the text between the lines with which Project Gutenberg marks its start and end."""
     marks = {mark[1]: mark for mark in BOILERPLATE.finditer(text)}
     start = marks["START"].end() if "START" in marks else 0
     end = marks["END"].start() if "END" in marks else len(text)
@@ -118,7 +118,7 @@ def without_boilerplate(text: str) -> str:
 
 
 def spoken_lines(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> list[str]:
-    """Return the lines of a paragraph that are spoken: without page numbers, and none for an omitted footnote."""
+    """Return a paragraph's lines without page numbers. If ``rules`` omit the paragraph as a footnote, return []."""
     lines = [line for line in part.split("\n") if line.strip()]
     if "page-numbers" in rules:
         text_lines = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
@@ -133,7 +133,7 @@ def spoken_lines(part: str, rules: Mapping[str, Omission], omitted: Counter[str]
 
 
 def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlock]:
-    """Return the blocks of a paragraph: a single block, or one per item of a list."""
+    """Return the blocks of a paragraph: one block, or one per item if the paragraph is a list."""
     if all(DIVIDER.fullmatch(line) for line in lines):
         return [TextBlock(SCENE_BREAK)]
     if LIST_ITEM.match(lines[0]) and (len(lines) > 1 or not BARE_NUMBER.fullmatch(lines[0].strip())):
@@ -151,7 +151,7 @@ def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlo
 
 
 def heading_level(line: str, lines: int = 1) -> int:
-    """Return the level of a title: 1 for a part, 2 for a chapter, and 0 for text that is not a title."""
+    """Return the level of a title: 1 for the title of a part, 2 for a chapter, and 0 for text that is not a title."""
     if len(line) > MAX_HEADING or lines > 2:
         return 0
     if NUMBERED_HEADING.fullmatch(line) and not CONTENTS_LINE.search(line):
@@ -167,7 +167,7 @@ def heading_level(line: str, lines: int = 1) -> int:
 
 
 def with_whole_titles(blocks: Sequence[TextBlock]) -> list[TextBlock]:
-    """Join a heading that is only a number with the heading directly after it."""
+    """Join a heading that is only a number with the heading directly after it, which is the title."""
     result: list[TextBlock] = []
     for block in blocks:
         above = result[-1] if result and result[-1].kind == block.kind == HEADING else None
@@ -193,13 +193,13 @@ def _spoken(text: str, rules: Mapping[str, Omission]) -> str:
 def read_subtitles(text: str, keep_timing: bool = False) -> Document:
     """Read subtitles (SubRip or WebVTT), and join them to paragraphs.
 
-    A paragraph ends if no subtitle is shown for ``CUE_PAUSE`` seconds.
+    A paragraph ends if no subtitle is shown for more than ``CUE_PAUSE`` seconds.
 
     Args:
-        keep_timing: Whether every subtitle becomes a paragraph with its times.
+        keep_timing: Whether every subtitle becomes a separate paragraph that keeps its times.
 
     Raises:
-        UserError: There is no line with times.
+        UserError: No line has the times of a subtitle.
     """
     paragraphs: list[tuple[float, float, list[str]]] = []  # start, end, lines
     web = text.startswith("WEBVTT")
@@ -207,7 +207,7 @@ def read_subtitles(text: str, keep_timing: bool = False) -> Document:
         lines = cue.split("\n")
         times = next((index for index, line in enumerate(lines[:2]) if CUE_TIMES.fullmatch(line.strip())), None)
         if times is None:
-            if paragraphs and not (web and NOT_SPOKEN.match(cue)):  # there was an empty line within a subtitle
+            if paragraphs and not (web and NOT_SPOKEN.match(cue)):  # an empty line divides one subtitle
                 paragraphs[-1][2].extend(lines)
             continue
         match = CUE_TIMES.fullmatch(lines[times].strip())

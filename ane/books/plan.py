@@ -1,4 +1,7 @@
-"""Plan how to speak a book: its chunks in order, their voices, the keys of their sounds and the silences between."""
+"""Plan how to speak a book: divide it into chunks, and give each chunk a voice, a key and the silence after it.
+
+A chunk is the text of one request. Its key identifies its sound in a job.
+"""
 
 import hashlib
 import json
@@ -20,10 +23,10 @@ from ane.text.cast import Cast
 from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
-MAX_SILENCE = 60.0  # seconds
-WITHIN_SENTENCE = 0.15  # seconds of silence between the parts of a divided sentence
-MAX_PARAGRAPH = 50_000  # characters that are divided in one call, to limit memory (paragraphs of books are shorter)
-CHARACTERS_PER_SECOND = 15  # English read aloud with pauses, at about 160 words per minute
+MAX_SILENCE = 60.0  # maximum seconds of silence between two chunks
+WITHIN_SENTENCE = 0.15  # seconds of silence after a chunk that ends within a sentence
+MAX_PARAGRAPH = 50_000  # characters that are divided at once, to limit memory (paragraphs of books are shorter)
+CHARACTERS_PER_SECOND = 15  # speed of English read aloud with pauses, about 160 words per minute
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Silences:
 
 @dataclass(frozen=True)
 class SpeechIdentity:
-    """Everything except the text that determines the sound of a text.
+    """The facts that determine how a text sounds, apart from the text.
 
     Attributes:
         model: Digest of the model.
@@ -72,15 +75,16 @@ class SpeechIdentity:
 
 @dataclass
 class PlannedChunk:
-    """A piece of text that is spoken in one request.
+    """A text that is spoken in one request.
 
     Attributes:
-        number: Position in the book, from 1.
-        key: Key of its sound: a digest of its text, the occurrence of that text, and the ``SpeechIdentity``.
-        chapter: Index of its chapter, from 0.
-        kind: Kind of its block.
-        silence: Seconds of silence after it.
-        voice: Name of its voice in the text or the cast. "" means the voice of the book.
+        number: Position of the chunk in the book, from 1.
+        key: Key of the chunk's sound: a digest of the text, of how often the text occurred before, and of the
+            ``SpeechIdentity``.
+        chapter: Index of the chapter, from 0.
+        kind: Kind of the block that contains the chunk.
+        silence: Seconds of silence after the chunk.
+        voice: Name of the chunk's voice in the text or the cast. "" means the voice of the book.
     """
 
     number: int
@@ -94,17 +98,17 @@ class PlannedChunk:
 
     @property
     def marked(self) -> str:
-        """The text with a mark for its voice, for keys and digests."""
+        """The text, with a mark that names its voice. Keys and digests are made from it."""
         return with_voice_mark(self.text, self.voice)
 
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block of the document, like a ``TextBlock``.
+    """A block of the document, such as a paragraph. ``kind`` and ``level`` have the meaning as in a ``TextBlock``.
 
     Attributes:
-        first: Number of its first chunk. For a scene break, the number of the chunk after it.
-        cue: Start and end of a subtitle in seconds.
+        first: Number of the block's first chunk. For a scene break, the number of the chunk after it.
+        cue: Start and end of the subtitle in seconds, if the block is a subtitle.
     """
 
     first: int
@@ -115,7 +119,7 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class BookPlan:
-    """All chunks of a book, the titles of its chapters, and its blocks, which do not change the sound."""
+    """All chunks of a book and the titles of its chapters. Its blocks do not change the sound."""
 
     chunks: tuple[PlannedChunk, ...]
     chapters: tuple[str, ...]
@@ -132,11 +136,11 @@ class BookPlan:
         )
 
     def chosen(self, chapters: Collection[int] = (), seconds: float | None = None) -> "BookPlan":
-        """Return a plan for a part of the book. Its chunks have the same keys as in the whole book.
+        """Return a plan with only a part of the book. The chunks keep the keys that they have in the whole book.
 
         Args:
-            chapters: Numbers of the chapters, from 1. Empty means all chapters.
-            seconds: Approximate length. ``None`` means no limit.
+            chapters: Numbers of the chapters to speak, from 1. Empty means all chapters.
+            seconds: Approximate length of the speech. ``None`` means no limit.
 
         Raises:
             UserError: There is no such chapter, or it has nothing to say.
@@ -158,12 +162,12 @@ class BookPlan:
 
 
 def digest_of(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, in hex."""
+    """Return the SHA-256 of a JSON value as hexadecimal text."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def seed_of(key: str, take: int) -> int:
-    """Return the seed for the ``take``-th attempt at a chunk. It does not depend on other chunks."""
+    """Return the seed for attempt ``take`` at a chunk. The seed does not depend on other chunks."""
     return int(digest_of([key, take])[:8], 16)
 
 
@@ -177,17 +181,17 @@ def plan_book(
 ) -> BookPlan:
     """Divide a document into chunks.
 
-    A chunk never spans two blocks. The key of a repeated text depends on the number of its occurrence, but not on its
-    position, so that an inserted paragraph does not change other chunks.
+    A chunk never spans two blocks. If a text occurs several times, the key depends on how often it occurred before, but
+    not on its position, so that an inserted paragraph does not change the keys of other chunks.
 
     Args:
-        lengths: Desired and maximum number of characters per chunk. ``None`` means one chunk per paragraph.
-        spoken_as: Function that takes a chunk's marked text and the name of its voice. It returns the text with
-            everything else that the chunk's key depends on: respellings and the digest of its voice.
-        cast: The voices of the quotations. Headings are narration. ``None`` means that there is no cast.
+        lengths: Desired and maximum number of characters per chunk. ``None`` makes every paragraph one chunk.
+        spoken_as: Function that takes a chunk's marked text and the name of its voice. It returns text for the chunk's
+            key, with everything else that changes the sound: the respelled words and the digest of the voice.
+        cast: The cast that gives voices to quotations. Headings are narration. ``None`` means that there is no cast.
 
     Raises:
-        UserError: There is nothing to say, or the silence after a chunk is longer than a request may ask for.
+        UserError: There is nothing to say, or a chunk asks for more silence than a request may contain.
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
@@ -231,7 +235,7 @@ def plan_book(
 
 
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
-    """Divide a paragraph into chunks. If ``lengths`` is ``None``, it is one chunk."""
+    """Divide a paragraph into the texts of chunks. If ``lengths`` is ``None``, the paragraph is one chunk."""
     if lengths is None:
         return [" ".join(text.split())] if any(map(str.isalnum, text)) else []
     slices, start = [], 0
@@ -246,13 +250,14 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """Return the title of a chapter for tables of contents.
 
-    It is the chapter's title, its first heading, the title of the document if it is the first chapter, or "Chapter 5".
+    It is the chapter's own title, or its first heading, or for the first chapter the document's title, or "Chapter 5".
     """
     heading = next(
         (without_commands(block.text).replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), ""
     )
     title = chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]  # control characters could command a terminal
+    # control characters could give commands to a terminal
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:
@@ -264,23 +269,23 @@ def silence_after(block: TextBlock, following: TextBlock | None, silences: Silen
 
 
 def silence_within(part: str, silences: Silences) -> float:
-    """Return the silence after a part of a paragraph, which is shorter within a sentence."""
+    """Return the silence after a chunk within a paragraph, which is shorter if the chunk ends within a sentence."""
     whole = MARKS.search(without_commands(part).rstrip(CLOSING))
     return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:
-    """Return the text of each block, and "" for headings, which are narration."""
+    """Return the text of every block, with "" for headings, because the narrator speaks them."""
     return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
 
 
 @dataclass(frozen=True)
 class CastReport:
-    """The quotations of a document.
+    """Who speaks the quotations of a document.
 
     Attributes:
-        counts: Number of quotations by speaker. "" means that the speaker is not known.
-        doubtful: Quotations with a doubtful speaker, with the number of their chapter, from 1.
+        counts: Number of quotations of each speaker. "" is the key of quotations with an unknown speaker.
+        doubtful: Quotations whose speaker is doubtful, each with its chapter's number, from 1.
     """
 
     counts: dict[str, int]
@@ -288,7 +293,7 @@ class CastReport:
 
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
-    """Report who speaks the quotations of a document, by the names of the cast if there is one."""
+    """Find out who speaks the quotations of a document. With a cast, speakers have the names in the cast."""
     cast = cast or Cast()
     lines = [
         (number, line)

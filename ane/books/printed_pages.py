@@ -1,12 +1,12 @@
-"""Remove the page numbers and running heads of printed pages from plain text."""
+"""Remove page numbers and running heads from plain text that was made from printed pages."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-REPEATED = 3  # minimum number of equal heads, or of numbers that count up
-LONGEST_HEAD = 60  # characters
+REPEATED = 3  # minimum number of equal running heads, or of page numbers that count up
+LONGEST_HEAD = 60  # maximum characters of a running head
 NUMBER = re.compile(r"\d{1,4}")
 OUTER_NUMBER = re.compile(r"^\d{1,4}\s+|\s+\d{1,4}$")
 SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
@@ -15,8 +15,8 @@ SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
 def without_printed_pages(text: str, omitted: Counter[str]) -> str:
     """Remove page numbers and running heads from a text, and join the sentences that they interrupt.
 
-    A line that is only a number may be the title of a chapter. A head is therefore removed only if it interrupts a
-    sentence somewhere, and numbers only if at least one in five interrupts a sentence.
+    A line that is only a number may be a chapter's title. Running heads are therefore removed only if a running head
+    interrupts a sentence, and page numbers only if at least one in five interrupts a sentence.
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [number for number, line in enumerate(lines) if line]
@@ -51,7 +51,7 @@ def without_printed_pages(text: str, omitted: Counter[str]) -> str:
 
 
 def candidate_runs(candidates: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the start and end of each run of candidates."""
+    """Return the start and end index of every run of ``True``."""
     runs: list[tuple[int, int]] = []
     for at, candidate in enumerate(candidates):
         if candidate and runs and runs[-1][1] == at:
@@ -62,7 +62,7 @@ def candidate_runs(candidates: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def interrupts(lines: Sequence[str], filled: Sequence[int], start: int, end: int) -> bool:
-    """Return whether a sentence starts above these lines and continues below them."""
+    """Return whether a sentence starts above the lines from ``start`` to ``end`` and continues below them."""
     if start == 0 or end == len(filled):
         return False
     above, below = lines[filled[start - 1]], lines[filled[end]]
@@ -70,7 +70,7 @@ def interrupts(lines: Sequence[str], filled: Sequence[int], start: int, end: int
 
 
 def are_page_numbers(numbers: Sequence[int]) -> bool:
-    """Return whether most of the numbers count up by one or two."""
+    """Return whether most of the numbers are one or two larger than the number before."""
     steps = sum(0 < after - before <= 2 for before, after in pairwise(numbers))
     return len(numbers) >= REPEATED and 3 * steps >= 2 * (len(numbers) - 1)
 
@@ -78,7 +78,7 @@ def are_page_numbers(numbers: Sequence[int]) -> bool:
 def kept_lines(
     lines: Sequence[str], filled: Sequence[int], removed: set[int], interrupting: set[tuple[int, int]]
 ) -> list[str]:
-    """Return the lines that were not removed. Empty lines around removed lines within a sentence are removed too."""
+    """Return the lines that remain. If removed lines interrupt a sentence, remove the empty lines around them too."""
     dropped = {filled[at] for at in removed}
     for start, end in interrupting:
         if removed.issuperset(range(start, end)):

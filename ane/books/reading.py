@@ -1,4 +1,4 @@
-"""Read a document of any format, which the suffix and the content decide, within limits."""
+"""Read a document in any supported format, within limits of size. Suffix and content of the file show its format."""
 
 import os
 import re
@@ -25,13 +25,13 @@ from ane.text.omissions import Omission, active_omissions
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-MAX_MARKDOWN = 8 << 20  # bytes (markdown-it takes about a second per megabyte)
+MAX_MARKDOWN = 8 << 20  # maximum bytes of Markdown (markdown-it takes about 1 s per MB)
 UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF", b"BOOKMOBI": "a Kindle book"}
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The suffix of a document's file, the rules of omission, and arguments of ``read_document``."""
+    """Options for reading a document: the suffix of its file, the text to omit, and arguments of ``read_document``."""
 
     suffix: str
     rules: Mapping[str, Omission]
@@ -41,13 +41,13 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """A format of documents.
+    """A format that documents may have.
 
     Attributes:
-        name: Its name in help texts.
-        suffixes: Its suffixes, the usual one first. Standard input has the suffix "".
-        read: Function that reads the document in an open file. It takes the first bytes, which were read already, too.
-        start: The first bytes of all its files, which identify the format if the suffix is wrong.
+        name: Name of the format in help texts.
+        suffixes: Suffixes of its files. The usual suffix comes first. "" stands for standard input.
+        read: Function that reads a document from an open file. It also takes the first bytes, which were already read.
+        start: Bytes with which every file of the format starts. They identify it if the suffix is wrong.
         has_times: Whether ``keep_timing`` has an effect.
         may_be_markdown: Whether ``markdown`` has an effect.
     """
@@ -61,13 +61,13 @@ class DocumentFormat:
 
 
 def read_archive(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
-    """Read an EPUB or a DOCX. Their content tells them apart."""
+    """Read an EPUB or a DOCX, whose content shows which of the two it is."""
     with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
         return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, options.rules)
 
 
 def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
-    """Read a PDF. If it is not a file on disk, write it to a temporary file first."""
+    """Read a PDF. If it is not a file on disk, copy it to a temporary file first."""
     if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
         return read_pdf(Path(name), options.rules)
     with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
@@ -79,7 +79,7 @@ def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Docu
 def as_text(
     read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
 ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
-    """Return a function that decodes a file and reads its text with ``read``. It raises UserError if it is not text."""
+    """Return a function that decodes a file and passes the text to ``read``. It raises UserError for other content."""
 
     def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
         data = start + _rest(file, MAX_TEXT)
@@ -102,7 +102,7 @@ def as_text(
 
 
 def read_text(text: str, options: ReadingOptions) -> Document:
-    """Read plain text or Markdown. If the options do not say which of the two, marks of Markdown decide."""
+    """Read plain text or Markdown. If the options do not say which, signs of Markdown in the text decide."""
     markdown = options.markdown
     if markdown or (markdown is None and len(text) <= MAX_MARKDOWN and has_marks(text)):
         return read_markdown(text, options.rules)
@@ -136,12 +136,12 @@ UNKNOWN = DocumentFormat("", (), as_text(refuse))
 
 
 def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
-    """Return the usual suffix of each format, separated by commas."""
+    """Return the usual suffix of every format, separated by commas."""
     return ", ".join(document.suffixes[0] for document in formats)
 
 
 def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
-    """Return the format of files that start with these bytes or, if there is none, the format with this suffix."""
+    """Find the format whose files start with these bytes, or, if no format does, the format that has this suffix."""
     return next(
         (document for document in FORMATS if document.start and start.startswith(document.start)),
         next((document for document in FORMATS if suffix in document.suffixes), UNKNOWN),
@@ -151,13 +151,13 @@ def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
 def read_document(
     source: Path | str, keep: Collection[str] = (), keep_timing: bool = False, markdown: bool | None = None
 ) -> Document:
-    """Read the document in a file. "-" is standard input, which may be an EPUB, DOCX, PDF or plain text.
+    """Read the document in a file. "-" is standard input, which may be an EPUB, a DOCX, a PDF or plain text.
 
     Args:
-        keep: Names of ``ane.text.omissions.OMISSIONS`` that do not apply, so that these parts are read aloud.
-        keep_timing: Whether to keep the times of subtitles.
-        markdown: Whether plain text is Markdown or HTML. ``None`` means that a text file is not, and that standard
-            input is if it has marks.
+        keep: Names of rules in ``ane.text.omissions.OMISSIONS``. The text that they omit is read aloud instead.
+        keep_timing: Whether to keep the times of subtitles, so that each is spoken at its time.
+        markdown: Whether plain text is Markdown or HTML. ``None`` treats standard input as Markdown or HTML if it has
+            signs of it, and other plain text never.
 
     Raises:
         UserError: The file does not exist, is damaged, protected or too large, has no text, or has another format.
@@ -180,7 +180,7 @@ def read_document(
             )
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
-    except (OSError, ValueError) as error:  # ValueError: the name is impossible for a file
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
         raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     if not document.has_text:
         raise UserError(
@@ -206,7 +206,7 @@ def _opened(source: Path | str) -> Iterator[BinaryIO]:
 
 
 def _rest(file: BinaryIO, limit: int) -> bytes:
-    """Read the rest of ``file``. Raises UserError if it is longer than ``limit``."""
+    """Read the rest of a file. Raises UserError if the rest is longer than ``limit`` bytes."""
     blocks: list[bytes] = []
     while block := file.read(1 << 20):
         blocks.append(block)
@@ -216,6 +216,6 @@ def _rest(file: BinaryIO, limit: int) -> bytes:
 
 
 def decoded_text(data: bytes, encoding: str = "utf-8") -> str:
-    """Decode a text, and turn every line end into a line feed. A byte order mark wins over ``encoding``."""
+    """Decode a text, and turn every line end into a line feed. A byte order mark overrides ``encoding``."""
     text = decoded(data, encoding, "it", "convert it first, for example with `iconv -f WINDOWS-1252 -t UTF-8`")
     return re.sub("\r\n?|\f", "\n", text)

@@ -1,10 +1,10 @@
-"""Compare the words of a sound with its text, with the recognisers of ``ane read --check``.
+"""Compare the words in a sound with its text, using the speech recognisers of ``ane read --check``.
 
-pocketsphinx knows the words, and must find all of them in order with pauses in between. If a word is missing, repeated
-or replaced, some word fits the sound badly. Speech that was added at an end is left over as a loud pause. This can miss
-a short missing word, so a second pass may leave words out.
+pocketsphinx gets the words of the text, and must find all words in order, with pauses between them. If the speech
+lacks, repeats or replaces a word, some word fits the sound badly. Speech that was added at an end remains as a loud
+pause. A short missing word can escape this search, so a second search may leave words out.
 
-Whisper transcribes the sound, and the transcript is compared with the text.
+Whisper transcribes the sound without knowing the text, and the transcript is compared with the text.
 """
 
 import re
@@ -21,35 +21,35 @@ from ane.system.errors import UserError
 from ane.text import NORMALISERS
 
 SAMPLE_RATE = 16000  # Hz of the recogniser's acoustic model
-LEAD = 0.2  # seconds of silence that the recogniser needs before and after the speech
-PEAK = 0.9  # peak of the sound that it gets
-# Root mean square of noise that is added, in 16-bit samples. In digital silence, the recogniser misses the last word of
-# one chunk in fifty.
+LEAD = 0.2  # seconds of silence that pocketsphinx needs before and after the speech
+PEAK = 0.9  # peak to which the sound is scaled for pocketsphinx
+# Root mean square of the noise added to the sound, in 16-bit samples. In digital silence, pocketsphinx misses the last
+# word of one chunk in fifty.
 NOISE = 3.0
-LEAST = 1e-300  # smallest likelihood whose logarithm is taken
-LEFT_OUT = 1e-6  # probability of a missing word in the second pass
+LEAST = 1e-300  # likelihoods below it count as this much, because their logarithm is taken
+LEFT_OUT = 1e-6  # probability that a word is missing, in the second search
 LETTERS = re.compile(r"[a-z][a-z']*")
-# words that speech reduces so far that their absence is not certain
+# words that people pronounce so weakly that pocketsphinx cannot tell whether they are missing
 REDUCED = frozenset(("a", "an", "the", "are", "is", "be"))
-VARIANT = re.compile(r"\(\d+\)$")  # number of a pronunciation, after the word
+VARIANT = re.compile(r"\(\d+\)$")  # number after a word with several pronunciations
 NO_WORD = "<[+("  # first characters of the labels for silence and noise
-# A guessed phoneme per letter, for words that the dictionary lacks, so that the words around them are found.
+# A guessed phoneme for each letter, to spell words that the dictionary lacks. It helps to find the words around them.
 PHONEMES = "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split()  # noqa: SIM905
 GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz", PHONEMES, strict=True))
 INSTALL = "pip install '.[check]'"
 
 
 class TextAligner:
-    """A recogniser that aligns a sound with its text: pocketsphinx with its model of American English."""
+    """A recogniser that aligns a sound with its text: pocketsphinx, with its acoustic model of American English."""
 
-    name = "pocketsphinx"  # a job stores the results under this name
+    name = "pocketsphinx"  # a job stores this name with the results
 
     def __init__(self) -> None:
         try:
             from pocketsphinx import Decoder
         except ImportError as error:
             raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
-        # cmn=batch normalises each sound separately, so that results do not depend on other sounds
+        # cmn=batch normalises every sound separately, so that the sounds before do not change a result
         self._decoder = Decoder(
             samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60, pbeam=1e-80
         )
@@ -57,7 +57,7 @@ class TextAligner:
         self._grammar = ""
 
     def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        """Return the problems of the words in a sound (S,).
+        """Return the problems of the words in a sound (S,), which was spoken from ``text``.
 
         Args:
             loudness: Level of the speech in dBFS.
@@ -69,7 +69,7 @@ class TextAligner:
         ]
 
     def fit(self, text: str, audio: np.ndarray, rate: int) -> TextFit:
-        """Return how well a sound (S,) float32 fits an English text."""
+        """Align a sound (S,) float32 with its English text, and return how well it fits."""
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
             return TextFit(())
@@ -90,9 +90,9 @@ class TextAligner:
         return TextFit(tuple(fits), tuple(pauses)) if count == len(words) else TextFit(None)
 
     def left_out(self, text: str, audio: np.ndarray, rate: int) -> list[str]:
-        """Return the words of an English text that are missing in a sound (S,) float32, if any word may be missing.
+        """Return the words of an English text that a sound (S,) float32 lacks, if any word may be missing.
 
-        Words of ``REDUCED`` and words with a guessed pronunciation are never missing.
+        Words of ``REDUCED``, and words whose pronunciation is guessed, count as present.
         """
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
@@ -109,24 +109,24 @@ class TextAligner:
     def _segments(
         self, words: Sequence[str], audio: np.ndarray, rate: int, left_out: float = 0.0
     ) -> Sequence[Any] | None:
-        """Return the segments that the recogniser finds for words in order, or ``None`` if nothing fits.
+        """Return the segments that pocketsphinx finds for words in order, or ``None`` if it cannot fit the words.
 
         Args:
-            left_out: Probability of a missing word.
+            left_out: Probability that a word is missing.
         """
         self._expect(words, left_out)
         sound = resample(audio, rate, SAMPLE_RATE)
         loud = np.pad(PEAK * sound / max(1e-6, float(np.abs(sound).max())) * 32767, round(LEAD * SAMPLE_RATE))
         samples = np.rint(loud + NOISE * np.random.default_rng(0).standard_normal(len(loud))).astype(np.int16)
         decoder = self._decoder
-        decoder.reinit_feat()  # forgets the noise of the sound before
+        decoder.reinit_feat()  # forget the noise level of the sound before
         decoder.start_utt()
         decoder.process_raw(samples.tobytes(), full_utt=True)
         decoder.end_utt()
         return None if decoder.hyp() is None else list(decoder.seg())
 
     def _expect(self, words: Sequence[str], left_out: float) -> None:
-        """Make the recogniser expect these words in order. ``left_out`` is the probability of a missing word."""
+        """Make pocketsphinx expect these words in order. Each is missing with the probability ``left_out``."""
         decoder = self._decoder
         for word in words:
             if decoder.lookup_word(word) is None:
@@ -146,7 +146,7 @@ class TextAligner:
             decoder.remove_search(former)
 
 
-OTHER_LETTERS = 5  # number of different letters that is a problem (two spellings of a word differ by fewer)
+OTHER_LETTERS = 5  # minimum number of different letters for a problem (two spellings of a word differ by fewer)
 
 
 class TranscribingRecogniser:
@@ -165,9 +165,9 @@ class TranscribingRecogniser:
 
 
 def differences(text: str, transcript: str) -> list[ChunkProblem]:
-    """Return the places where a transcript differs from an English text by ``OTHER_LETTERS`` or more.
+    """Return where a transcript differs from an English text by ``OTHER_LETTERS`` letters or more.
 
-    The normaliser reads both before they are compared.
+    The normaliser first writes out the numbers and abbreviations of both.
     """
     expected, heard = (LETTERS.findall(NORMALISERS["english"](words)) for words in (text, transcript))
     problems = []
@@ -185,6 +185,6 @@ def differences(text: str, transcript: str) -> list[ChunkProblem]:
 
 
 def letters_apart(one: str, other: str) -> int:
-    """Return how many letters of the longer string are not in the other string in the same order."""
+    """Return how many letters of the longer string the other string does not have in the same order."""
     common = sum(block.size for block in SequenceMatcher(None, one, other, False).get_matching_blocks())
     return max(len(one), len(other)) - common

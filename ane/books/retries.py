@@ -1,7 +1,7 @@
-"""Check a spoken job: judge every chunk, and speak suspect chunks again with other seeds.
+"""Check the chunks of a spoken job: judge every chunk, and speak suspect chunks again with other seeds.
 
-The check starts when all chunks have been spoken, and compares them with medians over their first sounds. The result
-therefore does not depend on the order of work, on interruptions, or on the number of processes.
+The check starts when all chunks have been spoken, and compares each with medians over the first sounds of all chunks.
+The result therefore does not depend on the order of work, on interruptions, or on the number of processes.
 """
 
 import time
@@ -21,16 +21,16 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.text.passages import without_commands
 
-CheckProgress = Callable[[int, int], None]  # takes the chunks judged and all chunks
+CheckProgress = Callable[[int, int], None]  # takes how many chunks were judged, and how many there are
 
 
 @dataclass(frozen=True)
 class BookChecker:
-    """A checker of chunks.
+    """A judge of spoken chunks.
 
     Attributes:
-        recogniser: Recogniser of the words. ``None`` means that only the sound and the codes are judged.
-        retries: Maximum number of times that a suspect chunk is spoken again. 0 means that it is only reported.
+        recogniser: Recogniser that compares the words. ``None`` means that only the sound and the codes are judged.
+        retries: How often a suspect chunk may be spoken again. With 0, it is only reported.
     """
 
     recogniser: TextAligner | TranscribingRecogniser | None = None
@@ -49,11 +49,11 @@ class BookChecker:
         norms: BookNorms,
         words: Iterable[SpokenWord] = (),
     ) -> list[ChunkProblem]:
-        """Return the problems of a chunk's sound (S,) float32.
+        """Return the problems of a chunk's sound (S,) float32. An empty list means that it is good.
 
         Args:
             norms: The medians of the book.
-            words: The words of the chunk with their times, if the decoder timed them.
+            words: The words of the chunk with their times, if the decoder's attention is exact enough to time them.
         """
         problems = problems_of(signals, norms) + skipped_words(words)
         if self.recogniser is not None and signals.sound.seconds:
@@ -72,7 +72,10 @@ def check_book(
     checker: BookChecker,
     progress: CheckProgress = lambda done, total: None,
 ) -> int:
-    """Judge every chunk that this checker has not judged yet. Return the number of chunks that were replaced.
+    """Judge every chunk that this checker has not judged yet, and speak suspect chunks again.
+
+    Returns:
+        How many chunks got another sound.
 
     Raises:
         UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.
@@ -89,14 +92,14 @@ def check_book(
 
 
 def norms_of(store: JobStore) -> BookNorms:
-    """Return the medians of a job whose chunks have all been spoken."""
+    """Return the medians over the chunks of a job whose chunks have all been spoken."""
     return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 
 def chunks_to_check(
     store: JobStore, plan: BookPlan, checker: BookChecker, progress: CheckProgress
 ) -> Iterator[StoredChunk | None]:
-    """Lease and yield the chunks that were not judged. Yield ``None`` while other processes judge the last ones.
+    """Lease and yield the chunks that were not judged yet. Yield ``None`` while other processes judge the last chunks.
 
     Raises:
         UserError: Another process discarded spoken chunks, or changed the plan.
@@ -121,7 +124,7 @@ def chunks_to_check(
 def judged(
     claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms, count: int
 ) -> SpokenChunk:
-    """Judge a chunk's sound and, if it is suspect, sounds with other seeds. Return the best one with its problems.
+    """Judge a chunk's sound. If it is suspect, speak the chunk with other seeds too. Return the best sound.
 
     Args:
         count: Number of chunks in the book, for messages.
@@ -144,6 +147,6 @@ def judged(
 
 
 def spoken_text(text: str, speaker: BookSpeaker) -> str:
-    """Return the words of a chunk's text without commands. They are respelled, unless the respelling is phonemes."""
+    """Return the words of a chunk's text without commands. A respelled word is respelled, unless by phonemes."""
     respelled = speaker.respell(text)
     return without_commands(text if "{" in respelled else respelled)

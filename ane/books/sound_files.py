@@ -1,4 +1,4 @@
-"""Write the sound of a job to files: unchanged, at one loudness, or in the form for ACX."""
+"""Write the sound of a job to files: at an unchanged level, at one loudness for the whole book, or as ACX requires."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from ane.books.store import JobStore
 
 
 class SoundFiles:
-    """A writer of the files of a book. It measures the files if they must have a level.
+    """A writer of a book's sound files. If a level was asked for, it measures the decoded files.
 
     Args:
         loudness: LUFS of the whole book. ``None`` leaves the level unchanged.
-        for_acx: Whether the files have the form for ACX.
-        parts: The timelines of the files.
+        for_acx: Whether to write files as ACX requires.
+        parts: The timelines of the files, one per file.
 
     Attributes:
-        whole: Meter of the decoded sound of all files. ``None`` without a level.
-        measures: The measures that ``acx.LIMITS`` names, by file. Empty unless ``for_acx``.
+        whole: Meter that has measured the decoded sound of all files. ``None`` if no level was asked for.
+        measures: The measured values of each file, in the order of ``acx.LIMITS``. Empty unless ``for_acx`` is set.
     """
 
     def __init__(self, store: JobStore, loudness: float | None, for_acx: bool, parts: Sequence[BookTimeline]):
@@ -50,7 +50,7 @@ class SoundFiles:
         marks: Sequence[ChapterMark] = (),
         cover: CoverImage | None = None,
     ) -> None:
-        """Write the file of a part. The other arguments have the meaning that they have in ``ane.audio.writing``."""
+        """Write the sound file for a part of the book. ``ane.audio.writing`` explains the other arguments."""
 
         def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
             pieces = change(sound_of_book(self._store, part), part.rate)
@@ -67,10 +67,11 @@ class SoundFiles:
 
 
 def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -> dict[int, tuple[float, float]]:
-    """Return for each sound its level in dB and the level that its file must get. All files get the same gain.
+    """Return for each sound its present level in dB and the level that its file must get. All files get the same gain.
 
     Args:
-        loudness: LUFS of the whole. ``None`` means the RMS level for ACX, which is also clipped to ``acx.RMS_RANGE``.
+        loudness: LUFS of the whole book. ``None`` means the RMS level for ACX. A file is then also kept in
+            ``acx.RMS_RANGE``.
     """
     level, goal, least, most = (
         ("rms", acx.RMS, *acx.RMS_RANGE) if loudness is None else ("loudness", loudness, -np.inf, np.inf)

@@ -1,4 +1,4 @@
-"""Speak the chunks of a book with a model of any kind: a text and a seed in, sound out."""
+"""Speak the chunks of a book with any model that speaks. ``BookSpeaker`` takes a text and a seed, and returns sound."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from ane.models.tortoise.pipeline import DecodingSignals
     from ane.speech.speaker import Speaker
 
-# settings that do not change the sound, or that every chunk has separately, as its seed and length
+# settings that do not change the sound, or that are given for every chunk separately, such as its seed
 WITHOUT_EFFECT = ("lanes", "batch", "best", "split", "seed")
-# Settings that earlier versions lacked, with the value at which they are left out, so that keys of old jobs stay valid.
+# Settings that earlier versions lacked, with their defaults. A default is left out, so that keys of old jobs stay
+# valid.
 LATER = {"british": False}
-LENGTHS = 200, 300  # desired and maximum characters of a chunk, for models without a setting
-MAX_CHECKED_SPEED = 1.5  # at higher speeds, spoken words can be as short as skipped ones
+LENGTHS = 200, 300  # desired and maximum characters of a chunk, for models without such a setting
+MAX_CHECKED_SPEED = 1.5  # speed above which spoken words can be as short as skipped words
 
 
 @dataclass
@@ -33,12 +34,12 @@ class SpokenChunk:
     Attributes:
         audio: The sound, (S,) float32.
         notes: Warnings.
-        words: The words with their times in the sound, if they were timed.
-        decoded: Signals of the decoder's codes, if this process spoke the chunk.
-        signals: The stored signals (``ane.books.judging.ChunkSignals``). ``None`` means that they are computed from the
-            sound.
-        stored: Whether the sound was read from a job.
-        problems: The problems that a check found.
+        words: The words with their times in the sound, if the words were timed.
+        decoded: Signals of the decoder's codes. ``None`` if this process did not speak the chunk.
+        signals: The signals that the job stores (``ane.books.judging.ChunkSignals``). ``None`` means that they must be
+            measured.
+        stored: Whether the sound was read from the job.
+        problems: The problems that a check found in the sound.
     """
 
     audio: np.ndarray
@@ -51,27 +52,27 @@ class SpokenChunk:
 
 
 class BookSpeaker:
-    """A speaker that speaks one chunk per request, with a model of any kind.
+    """A speaker of chunks. It speaks one chunk per request, with a model of any kind.
 
-    Equal text and seed give equal sound, whatever was spoken before. Chunks do not share the decoder's lanes, so that
-    Tortoise's sound is the same up to rounding in every process.
+    Equal text and seed give equal sound, whatever was spoken before. Two chunks never share a decoder batch, so
+    that Tortoise's sound differs between processes only by rounding.
 
     Args:
-        request: The settings for every chunk, without a text. Its seed is for a random voice. Its cast gives the voices
-            for names in chunks. A chunk depends only on its own voice and its respelled text, so that cast and lexicon
-            are not part of the speaker's ``settings``.
-        checked: Whether to time words, if the model has alignment heads, so that a check finds skipped words.
+        request: Settings for every chunk, without a text. Its seed chooses a random voice. Its cast maps names in the
+            text to voices. A chunk depends only on its own voice and its respelled text, so that the cast and the
+            lexicon are not part of ``settings``.
+        checked: Whether to time words if the model's attention can, so that a check finds skipped words.
 
     Attributes:
         model: Digest of the model, for ``SpeechIdentity``.
         voice: Digest of the voice, for ``SpeechIdentity``.
-        settings: JSON values, for ``SpeechIdentity``.
-        lengths: Desired and maximum number of characters per chunk. ``None`` means whole paragraphs.
+        settings: Settings as JSON values, for ``SpeechIdentity``.
+        lengths: Desired and maximum number of characters per chunk. ``None`` makes every paragraph one chunk.
         seeded: Whether the seed changes the sound.
-        aligned: Whether word times are exact enough to find skipped words.
+        aligned: Whether the word times are exact enough to find skipped words.
 
     Raises:
-        UserError: The voice is unknown, or there is a cast for a model with one voice.
+        UserError: The voice is unknown, or there is a cast but the model has only one voice.
     """
 
     def __init__(self, synthesizer: "Speaker", request: SpeechRequest, checked: bool = False):
@@ -98,7 +99,7 @@ class BookSpeaker:
         )
         self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
         self.model, self.voice = model.identity, voice_digest(self._request.voice)
-        # A speed of 1 is left out for models whose sound is stretched, so that keys of old jobs stay valid.
+        # If the model's sound is stretched to a speed, a speed of 1 is left out, so that keys of old jobs stay valid.
         self.settings: Mapping[str, Any] = {
             **({} if speed == 1 and synthesizer.stretches else {"speed": speed}),
             **settings_of(settings),
@@ -110,7 +111,7 @@ class BookSpeaker:
         return self.lexicon(text) if self.lexicon else text
 
     def spoken_as(self, marked: str, voice: str) -> str:
-        """Respell a marked text with the lexicon, and add the digest of its voice if it has one.
+        """Respell a marked text with the lexicon. Add the digest of the text's voice, if the text has a voice.
 
         Raises:
             UserError: There is no such voice.
@@ -124,7 +125,7 @@ class BookSpeaker:
     def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         """Speak a chunk with a named voice, or with the book's voice.
 
-        Leave out commands for pauses that are impossible, with a note, because an author did not mean them as commands.
+        Impossible commands for pauses are left out, because an author did not mean them as commands. A note lists them.
         """
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)
@@ -137,7 +138,7 @@ class BookSpeaker:
 
 
 def voice_digest(voice: Any) -> str:
-    """Return the identity of a voice: its name, the digest of its latents, or "" for the only voice of a model."""
+    """Return the identity of a voice: a name, or the digest of latents. It is "" if the model has only one voice."""
     return (
         voice or ""
         if voice is None or isinstance(voice, str)
@@ -146,7 +147,7 @@ def voice_digest(voice: Any) -> str:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """Return the settings that change the sound of a chunk."""
+    """Return the settings that change how a chunk sounds."""
     return {
         name: value
         for name, value in asdict(settings).items()
@@ -155,7 +156,7 @@ def settings_of(settings: Any) -> dict[str, Any]:
 
 
 def without_faulty_commands(text: str) -> tuple[str, list[str]]:
-    """Remove the commands that ``read_pauses`` would reject. Return the text and the removed commands."""
+    """Remove the commands that ``read_pauses`` would reject. Return the text, and the commands that were removed."""
     removed: list[str] = []
 
     def checked(match: re.Match[str]) -> str:

@@ -1,8 +1,7 @@
-"""Store a job on disk: the plan of a book and the sound of every spoken chunk, in one SQLite database.
+"""Store a job on disk, in one SQLite database: the plan of a book, and the sound of every chunk that has been spoken.
 
 Each change is one transaction, which is on disk when the call returns (WAL, synchronous=FULL). A power failure loses at
-most the chunk that is being spoken. A sound without its record, or a record without its sound, cannot exist. Sounds are
-FLAC with 24 bits.
+most the chunk that is being spoken. A sound and its record are always stored together. Sounds are FLAC with 24 bits.
 """
 
 import json
@@ -27,9 +26,10 @@ from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_voice_mark
 
-LEASE = 60.0  # seconds without a renewal after which a process loses its chunk
+LEASE = 60.0  # seconds after which a process that does not renew its lease loses the chunk
 OUTPUT = "output"  # key of the lease on writing the output
-SOUND_ONLY = "sound"  # name of the checker without a recogniser. Chunks that another checker judged count for it too.
+# name of the checker without a recogniser. It need not judge chunks that another checker has judged.
+SOUND_ONLY = "sound"
 JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
 CHUNKS = (
     "SELECT c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence, c.voice, s.take, s.samples, "
@@ -40,15 +40,15 @@ CHUNKS = (
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk and the job's facts about its sound. Only the process that claimed it may speak it.
+    """A chunk, and the facts that the job stores about its sound. Only the process that leased the chunk may speak it.
 
     Attributes:
-        take: Number of times that it was discarded to be spoken again.
-        samples: Samples of its sound. ``None`` means that it has not been spoken yet.
-        rate: Sample rate of its sound in Hz. ``None`` means that it has not been spoken yet.
-        elapsed: Seconds that it took to speak.
-        leased: Whether a process is working on it.
-        problems: The problems that a check found in the stored sound.
+        take: How often the chunk's sound was discarded, to speak the chunk again.
+        samples: Number of samples in the sound. ``None`` means that the chunk has not been spoken yet.
+        rate: Sample rate of the sound in Hz. ``None`` means that the chunk has not been spoken yet.
+        elapsed: Seconds that speaking the chunk took.
+        leased: Whether a process is working on the chunk.
+        problems: The problems that a check found in the sound.
     """
 
     chunk: PlannedChunk
@@ -66,7 +66,7 @@ class StoredChunk:
 
 
 class JobStore(JobDatabase):
-    """A job: its plan, its sounds, and the leases of the processes that work on it."""
+    """A job: its plan, its sounds, and the leases of the processes that are working on it."""
 
     _wanted_seed: int | None = None
     _lock = -1  # file descriptor of the lock on writing the output
@@ -83,12 +83,10 @@ class JobStore(JobDatabase):
             set_fact(run, name, value)
 
     def seed(self, wanted: int | None) -> int:
-        """Return the seed of the job.
-
-        The seed is stored only by ``adopt``, so that a run that fails before does not change it.
+        """Return the seed of the job. A new seed is stored only by ``adopt``, so that a failed run does not change it.
 
         Args:
-            wanted: The seed to use. ``None`` means the seed of the first run, or a random seed for a new job.
+            wanted: The seed to use. ``None`` means the seed of the first run. A new job then gets a random seed.
         """
         self._wanted_seed = wanted
         with self._transaction() as run:
@@ -100,13 +98,13 @@ class JobStore(JobDatabase):
     def adopt(self, plan: BookPlan, options: str = "") -> None:
         """Make ``plan`` the plan of this job.
 
-        No sound is deleted before ``prune``, so that a run with a forgotten option does not lose hours of speech.
+        Sounds that the plan lacks are kept until ``prune``, so that a forgotten option does not lose hours of speech.
 
         Args:
             options: Digest of the job's output options.
 
         Raises:
-            UserError: Another process is working with a different plan or different options.
+            UserError: Another process is working on the job with another plan or with other options.
         """
         with self._transaction() as run:
             self._drop_dead_leases(run)
@@ -137,18 +135,18 @@ class JobStore(JobDatabase):
             set_fact(run, "chapters", plan.chapters)
 
     def missing_texts(self, plan: BookPlan) -> tuple[int, int]:
-        """Return the number of spoken chunks whose text is not in ``plan``, and the number of spoken chunks."""
+        """Return how many spoken chunks have a text that is not in ``plan``, and how many chunks have been spoken."""
         wanted = {chunk.marked for chunk in plan.chunks}
         spoken = [chunk.chunk.marked for chunk in self.chunks() if chunk.samples is not None]
         return sum(text not in wanted for text in spoken), len(spoken)
 
     def prune(self) -> None:
-        """Delete the sounds that the plan does not need."""
+        """Delete the sounds of chunks that are not in the plan."""
         with self._transaction() as run:
             run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
 
     def redo(self, numbers: Iterable[int]) -> None:
-        """Discard the sounds of chunks, to speak them with a new seed. Raises UserError for an unknown number."""
+        """Discard the sounds of chunks, so that they are spoken with a new seed. Raises UserError for a bad number."""
         with self._transaction() as run:
             [count] = run("SELECT count(*) FROM chunks").fetchone()
             for number in numbers:
@@ -164,16 +162,16 @@ class JobStore(JobDatabase):
                 run("DELETE FROM leases WHERE key = ?", key)
 
     def chunks(self) -> list[StoredChunk]:
-        """Return all chunks in order."""
+        """Return all chunks of the plan in order."""
         with self._errors():
             rows = self._connection.execute(f"{CHUNKS} ORDER BY c.number").fetchall()
         return [self._stored(row) for row in rows]
 
     def _stored(self, row: tuple[Any, ...]) -> StoredChunk:
-        """Make a chunk from a row of ``CHUNKS``. Raises UserError if the row is damaged."""
+        """Make a chunk from a row that ``CHUNKS`` selects. Raises UserError if the row is damaged."""
         *planned, take, samples, rate, elapsed, notes, expires, problems = read_chunk(row, self.path)
         chunk = PlannedChunk(*planned)
-        if not chunk.voice:  # a job of an earlier version has the voice in the text
+        if not chunk.voice:  # an earlier version stored the voice in the text
             chunk.text, chunk.voice = without_voice_mark(chunk.text)
         return StoredChunk(
             chunk,
@@ -187,7 +185,7 @@ class JobStore(JobDatabase):
         )
 
     def progress(self) -> tuple[int, int, int]:
-        """Return the number of chunks with a sound, of all chunks, and of characters in chunks without a sound."""
+        """Count the chunks with a sound, all chunks, and the characters in chunks without a sound."""
         row = self._row(
             "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
             "FROM chunks c JOIN sounds s USING (key)"
@@ -199,8 +197,8 @@ class JobStore(JobDatabase):
         """Return the stored sound of a chunk, (S,) float32.
 
         Raises:
-            UserError: There is no sound, or it is damaged. A damaged sound is removed, so that the next run speaks it
-                again.
+            UserError: The chunk has no sound, or the sound is damaged. A damaged sound is deleted, so that the next run
+                speaks the chunk again.
         """
         row = self._row("SELECT samples, flac FROM sounds WHERE key = ?", key)
         if row is None or row[0] is None:
@@ -222,25 +220,25 @@ class JobStore(JobDatabase):
         )
 
     def spoken(self, key: str) -> SpokenChunk:
-        """Return the stored sound of a chunk with its words and signals. Raises the errors of ``sound``."""
+        """Return the stored sound of a chunk, with its words and signals. Raises the errors of ``sound``."""
         return SpokenChunk(self.sound(key), words=self.words(key), signals=self.signals_of(key), stored=True)
 
     def words(self, key: str) -> list[SpokenWord]:
-        """Return the words of a chunk, in seconds since the start of its sound. Empty if they were not timed."""
+        """Return the words of a chunk, in seconds from the start of its sound. Empty if the words were not timed."""
         row = self._row("SELECT words FROM sounds WHERE key = ?", key)
         return [SpokenWord(*word) for word in read_words(row[0], self.path)] if row and row[0] else []
 
     # Work
 
     def claim(self, plan: str) -> StoredChunk | None:
-        """Lease the first chunk that nobody has spoken or is speaking. Return ``None`` if there is none."""
+        """Lease the first chunk that is not spoken and not leased. Return ``None`` if there is no such chunk."""
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
-        """Lock and lease the writing of the output. Return False if another process is writing it.
+        """Lock and lease the output for writing. Return False if another process is writing it.
 
-        The lock lasts as long as this process, even if the process is suspended for longer than a lease. The lease is
-        for file systems without locks.
+        The lock lasts until this process ends, even if the system suspends the process for longer than a lease. The
+        lease is for file systems that have no locks.
         """
         locked = job_database.lock_folder(self.path)
         if locked is None:
@@ -257,7 +255,7 @@ class JobStore(JobDatabase):
 
     @contextmanager
     def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Run a transaction if this process has the lease on the output. Raises UserError if another process has it."""
+        """Run a transaction if this process has the lease on the output. Raises UserError if it has lost the lease."""
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
                 raise UserError(
@@ -267,13 +265,13 @@ class JobStore(JobDatabase):
             yield run
 
     def recorded_outputs(self) -> list[tuple[str, int | None, str]]:
-        """Return the SHA-256, size and name of every file that this job ever wrote as output.
+        """Return the SHA-256, the size and the name of every file that this job ever wrote as output.
 
         The size is in bytes, or ``None`` if it is not known.
         """
         with self._errors():
             rows = self._connection.execute("SELECT sha256, size, name FROM outputs").fetchall()
-        # earlier versions stored only the hashes of the last run, by name
+        # earlier versions stored only the hashes of the last run's files, by name
         return [*rows, *((digest, None, name) for name, digest in (self.fact("hashes") or {}).items())]
 
     def _unlock(self) -> None:
@@ -295,13 +293,13 @@ class JobStore(JobDatabase):
         words: Sequence[SpokenWord] = (),
         signals: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Store the sound of a claimed chunk. Store nothing and return False if the lease was lost.
+        """Store the sound of a leased chunk. Store nothing and return False if this process has lost the lease.
 
         Args:
-            audio: The sound, (S,) float32 within ±1.
+            audio: The sound, (S,) float32 from -1 to 1.
             rate: Sample rate in Hz.
-            elapsed: Seconds that it took to speak.
-            words: The words, in seconds since the start of the sound.
+            elapsed: Seconds that speaking the chunk took.
+            words: The words, with times in seconds from the start of the sound.
             signals: The fields of ``ane.books.judging.ChunkSignals``.
         """
         key = claimed.chunk.key
@@ -328,7 +326,7 @@ class JobStore(JobDatabase):
     # Checks
 
     def signals(self) -> list[dict[str, Any]]:
-        """Return the signals of the first sounds of all chunks that have signals."""
+        """Return the signals of every chunk's first sound, in the order of the chunks. Some chunks have no signals."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT s.signals FROM chunks c JOIN sounds s USING (key) WHERE s.signals IS NOT NULL ORDER BY c.number"
@@ -336,23 +334,23 @@ class JobStore(JobDatabase):
         return [read_fact("signals", row[0], self.path) for row in rows]
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
-        """Return the signals of a chunk's first sound. ``None`` if it was replaced or an earlier version made it."""
+        """Return the signals of a chunk's first sound. ``None`` if a check replaced the sound, or it has no signals."""
         row = self._row("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL", key)
         return read_fact("signals", row[0], self.path) if row and row[0] else None
 
     def checked(self, checker: str) -> int:
-        """Return the number of chunks that a checker has judged. For ``SOUND_ONLY``, any checker counts."""
+        """Count the chunks that a checker has judged. For ``SOUND_ONLY``, count the chunks that any checker judged."""
         row = self._row(
             f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}", checker, SOUND_ONLY, checker
         )
         return int(row[0]) if row else 0
 
     def claim_check(self, plan: str, checker: str) -> StoredChunk | None:
-        """Lease the first spoken chunk that this checker has not judged. Return ``None`` if none is free."""
+        """Lease the first spoken chunk that this checker has not judged. Return ``None`` if there is no such chunk."""
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
-        """Store a chunk's best sound with its problems. Store nothing and return False if the lease was lost."""
+        """Store the best sound of a chunk, and its problems. Store nothing and return False if the lease was lost."""
         key = claimed.chunk.key
         with self._transaction() as run:
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:
@@ -389,21 +387,21 @@ class JobStore(JobDatabase):
         self._unlock()
 
     def second_connection(self) -> "JobStore":
-        """Return a store of the same process for another thread."""
+        """Open a second connection of this process, for use in another thread."""
         other = JobStore(self.path, self.clock)
         other.owner = self.owner
         return other
 
     def _claim(self, plan: str, condition: str, *values: str) -> StoredChunk | None:
-        """Lease the first free chunk that meets a condition. Return ``None`` if there is none.
+        """Lease the first chunk that meets a condition and is not leased. Return ``None`` if there is no such chunk.
 
         Args:
-            plan: Digest of the plan that this process works on.
-            condition: Condition in SQL.
-            values: Values for the condition.
+            plan: Digest of the plan that this process is working on.
+            condition: Condition on a chunk, in SQL.
+            values: Values for the placeholders in the condition.
 
         Raises:
-            UserError: Another process has changed the plan of the job.
+            UserError: Another process has since changed the plan of the job.
         """
         with self._transaction() as run:
             stored = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
@@ -426,7 +424,7 @@ class JobStore(JobDatabase):
         )
 
     def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
-        """Delete expired leases, and leases of processes on this machine that have ended."""
+        """Delete leases that have expired, and leases of processes on this machine that have ended."""
         run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
         for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
             if not is_running(pid):
@@ -438,7 +436,7 @@ def set_fact(run: Callable[..., sqlite3.Cursor], name: str, value: Any) -> None:
 
 
 def as_flac(audio: np.ndarray, rate: int) -> bytes:
-    """Encode a sound (S,) as FLAC with 24 bits. The result is empty if there are no samples."""
+    """Encode a sound (S,) as FLAC with 24 bits. Return no bytes if there are no samples."""
     flac = BytesIO()
     if len(audio):
         soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
@@ -450,11 +448,11 @@ def as_json(words: Sequence[SpokenWord]) -> str | None:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is running on this machine. A new process with the same number counts as the old one."""
+    """Return whether this machine runs a process with this number, which may be a newer process with an old number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # the process belongs to another user
         pass
     return True
