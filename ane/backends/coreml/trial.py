@@ -178,7 +178,7 @@ def _try_function(
 
 
 def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:
-    import coremltools  # noqa: F401  takes seconds, which must not count as part of an answer
+    import coremltools  # noqa: F401  takes seconds, which are not part of the time for an answer
 
     return answer
 

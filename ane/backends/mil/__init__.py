@@ -1,12 +1,13 @@
-"""Interpret saved Core ML packages: run their programs in torch, on any machine.
+"""Interpret saved Core ML packages in torch, on any machine, so that you can check a package without a Mac.
 
-So you can check a package without a Mac. The interpreter executes the MIL program op by op, in float32 or with the
-rounding of fp16. Files in reading order:
+A package contains a program in MIL, Core ML's program language. The interpreter executes it op by op, in float32 or
+with the rounding of fp16. Read the files in this order:
 
-    package      reads a .mlpackage: functions, ops, weights
-    values       types and constants of a program, and how compressed weights are decoded
-    registry     the table of ops, which ops_* fill with one small function per op
-    interpreter  runs a function of a package, and is the runtime of ``ane.backends.packaged``
+    package      reads a .mlpackage: its functions, ops and weights
+    values       defines the types and constants of a program, and decodes compressed weights
+    registry     has the table of ops
+    ops_*        implement each op as a small function, and add it to the table
+    interpreter  runs a function of a package, for ``ane.backends.packaged``
 """
 
 from ane.backends.mil.interpreter import Arithmetic, Interpreter, InterpreterState, MilRuntime

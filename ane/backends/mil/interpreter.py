@@ -1,4 +1,4 @@
-"""Run a function of a package, op by op, in torch on the CPU."""
+"""Run a function of a saved Core ML package, op by op, in torch on the CPU."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,15 +24,16 @@ SMALLEST_NORMAL = torch.finfo(torch.float16).tiny
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The way results are rounded. A state is always stored in its declared dtype.
+    """Says how the interpreter rounds the results of ops. States always keep the dtype that the package declares.
 
     Attributes:
-        fp16: Whether the result of every op is rounded to its declared dtype. Otherwise everything is float32.
-        narrow_norms: Whether intermediate results with fp16 outputs are rounded to fp16 too, as the least exact
-            hardware would. It applies inside layer_norm, batch_norm, instance_norm, l2_norm and softmax (mean, centred,
-            square, mean of squares, rsqrt …). Requires fp16.
-        flush: Whether 0 replaces subnormal fp16 numbers (below 6.1e-5), also in stored weights, as in the
-            multiplications of an M1's Neural Engine (ane-guide, chapter 3). Requires fp16.
+        fp16: Whether to round the result of every op to the dtype that the program declares. ``False`` means that the
+            interpreter computes everything in float32.
+        narrow_norms: Whether to round every intermediate result inside layer_norm, batch_norm, instance_norm, l2_norm
+            and softmax to fp16, too (the mean, the centred values, their squares and so on). The least exact hardware
+            would do so. Needs ``fp16``.
+        flush: Whether to replace subnormal fp16 numbers (below 6.1e-5) by 0, also in stored weights. The Neural Engine
+            of an M1 does so when it multiplies (ane-guide, chapter 3). Needs ``fp16``.
     """
 
     fp16: bool = False
@@ -44,7 +45,7 @@ class Arithmetic:
             raise ValueError("narrow_norms and flush need fp16")
 
     def rounded(self, tensor: Tensor) -> Tensor:
-        """Round float32 numbers to numbers that fp16 has."""
+        """Round float32 numbers to fp16, and return them as float32."""
         tensor = tensor.half().float()
         return flushed(tensor) if self.flush else tensor
 
@@ -55,20 +56,27 @@ def flushed(tensor: Tensor) -> Tensor:
 
 
 class InterpreterState(dict[str, np.ndarray]):
-    """The states of a function, by name, in their declared dtypes. ``predict`` updates the arrays in place."""
+    """The states of a function, by name, in the dtypes that it declares. ``predict`` updates these arrays in place."""
 
     def copied(self) -> "InterpreterState":
         return InterpreterState({name: array.copy() for name, array in self.items()})
 
 
 class Interpreter:
-    """Runs one function. It decodes constants on first use, and frees values after their last use."""
+    """Runs one function of a package. It decodes a constant when an op first uses it, and frees values early."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
         """Prepare a function.
 
+        Args:
+            package: Package that contains the function.
+            function: Name of the function. ``None`` means the default function.
+            arithmetic: How to round the results of ops.
+
         Raises:
-            UserError: The function does not exist, has an image input, or has an op or argument that is not supported.
+            UserError: The package has no such function, the function takes an image, or the interpreter does not
+            support
+                one of its ops or an op's argument.
         """
         self.package = package
         self.function = package.function(function)
@@ -76,8 +84,8 @@ class Interpreter:
         self.name = f"function {self.function.name!r} of {package.path}"
         if self.function.images:
             raise UserError(
-                f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), and the "
-                "interpreter takes arrays only: convert the model with a TensorType instead of ImageType"
+                f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), but the "
+                "interpreter takes only arrays: convert the model with a TensorType instead of ImageType"
             )
         self._ops = [self._prepare(op) for op in self.function.ops]
         self._plan_frees()
@@ -91,12 +99,12 @@ class Interpreter:
         """Run the function and return its outputs as float32 or int32.
 
         Args:
-            inputs: Arrays by name, in the declared shapes. Floats may have any width for fp16 and fp32, and integers
-                any width for int32.
-            state: State of the function, which is updated in place. ``None`` if the function has none.
+            inputs: Arrays by name, in the declared shapes. For fp16 and fp32 you may pass floats of any width, and for
+                int32 integers of any width.
+            state: State from ``make_state``. This method updates it in place. ``None`` if the function has no state.
 
         Raises:
-            TypeError: Names, shapes, kinds of numbers or the state differ from those that the function declares.
+            TypeError: The name, shape or kind of numbers of an input, or the state, differs from the declared one.
         """
         values = self._accept(inputs, state)
         for _ in self._run(values, state):
@@ -106,9 +114,11 @@ class Interpreter:
     def activations(
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Run the function and yield (value name, op type, float32 array) of every op's result, in program order.
+        """Run the function, and yield every op's result as soon as it is computed. Arguments and errors: ``predict``.
 
-        For a write_state it yields the name of the state and its new value. Arguments and errors: ``predict``.
+        Yields:
+            The name of the result, the type of the op, and the result as a float32 array. For the op write_state, these
+            are the name of the state, "write_state" and the state's new value.
         """
         values = self._accept(inputs, state)
         for op in self._run(values, state):
@@ -119,7 +129,7 @@ class Interpreter:
 
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:
-        """Run the ops. Yield each op when its results are in ``values``, and delete these after their last use."""
+        """Run the ops. Yield each op once its results are in ``values``. Delete results after their last use."""
         yield from self._run_ops(self._ops, values, state)
 
     def _run_ops(
@@ -132,17 +142,17 @@ class Interpreter:
                 raise UserError(
                     f"the interpreter does not support {error} in the {self._where(prepared.op)}"
                 ) from error
-            except (RuntimeError, IndexError, TypeError, ValueError) as error:  # for shapes that do not fit
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:  # shapes do not fit each other
                 raise UserError(
                     f"the {self._where(prepared.op)} cannot be computed: {str(error).partition(chr(10))[0]}"
                 ) from error
             for (name, type), result in zip(prepared.op.outputs.items(), results, strict=True):
                 if result.numel() == 1 and type.size == 1:
-                    result = result.reshape(type.shape)  # because () and (1,) are the same to coremltools
+                    result = result.reshape(type.shape)  # coremltools confuses the shapes () and (1,)
                 if not type.fits(tuple(result.shape)):
                     raise UserError(
                         f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
-                        f"{name}, the program declares {type.shape}: the inputs do not fit each other, or "
+                        f"{name}, but the program declares {type.shape}: the inputs do not fit each other, or "
                         "the package was converted wrongly"
                     )
                 values[name] = self._declared(result, type.dtype, exact=prepared.exact)
@@ -173,7 +183,7 @@ class Interpreter:
         values: dict[str, Tensor],
         state: InterpreterState | None,
     ) -> tuple[Tensor, ...]:
-        """Run a block of a control op, which can read all values around it, and return its results."""
+        """Run a block of a cond or while_loop, and return the block's results. Its ops can read all earlier values."""
         block = prepared.op.blocks[index]
         values.update(zip(block.inputs, arguments, strict=True))
         for _ in self._run_ops(prepared.blocks[index], values, state):
@@ -210,7 +220,8 @@ class Interpreter:
     def _plan_frees(self) -> None:
         needed = set(self.function.outputs) | set(self.function.states)
         for prepared in reversed(self._ops):
-            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - needed)  # for blocks, at their end
+            # an op with blocks frees nothing before its last block has run
+            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - needed)
             needed.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
@@ -239,7 +250,13 @@ class Interpreter:
         return values
 
     def _declared(self, tensor: Tensor, dtype: str, exact: bool = False) -> Tensor:
-        """Return a result as float32, int64 or bool by its declared dtype, rounded unless it is exact."""
+        """Convert a result to float32, int64 or bool, and round it. Results of exact ops need no rounding.
+
+        Args:
+            tensor: The result.
+            dtype: Dtype that the program declares for the result.
+            exact: Whether the op only moves values.
+        """
         if dtype == "bool":
             return tensor.bool()
         if dtype not in ("fp16", "fp32"):
@@ -255,7 +272,7 @@ class Interpreter:
 
 
 class PreparedOp:
-    """An op with its implementation. Constant arguments are separate from arguments that a run computes."""
+    """An op with its implementation. It converts constant arguments once, and all others in each run."""
 
     def __init__(
         self,
@@ -280,7 +297,7 @@ class PreparedOp:
             self.names |= {*block.inputs, *block.outputs} - set(constants)
             self.names = self.names.union(*(inner.names | set(inner.op.outputs) for inner in ops))
         self._kernel, self._package = kernel, package
-        # argument → its values: each is a name of a computed value, or a constant
+        # argument → tuple of constants and of names of computed values
         self._parts = {
             key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
             for key, argument in op.arguments.items()
@@ -292,7 +309,7 @@ class PreparedOp:
         self._constants: dict | None = None
 
     def call(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Return the results of the op before rounding."""
+        """Compute the op, and return its results before rounding."""
         if self._constants is None:
             self._constants = self._extra | {
                 key: self._argument(key, {}) for key in self._parts if key not in self._computed
@@ -302,7 +319,7 @@ class PreparedOp:
         return results if isinstance(results, tuple) else (results,)
 
     def access_state(self, values: dict[str, Tensor], state: InterpreterState) -> tuple[Tensor, ...]:
-        """Run a read_state, which returns a copy, or a write_state, which returns nothing."""
+        """Read or write a state. A read_state op returns a copy of the state, and a write_state op returns nothing."""
         stored = torch.from_numpy(state[self._parts["input"][0]])
         if self.op.type == "read_state":
             return (stored.to(torch.float32, copy=True),)
@@ -310,7 +327,7 @@ class PreparedOp:
         return ()
 
     def parts(self, key: str, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Return the values of an argument of a control op."""
+        """Return the tensors that a cond or while_loop receives as this argument."""
         return tuple(self._part(part, values) for part in self._parts[key])
 
     def _argument(self, key: str, values: dict[str, Tensor]) -> object:
@@ -326,13 +343,18 @@ class PreparedOp:
 
 
 class MilRuntime(Runtime):
-    """Loads functions of packages into the interpreter, as ``CoreMLRuntime`` does into Core ML. Ignores compute units.
+    """Loads the functions of packages into the interpreter. It ignores compute units.
 
-    It reads a package once and decodes its weights once, however many of its functions are loaded.
+    It reads every package once and decodes its weights once, even if several of its functions are loaded.
     """
 
     def __init__(self, arithmetic: Arithmetic | None = None, opened: Mapping[Path, Package] = MappingProxyType({})):
-        """Create the runtime. ``opened`` are packages that have been read already."""
+        """Create the runtime.
+
+        Args:
+            arithmetic: How to round the results of ops. ``None`` means float32.
+            opened: Packages that somebody has read already, by path.
+        """
         self.arithmetic = arithmetic or Arithmetic()
         self.name = "mil:flush" if self.arithmetic.flush else "mil:fp16" if self.arithmetic.fp16 else "mil"
         self._packages = dict(opened)

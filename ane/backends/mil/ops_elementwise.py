@@ -1,6 +1,7 @@
-"""Implement element-wise ops, comparisons, casts, activations, norms and reductions.
+"""Implement the element-wise ops, comparisons, casts, activations, norms and reductions of MIL.
 
-With ``Arithmetic.narrow_norms``, ``inner`` rounds intermediate results to fp16.
+A norm takes a function ``inner`` that rounds its intermediate results. It rounds them to fp16 if
+``Arithmetic.narrow_norms`` is true.
 """
 
 import torch
@@ -98,7 +99,7 @@ OPS.update(
             "elu": lambda x, alpha: F.elu(x, alpha),
             "sigmoid_hard": lambda x, alpha, beta: (x * alpha + beta).clamp(0, 1),
             "select": lambda cond, a, b: torch.where(cond.bool(), a, b),
-            "cast": lambda x, dtype: x,  # every result is converted to its declared dtype, which is ``dtype`` here
+            "cast": lambda x, dtype: x,  # the interpreter converts every result to its declared dtype, here ``dtype``
             "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
             "reduce_argmax": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmax(x, axis, keep_dims),
             "reduce_argmin": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmin(x, axis, keep_dims),
@@ -128,7 +129,7 @@ def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
 def quantize(
     input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None, axis: int = 0
 ) -> Tensor:
-    """Quantise activations. ``scale`` and ``zero_point`` are one number, or one for each index of the axis."""
+    """Quantise activations. ``scale`` and ``zero_point`` are scalars, or vectors along ``axis``."""
     low, high = (-128, 127) if output_dtype == "int8" else (0, 255)
     codes = torch.round(input / along(scale, input, axis))
     return (codes if zero_point is None else codes + along(zero_point, input, axis)).clamp(low, high)
@@ -141,7 +142,7 @@ def dequantize(input: Tensor, scale: Tensor, zero_point: Tensor | None = None, a
 
 
 def along(parameter: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Reshape a vector so that it broadcasts along an axis of ``x``. A scalar stays as it is."""
+    """Reshape a vector so that it broadcasts along ``axis`` of ``x``. Return a scalar unchanged."""
     return (
         parameter if not parameter.ndim else parameter.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
     )
@@ -157,7 +158,7 @@ def layer_norm(
     *,
     inner: Rounding,
 ) -> Tensor:
-    """Normalise over ``axes``. gamma and beta have the shape of these axes."""
+    """Normalise x over ``axes``. The shape of gamma and beta is the sizes of these axes."""
     axes = tuple(axis % x.ndim for axis in axes or range(x.ndim))
     shape = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
     return _affine(_standardised(x, axes, epsilon, inner), gamma, beta, shape, inner)
@@ -167,7 +168,7 @@ def layer_norm(
 def instance_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: float = 1e-5, *, inner: Rounding
 ) -> Tensor:
-    """Normalise x (B, C, …) for each item and channel. gamma and beta are (C,)."""
+    """Normalise every channel of every item of x (B, C, …). gamma and beta are (C,)."""
     shape = [1, -1] + [1] * (x.ndim - 2)
     return _affine(_standardised(x, tuple(range(2, x.ndim)), epsilon, inner), gamma, beta, shape, inner)
 
@@ -183,7 +184,7 @@ def batch_norm(
     *,
     inner: Rounding,
 ) -> Tensor:
-    """Normalise x (B, C, …) per channel. The other tensors are (C,)."""
+    """Normalise every channel of x (B, C, …) by ``mean`` and ``variance``. All parameters are (C,)."""
     shape = [1, -1] + [1] * (x.ndim - 2)
     centred = inner(x - mean.reshape(shape))
     scaled = inner(centred * inner(inner(variance + epsilon).rsqrt()).reshape(shape))
@@ -192,7 +193,7 @@ def batch_norm(
 
 @op
 def l2_norm(x: Tensor, epsilon: float = 1e-6, *, inner: Rounding) -> Tensor:
-    """Normalise over the last three axes."""
+    """Divide x by its L2 norm over the last three axes."""
     total = inner(inner(x.square()).sum((-3, -2, -1), keepdim=True))
     return x * inner(inner(total + epsilon).rsqrt())
 

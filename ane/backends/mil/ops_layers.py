@@ -1,4 +1,4 @@
-"""Implement convolutions, linear and recurrent layers, attention, pooling and resizing."""
+"""Implement the MIL ops for convolutions, linear and recurrent layers, attention, pooling and resizing."""
 
 import math
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def conv(
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     before, after = padding(x, tuple(weight.shape[2:]), strides, dilations, pad_type, pad)
     if groups == 1 and not any(before + after) and set(weight.shape[2:]) | set(strides) == {1}:
-        # a convolution of width 1 as a matrix product, because torch's conv would copy the weight into another layout
+        # a convolution of width 1 is a matrix product, for which torch need not copy the weight into another layout
         flat = torch.matmul(weight.flatten(1), x.flatten(2))
         flat = flat if bias is None else flat.add_(bias[:, None])
         return flat.reshape(len(x), len(weight), *x.shape[2:])
@@ -65,7 +65,10 @@ def conv(
 def padding(
     x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pad_type: str, pad: Ints | None
 ) -> tuple[Ints, Ints]:
-    """Return the sizes to add before and after each spatial axis. "same" adds an odd one after, "same_lower" before."""
+    """Return the padding to add before and after each spatial axis.
+
+    If "same" needs an odd number, the extra position comes after the axis. With "same_lower" it comes before the axis.
+    """
     rank = x.ndim - 2
     if pad_type == "valid":
         return (0,) * rank, (0,) * rank
@@ -91,9 +94,9 @@ def conv_transpose(
     dilations: Ints | None = None,
     groups: int = 1,
 ) -> Tensor:
-    """Do a transposed convolution of x (B, in, …) with a weight (in, out / groups, …).
+    """Compute a transposed convolution of x (B, in, …) with a weight (in, out / groups, …).
 
-    It computes the unpadded result, and crops it to the padding and the output shape.
+    The function computes the output without padding, and then crops it by ``pad`` and to ``output_shape``.
     """
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
@@ -110,7 +113,7 @@ def conv_transpose(
             length = output_shape[axis + 2]
         full = full.narrow(axis + 2, before, min(length, size - before))
         if full.shape[axis + 2] < length:
-            # positions that no input reaches have only the bias
+            # no input reaches these positions, so they contain only the bias
             rest = list(full.shape)
             rest[axis + 2] = length - full.shape[axis + 2]
             shape = (1, -1) + (1,) * rank
@@ -158,10 +161,12 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM over x (S, B, I).
 
-    The rows of weights are the input, forget, output and cell gates. Directions are joined on the last axis.
+    The rows of a weight belong to the input gate, the forget gate, the output gate and the cell, in this order. If
+    ``direction`` is "bidirectional", the results of both directions are concatenated on the last axis.
 
     Returns:
-        Hidden states (S, B, H), or only the last (1, B, H). Then the last hidden state and the last cell, (B, H) each.
+        Three tensors: the hidden states (S, B, H) or, if ``output_sequence`` is false, only the last one (1, B, H). The
+        last hidden state (B, H). The last cell state (B, H).
     """
     gates, cell, out = (_activation(name) for name in (recurrent_activation, cell_activation, activation))
 
@@ -202,7 +207,8 @@ def rnn(
     """Run an RNN over x (S, B, I).
 
     Returns:
-        Hidden states (S, B, H), or only the last (1, B, H). Then the last hidden state, (B, H).
+        Two tensors: the hidden states (S, B, H) or, if ``output_sequence`` is false, only the last one (1, B, H). The
+        last hidden state (B, H).
     """
     axes, activate = (0,) if direction == "reverse" else (), _activation(activation)
     hidden, h = [], initial_h
@@ -231,7 +237,7 @@ def max_pool(
     pad: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Pool x (B, C, …) by the maximum."""
+    """Return the maximum of every window of x (B, C, …)."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     after = tuple(map(sum, zip(after, beyond, strict=True)))
@@ -248,7 +254,10 @@ def avg_pool(
     exclude_padding_from_average: bool = False,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Pool by the average as torch counts: positions beyond the padding, in windows of ``ceil_mode``, do not count."""
+    """Return the mean of every window of x (B, C, …).
+
+    With ``ceil_mode``, the last window may reach beyond the padding. As in torch, these positions do not count.
+    """
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     ones = _padded(torch.ones_like(x[:1, :1]), before, after, 0.0 if exclude_padding_from_average else 1.0)
@@ -263,12 +272,15 @@ def avg_pool(
 def _pool_padding(
     x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None, ceil_mode: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the sizes to add before and after each spatial axis, and beyond them for the last ``ceil_mode`` window."""
+    """Return the padding before each spatial axis, the padding after it, and the positions beyond the padding.
+
+    If ``ceil_mode`` is true, the last window may need such positions beyond the padding.
+    """
     before, after = padding(x, kernel, strides, (1,) * len(kernel), pad_type, pad)
     beyond = []
     for size, width, stride, low, high in zip(x.shape[2:], kernel, strides, before, after, strict=True):
         rest = (size + low + high - width) % stride
-        starts_inside = size + high - rest + stride - width < size  # otherwise torch drops that window
+        starts_inside = size + high - rest + stride - width < size  # torch drops a window that starts in the padding
         beyond.append(stride - rest if ceil_mode and rest and starts_inside else 0)
     return before, after, tuple(beyond)
 
@@ -312,7 +324,7 @@ def resample(
     coordinates_mode: str,
     align_corners: bool,
 ) -> Tensor:
-    """Sample x (B, C, H, W) at coordinates (B, H2, W2, 2), which are x before y → (B, C, H2, W2)."""
+    """Sample x (B, C, H, W) at ``coordinates`` (B, H2, W2, 2) → (B, C, H2, W2). A coordinate is a pair (x, y)."""
     if coordinates_mode != "normalized_minus_one_to_one":
         raise NotImplementedError(f"coordinates_mode {coordinates_mode!r}")
     modes = {"constant": "zeros", "border": "border", "reflection" if align_corners else "symmetric": "reflection"}

@@ -1,4 +1,4 @@
-"""Implement ops that move values or change a shape, such as gather, scatter, sort and cumulative sums."""
+"""Implement the MIL ops that move values or change a shape, such as gather, scatter and sort, and cumulative sums."""
 
 import math
 
@@ -16,7 +16,7 @@ OPS.update(
             ),
             "stack": lambda values, axis: torch.stack(values, axis),
             "transpose": lambda x, perm: x.permute(perm),
-            # a size of 0 keeps the dimension, counted from the last one, and −1 is inferred
+            # a size of 0 keeps a dimension, counted from the last one, and torch infers a size of −1
             "reshape": lambda x, shape: x.reshape(
                 tuple(x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape))
             ),
@@ -60,7 +60,7 @@ def expand_dims(x: Tensor, axes: Ints) -> Tensor:
 
 @op(exact=True)
 def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Tensor:
-    """Pad the last axes. ``pad`` has a pair for each of them, outermost first."""
+    """Pad the last axes of x. ``pad`` has the padding before and after each of them, outermost axis first."""
     first = x.ndim - len(pad) // 2
     if mode == "constant":
         return F.pad(
@@ -119,7 +119,13 @@ def _slices(
     end_mask: Bools | None,
     squeeze_mask: Bools | None,
 ) -> tuple[tuple[slice, ...], Ints]:
-    """Return these arguments as slices with positive steps, and the axes to flip after slicing."""
+    """Convert the arguments of ``slice_by_index`` to slices.
+
+    torch has no negative steps, so each slice has a positive step.
+
+    Returns:
+        A slice for each axis of x, and the axes to flip after slicing.
+    """
     absent = (False,) * x.ndim
     slices, flipped = [], []
     for axis, size in enumerate(x.shape):
@@ -139,7 +145,7 @@ def _slices(
 
 @op(exact=True)
 def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
-    """Take slices of these sizes. A size of −1 takes the rest."""
+    """Take ``size`` positions of each axis, from ``begin`` on. A size of −1 takes all remaining positions."""
     for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
         start %= x.shape[axis]
         x = x.narrow(axis, start, x.shape[axis] - start if length == -1 else length)
@@ -147,7 +153,7 @@ def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
 
 
 def _positive(indices: Tensor, size: int) -> Tensor:
-    """Replace negative indices, which count from the end."""
+    """Convert negative indices, which count from the end of an axis of this size, to positive indices."""
     return torch.where(indices < 0, indices + size, indices)
 
 
@@ -189,7 +195,7 @@ def scatter_along_axis(
 def scatter(
     data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add", validate_indices: bool = False
 ) -> Tensor:
-    """Scatter whole slices along the axis. ``indices`` (n,) select them."""
+    """Scatter whole slices of ``updates`` to the positions ``indices`` (n,) of ``axis``."""
     axis %= data.ndim
     spread = indices.reshape(-1, *[1] * (data.ndim - axis - 1)).expand(updates.shape)
     return scatter_along_axis(data, spread, updates, axis, mode)
@@ -199,7 +205,7 @@ def scatter(
 def scatter_nd(
     data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add", validate_indices: bool = False
 ) -> Tensor:
-    """Scatter to positions in the first k axes, which are ``indices`` (…, k)."""
+    """Scatter ``updates`` to positions in the first k axes of ``data``. ``indices`` (…, k) has these positions."""
     depth = indices.shape[-1]
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64)
     for axis, part in enumerate(indices.unbind(-1)):
@@ -220,7 +226,7 @@ def scatter_nd(
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
     data = x.flip(axis) if reverse else x
     total = data.cumsum(axis)
-    if exclusive:  # shift instead of subtracting x, which would lose digits, and make NaN of infinities
+    if exclusive:  # shifts the sums: subtracting x would lose digits and turn infinities into NaN
         total = torch.cat(
             (torch.zeros_like(data.narrow(axis, 0, 1)), total.narrow(axis, 0, data.shape[axis] - 1)), axis
         )
@@ -237,7 +243,7 @@ def topk(
     return_indices: bool = True,
     output_indices_dtype: str = "int32",
 ) -> tuple[Tensor, ...]:
-    """Return the k largest or smallest values. Equal values stay in their order."""
+    """Return the k largest or smallest values along ``axis``. Equal values keep their order."""
     values, indices = (
         part.narrow(axis, 0, k) for part in torch.sort(x, dim=axis, descending=not ascending, stable=True)
     )
@@ -259,6 +265,6 @@ def one_hot(
 
 @op
 def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
-    """Keep ``lower`` diagonals below the main one, and ``upper`` above. −1 keeps all."""
+    """Keep the main diagonal of a matrix, ``lower`` diagonals below it and ``upper`` above it. −1 keeps all of them."""
     x = x if upper < 0 else x.tril(upper)
     return x if lower < 0 else x.triu(-lower)

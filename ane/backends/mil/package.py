@@ -1,4 +1,4 @@
-"""Read a saved .mlpackage: its functions as plain Python objects, and its constants as torch tensors."""
+"""Read a saved .mlpackage, with its functions as Python objects and its constants as torch tensors."""
 
 import importlib
 import json
@@ -33,11 +33,14 @@ ALIAS = f"{__name__}_of_coremltools"
 
 @cache
 def model_messages() -> ModuleType:
-    """Return the module that coremltools generated from Model.proto. Raises UserError if coremltools is not installed.
+    """Import the module with the messages of Model.proto from coremltools, without importing coremltools itself.
 
-    ``import coremltools.proto`` would first run ``coremltools/__init__.py``, which takes 1 s beyond torch, and prints
-    eight warnings off macOS. Importing the folder under another name takes 0.06 s. Both copies may be loaded in either
-    order, because protobuf has one class for each message.
+    ``import coremltools.proto`` would first run ``coremltools/__init__.py``. This takes 1 s in addition to torch, and
+    prints eight warnings on other systems than macOS. Importing the folder under another name takes 0.06 s. A process
+    may import both, in either order, because protobuf creates each message class only once.
+
+    Raises:
+        UserError: coremltools is not installed.
     """
     coremltools = PathFinder.find_spec("coremltools")
     if coremltools is None or not coremltools.submodule_search_locations:
@@ -48,7 +51,7 @@ def model_messages() -> ModuleType:
     return importlib.import_module(f"{ALIAS}.Model_pb2")
 
 
-# Layout of a weight file: a header, then metadata records, each before the bytes it describes.
+# A weight file is a header, and then pairs of a metadata record and the bytes that this record describes.
 METADATA = np.dtype(
     [
         ("sentinel", "<u4"),
@@ -66,7 +69,7 @@ DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
 
 @dataclass(frozen=True)
 class ProgramBlock:
-    """Operations inside a cond or a while_loop, with the names of its inputs and results."""
+    """The ops inside a cond or while_loop, and the names of the block's inputs and results."""
 
     inputs: tuple[str, ...]
     ops: "list[ProgramOp]" = field(repr=False)
@@ -75,9 +78,10 @@ class ProgramBlock:
 
 @dataclass(frozen=True)
 class ProgramOp:
-    """One operation. An argument is a tuple of constants, or of names of inputs, constants or earlier results.
+    """One op of a program.
 
-    ``blocks`` of a cond are the blocks for true and for false. Those of a while_loop are its condition and its body.
+    An argument is a tuple. Its members are constants, or names of inputs, constants or results of earlier ops. A cond
+    has two ``blocks``, for true and for false. A while_loop has two ``blocks``, its condition and its body.
     """
 
     type: str
@@ -87,24 +91,24 @@ class ProgramOp:
 
     @property
     def name(self) -> str:
-        """Return the name of the first output. An op without outputs writes a state."""
+        """Return the name of the op's first output, or of the state that the op writes if it has no outputs."""
         return next(iter(self.outputs), self.type)
 
     @property
     def written_state(self) -> str:
-        """Return the state that a write_state writes, or "" for all other ops."""
+        """Return the name of the state that a write_state op writes. For all other ops it is ""."""
         return str(self.arguments["input"][0]) if self.type == "write_state" else ""
 
 
 @dataclass(frozen=True)
 class ProgramFunction:
-    """A function of the program.
+    """A function of a package.
 
     Attributes:
-        ops: Operations, in the order in which they run.
+        ops: Ops, in the order in which they run.
         constants: Constants by name.
-        images: Inputs that Core ML takes as images, and converts to the program's tensors.
-        ranges: Shapes that inputs may have, and the number that fills an input that is left out.
+        images: Names of the inputs that Core ML takes as images and converts to tensors.
+        ranges: Shapes that an input may have and its default, by name of the input.
     """
 
     name: str
@@ -120,8 +124,8 @@ class ProgramFunction:
 class Package:
     """A saved .mlpackage with its functions and weights.
 
-    Opening reads the program and the metadata of every weight, but not the weights. A weight is decoded on first use,
-    and all functions and interpreters of this package share it (by file offset and dtype).
+    The constructor reads the program, but no weights. A weight is decoded when an op first uses it. All functions of
+    the package and all interpreters that run them share the decoded weight.
 
     Raises:
         UserError: The package is damaged, incomplete or not an ML program.
@@ -148,7 +152,7 @@ class Package:
         self._images = frozenset(
             item.name for one in described for item in one.input if item.type.WhichOneof("Type") == "imageType"
         )
-        # the model describes a program with one function; other programs describe each function separately
+        # a program with one function is described by the model itself, other programs describe each function
         self._described = {one.name: one for one in spec.description.functions}
         self._only = spec.description
         self.functions = {
@@ -159,20 +163,23 @@ class Package:
         self.default_function: str = spec.description.defaultFunctionName or "main"
 
     def function(self, name: str | None = None) -> ProgramFunction:
-        """Return the function of that name, or the default function. Raises UserError if there is none."""
+        """Return the function with this name.
+
+        ``None`` means the default function. Raises UserError if there is none.
+        """
         name = name or self.default_function
         if name not in self.functions:
             raise UserError(f"{self.path} has no function {name!r}: choose one of {', '.join(sorted(self.functions))}")
         return self.functions[name]
 
     def damaged(self, what: str) -> UserError:
-        """Return the error to raise if a file of the package is damaged."""
+        """Create the error for a damaged file of the package. ``what`` says what is wrong with the file."""
         return UserError(f"the Core ML package {self.path} is damaged: {what}: convert the model again")
 
     def tensor(self, constant: Constant) -> torch.Tensor | str:
-        """Return the value of a constant: a float32, int64 or bool tensor of its shape, or a string.
+        """Decode a constant. Return a float32, int64 or bool tensor with the constant's shape, or a string.
 
-        Decoded weights and expressions are cached. An fp32 weight stays memory-mapped.
+        The package caches decoded weights. A weight that is stored in fp32 stays memory-mapped.
         """
         if isinstance(constant, Immediate):
             value = from_immediate(constant)
@@ -182,7 +189,7 @@ class Package:
         return self._tensors[constant.key].reshape(constant.type.shape)
 
     def _array(self, constant: Constant) -> np.ndarray | str:
-        """Return the value of a constant in its stored dtype. Packed types are unpacked."""
+        """Return a constant in the dtype in which the package stores it, after unpacking types such as uint4."""
         if isinstance(constant, Immediate):
             return from_immediate(constant)
         if isinstance(constant, Blob):
@@ -192,13 +199,17 @@ class Package:
         return result.astype(np.float16) if constant.type.dtype == "fp16" else result
 
     def _bytes(self, blob: Blob) -> np.ndarray:
-        """Return the memory-mapped bytes of a blob. Raises UserError if they are missing or do not match its type."""
+        """Return the memory-mapped bytes of a constant in a weight file.
+
+        Raises:
+            UserError: The bytes are missing, or their metadata does not match the type of the constant.
+        """
         if blob.file not in self._files:
             path = self._model.parent / "weights" / blob.file
             try:
-                if not path.is_file():  # because a FIFO would block
+                if not path.is_file():  # opening a FIFO would block
                     raise FileNotFoundError(path)
-                # copy on write ("c"), because torch warns about read-only memory, although nothing writes to it
+                # "c" is copy on write: nothing writes to this memory, but torch would warn about read-only memory
                 self._files[blob.file] = np.memmap(path, np.uint8, "c")
             except (OSError, ValueError) as error:
                 raise self.damaged(f"the weight file {blob.file} is missing or empty") from error
@@ -239,7 +250,7 @@ class Package:
         return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
     def _ops(self, operations: Any, constants: dict[str, Constant]) -> list[ProgramOp]:
-        """Return the ops of a block. Adds its constants to ``constants``, whose names are unique in a function."""
+        """Read the ops of a block, and add its constants to ``constants``. Names are unique within a function."""
         ops: list[ProgramOp] = []
         for operation in operations:
             if operation.type == "const":
@@ -288,7 +299,10 @@ class Package:
         return Immediate(type, values[0] if type.dtype == "string" else tuple(values))
 
     def _expressions(self, operation: Any, constants: dict[str, Constant]) -> dict[str, Expression]:
-        """Return the outputs of a constexpr op. iOS 16 stores its arguments as attributes, and iOS 18 as inputs."""
+        """Read the outputs of a constexpr op, which decompresses a weight.
+
+        Programs for iOS 16 store the op's arguments as attributes, and programs for iOS 18 store them as inputs.
+        """
         arguments = {key: self._constant(value) for key, value in operation.attributes.items() if key != "name"}
         for key, argument in operation.inputs.items():
             bound = self._binding(argument.arguments[0])
@@ -305,7 +319,7 @@ def _model_file(path: Path) -> Path:
         advice = "" if path.suffix == ".mlpackage" else f"; for those of a bundle use bundle={path}"
         raise UserError(f"there is no Core ML package at {path}{advice}")
     try:
-        if not (path / "Manifest.json").is_file():  # because a FIFO would block
+        if not (path / "Manifest.json").is_file():  # opening a FIFO would block
             raise FileNotFoundError(path / "Manifest.json")
         manifest = json.loads((path / "Manifest.json").read_text())
         model = path / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -345,7 +359,7 @@ def _input_range(message: Any) -> InputRange:
 
 
 def _compute_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return the array as a float32, int64 or bool tensor, the dtypes that ops compute in."""
+    """Convert an array to a float32, int64 or bool tensor. The interpreter's ops compute only in these dtypes."""
     if array.dtype.kind == "f":
         return torch.from_numpy(np.ascontiguousarray(array)).float()
     return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))

@@ -1,6 +1,7 @@
-"""Register MIL ops in a table, and convert an op's arguments to the arguments of a Python function.
+"""Define the table of MIL ops, and convert an op's arguments to the arguments of a Python function.
 
-``rows`` and the decorator ``op`` fill ``OPS`` when the modules ops_* are imported. It does not change after that.
+The modules ops_* fill the table ``OPS`` when they are imported, with ``rows`` and the decorator ``op``. The table does
+not change after that.
 """
 
 import inspect
@@ -16,10 +17,10 @@ Ints = tuple[int, ...]
 Bools = tuple[bool, ...]
 Tensors = tuple[Tensor, ...]
 
-# rounds the intermediate results of a norm to fp16, or not at all
+# function that rounds the intermediate results of a norm to fp16, or returns them unchanged
 Rounding = Callable[[Tensor], Tensor]
 
-# annotation of a parameter → function that converts the argument's tensor
+# annotation of a function's parameter → function that converts the tensor of the op's argument
 CONVERTERS: dict[object, Callable] = {
     Tensor: lambda value: value,
     str: lambda value: value,
@@ -29,7 +30,8 @@ CONVERTERS: dict[object, Callable] = {
     Ints: lambda value: tuple(value.reshape(-1).tolist()),
     Bools: lambda value: tuple(value.reshape(-1).tolist()),
 }
-# kind of a parameter without annotation, by its name in coremltools' documentation of the ops; others take a tensor
+# a lambda's parameters have no annotation: name that coremltools documents for the op's argument → annotation; all
+# other parameters take a tensor
 KINDS: dict[str, object] = {
     **dict.fromkeys(("axis", "downscale_factor", "num_splits", "upscale_factor"), int),
     **dict.fromkeys(("alpha", "beta", "epsilon"), float),
@@ -42,9 +44,11 @@ KINDS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """The implementation of an op on float32, int64 or bool tensors, which it must not change in place.
+    """The implementation of an op.
 
-    ``exact`` says that the op only moves values, so that its results need no rounding.
+    Attributes:
+        function: Function on float32, int64 or bool tensors. It must not change them in place.
+        exact: Whether the op only moves values, so that its results need no rounding.
     """
 
     function: Callable
@@ -52,22 +56,22 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """Return the function that converts each argument, except ``variadic`` ones and ``inner``."""
+        """The functions that convert arguments, by parameter name, without ``variadic`` parameters and ``inner``."""
         return {name: CONVERTERS[kind] for name, kind in self.kinds.items() if kind in CONVERTERS}
 
     @cached_property
     def variadic(self) -> frozenset[str]:
-        """Return the parameters that take several tensors (``Tensors``)."""
+        """The names of the parameters that take several tensors (``Tensors``)."""
         return frozenset(name for name, kind in self.kinds.items() if kind == Tensors)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
-        """Return the parameters that are single numbers, such as the epsilon of a norm."""
+        """The names of the parameters that are single floats, such as the epsilon of a norm."""
         return frozenset(name for name, kind in self.kinds.items() if kind is float)
 
     @cached_property
     def kinds(self) -> dict[str, object]:
-        """Return each parameter's annotation without None, or the kind that ``KINDS`` has for its name."""
+        """The annotation of each parameter, without ``None``, or the one that ``KINDS`` has for a bare parameter."""
         kinds = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             bare = parameter.annotation is inspect.Parameter.empty
@@ -86,12 +90,12 @@ def rows(
     wrap: Callable[[Callable], Callable] = lambda function: function,
     exact: bool = False,
 ) -> dict[str, Kernel]:
-    """Return the implementations of ops by name. ``wrap`` gives a function the parameters of its op."""
+    """Make implementations from functions, by op name. ``wrap`` adapts a function to the parameters of its op."""
     return {name: Kernel(wrap(function), exact) for name, function in functions.items()}
 
 
 def op(function: Callable | None = None, *, exact: bool = False) -> Callable:
-    """Register a function as the implementation of the op with its name."""
+    """Register a function as the implementation of the op that has the function's name."""
 
     def register(function: Callable) -> Callable:
         OPS[function.__name__] = Kernel(function, exact)

@@ -1,8 +1,9 @@
-"""Define the types and constants of a program as a package stores them, and decode compressed weights.
+"""Define the types and constants of a MIL program as a package stores them, and decode compressed weights.
 
-One function decodes each constexpr op, in both of its forms. The iOS 16 form has flat packed bytes and the shape of the
-result. The iOS 18 form has an array of that shape. Arguments are named as in coremltools' documentation of the ops.
-Results are dense arrays, or for sparse ops pairs of a mask and the nonzero values.
+A constexpr op decompresses a weight. Each such op has a function here, with the argument names of coremltools'
+documentation. It decodes both forms of the op: in programs for iOS 16, the data is flat packed bytes, and ``shape`` is
+the shape of the weight. In programs for iOS 18, the data is an array of this shape. The function returns a dense array
+or, for an op with a sparse result, a mask and the nonzero values.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -26,13 +27,13 @@ DTYPES = {
     "uint64": np.uint64,
 }
 
-# packed type → bits of a number
+# type that is stored packed → bits per number
 PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """A type's shape, with −1 for a dynamic dimension, and its dtype: fp16, fp32, int32, bool and others."""
+    """The shape of a tensor, with −1 for a dynamic dimension, and its dtype, such as fp16, fp32, int32 or bool."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -58,13 +59,13 @@ class TensorType:
 
 @dataclass(frozen=True)
 class InputRange:
-    """The shapes that an input may have, and the number that fills it if it is left out.
+    """The shapes that an input may have, and its default.
 
     Attributes:
-        bounds: Lowest and highest size of each axis. ``None`` means any size above the lowest.
-        listed: Shapes from which one must be chosen. Empty means that ``bounds`` decides.
-        shape: Shape of the input if it is left out.
-        default: Number that then fills it. ``None`` means that the input is required.
+        bounds: Smallest and largest size of each axis. A largest size of ``None`` means that the axis has no limit.
+        listed: Shapes that the input may have. If empty, ``bounds`` decides.
+        shape: Shape of the default.
+        default: Number in every element of the default. ``None`` means that the caller must pass the input.
     """
 
     bounds: tuple[tuple[int, int | None], ...]
@@ -99,7 +100,11 @@ class InputRange:
 def validate_inputs(
     function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Return a function's inputs in their declared order. TypeError if names, shapes or kinds of numbers differ."""
+    """Check a function's inputs, and return them in the order in which the function declares them.
+
+    Raises:
+        TypeError: The name, shape or kind of numbers of an input differs from the declared one.
+    """
     if set(inputs) != set(declared):
         raise TypeError(f"{function} takes {sorted(declared)}, got {sorted(inputs)}")
     arrays = {name: np.asarray(inputs[name]) for name in declared}
@@ -112,7 +117,7 @@ def validate_inputs(
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant inside the program. ``values`` are bytes, a sequence or a string."""
+    """A constant that the program itself contains. ``values`` are bytes, a sequence or a string."""
 
     type: TensorType
     values: Any = field(repr=False)
@@ -124,7 +129,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Blob:
-    """A constant in a weight file. The metadata at ``offset`` describes it."""
+    """A constant in a weight file. The file has a metadata record for it at the byte ``offset``."""
 
     type: TensorType
     file: str
@@ -137,7 +142,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Expression:
-    """Output ``index`` of a constexpr op, which is a weight that is stored compressed."""
+    """A compressed weight: the output ``index`` of a constexpr op."""
 
     type: TensorType
     op: str
@@ -150,7 +155,7 @@ Constant = Immediate | Blob | Expression
 
 
 def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.ndarray:
-    """Unpack ``count`` numbers of ``bits`` bits, lowest bit first: (bytes,) uint8 → (count,) uint8 or int8."""
+    """Unpack ``count`` numbers of ``bits`` bits, lowest bit first, from bytes (n,) uint8 to (count,) uint8 or int8."""
     if bits == 8:
         numbers = data[:count]
     elif bits == 4:
@@ -165,7 +170,7 @@ def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.
 
 
 def from_bytes(data: np.ndarray, type: TensorType) -> np.ndarray:
-    """Convert raw bytes (uint8) to an array of the type's shape. Packed types become uint8 or int8."""
+    """Convert stored bytes (uint8) to an array with the shape of ``type``. Packed types become uint8 or int8."""
     if type.dtype in PACKED:
         numbers = unpack(data, PACKED[type.dtype], type.size, signed=type.dtype.startswith("int"))
         return numbers.reshape(type.shape)
@@ -190,7 +195,10 @@ def affine_dequantize(
 
 
 def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
-    """Shift and scale blocks. ``scale`` and ``offset`` have ``data``'s rank, and length n on an axis of n blocks."""
+    """Dequantise block by block: (data − offset) · scale.
+
+    ``scale`` and ``offset`` have one number per block. Their size on an axis is the number of blocks along this axis.
+    """
     blocks = [axis for size, count in zip(data.shape, scale.shape, strict=True) for axis in (count, size // count)]
     spread = [axis for count in scale.shape for axis in (count, 1)]
     dense = data.astype(np.float32).reshape(blocks)
@@ -203,7 +211,11 @@ def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarra
 def lut_to_dense(
     indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None, vector_axis: np.ndarray | None = None
 ) -> np.ndarray:
-    """Look up indices. ``lut`` is (blocks per axis …, palette entries, vector) in iOS 18, or (entries,) in iOS 16."""
+    """Look up each index in a palette. A palette entry is a number or, for iOS 18, a vector.
+
+    ``lut`` is (entries,) for iOS 16. For iOS 18 it has a palette per block: (blocks along each axis …, entries,
+    vector).
+    """
     if shape is not None:
         bits = int(lut.size).bit_length() - 1
         return lut[unpack(indices, bits, int(np.prod(shape, dtype=np.int64)))].reshape(shape)

@@ -1,4 +1,4 @@
-"""Run a model's decoder and denoiser on MLX, and its other networks on torch's CPU."""
+"""Run a model's decoder and denoiser on MLX, and its other networks in torch on the CPU."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -31,24 +31,24 @@ def diffusion(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxD
     return MlxDiffusion(tensors, config, precision.dtype)
 
 
-# class of the PyTorch network → function that lays it out for MLX
+# class of the PyTorch network → function that builds this network for MLX from its state dict
 LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"UnifiedVoice": gpt, "DiffusionTts": diffusion}
 
 
 class MlxBackend(ForwardingBackend):
-    """Runs the networks that have a layout on MLX, and passes the others to ``fallback``.
+    """Runs the networks of ``LAYOUTS`` on MLX, and passes calls of all other networks to ``fallback``.
 
-    The first time that a decoder runs on a machine, it is compared with ``fallback`` (see ``ProvenDecoders``).
+    When a decoder first runs on a machine, its outputs are compared with those of ``fallback`` (``ProvenDecoders``).
 
     Args:
-        model: Bundle whose networks run.
-        fallback: Backend that runs the networks without a layout, and computes the reference of the comparison.
+        model: Bundle whose networks the backend runs.
+        fallback: Backend that runs the other networks, and the decoder for this comparison.
         precision: Precision of the networks on MLX, one of ``PRECISIONS``. "auto" means fp16. 8bit and 4bit quantise
             only the decoder. The denoiser then computes in fp16 on a GPU, and in fp32 on the CPU.
-        keep: Whether released networks stay in memory.
+        keep: Whether networks stay in memory after ``release``.
 
     Raises:
-        UserError: There is no such precision, or the model has no network that MLX runs.
+        UserError: There is no such precision, or MLX runs none of the model's networks.
     """
 
     returns_attention = True
@@ -82,10 +82,10 @@ class MlxBackend(ForwardingBackend):
         return MlxDecoder(self.network(name), lanes, capacity, prefixes, max_prefix_length)
 
     def prove(self) -> None:
-        """Compare the decoder with the fallback's, unless that was done on this machine.
+        """Compare the decoder's outputs with those of ``fallback``, unless this machine has done so before.
 
         Raises:
-            UserError: MLX computes other values.
+            UserError: The outputs differ by more than rounding.
         """
         if (name := self.stages.decoder.network) in self.layouts:
             self._proofs.prove(self.network(name), self.fallback)
@@ -121,7 +121,7 @@ class MlxBackend(ForwardingBackend):
 
 
 class NumpyTensors(Mapping[str, np.ndarray]):
-    """A state dict of torch as float32 arrays. Each is converted when it is read, so only one is in memory at once."""
+    """A view of a torch state dict as float32 arrays. It converts a tensor only when you read it, to save memory."""
 
     def __init__(self, tensors: Mapping[str, Any]):
         self._tensors = tensors

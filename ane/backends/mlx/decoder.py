@@ -1,4 +1,4 @@
-"""Run a decoder on MLX, whose lanes have separate caches and continue stored prefixes."""
+"""Run a decoder on MLX. Each lane (sequence) has a separate kv-cache, and lanes share the caches of stored prefixes."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,22 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.mlx.gpt import MlxGPT
 from ane.backends.mlx.owner import on_owner
 
-STEP = 64  # the number of positions to read is a multiple of this, so that MLX sees few shapes
+STEP = 64  # a call reads a multiple of 64 positions, so that MLX meets only a few shapes
 
 
 def rounded(positions: int) -> int:
-    """Return the number of positions to allocate or read, a multiple of ``STEP``."""
+    """Round a number of positions up to a multiple of ``STEP``."""
     return -(-max(positions, 1) // STEP) * STEP
 
 
 class MlxDecoder(Decoder):
     """A decoder on MLX.
 
-    The caches of a layer are keys and values, each (rows, heads, positions, head_width), in the network's dtype.
+    Every layer has two caches, for keys and for values. A cache is (rows, heads, positions, head_width), in the
+    network's dtype. Its rows are lanes or prefixes.
 
     Args:
-        network: The decoder's network.
+        network: Network that the decoder runs.
         lanes, capacity, prefixes, max_prefix_length: See ``Backend.decoder``.
     """
 
@@ -115,15 +116,15 @@ class MlxDecoder(Decoder):
         return any(layer == recorded for recorded, _ in self._heads)
 
     def _results(self, hidden: mx.array, last: mx.array, scores: dict[int, mx.array]) -> tuple[np.ndarray, np.ndarray]:
-        """Compute everything that the call needs, and store the recorded scores.
+        """Evaluate all arrays of a call, because MLX is lazy, and store the attention scores in ``recorded``.
 
         Args:
             hidden: Hidden states (n, …, D).
             last: Hidden states of the last column, (n, D).
-            scores: Scores by layer.
+            scores: Attention scores by layer.
 
         Returns:
-            Hidden states, and the logits (n, V) of ``last``.
+            The hidden states, and the logits (n, V) for ``last``.
         """
         logits = self.network.logits(last)
         mx.eval(hidden, logits, *scores.values(), self._own, self._stored)
@@ -135,15 +136,17 @@ class MlxDecoder(Decoder):
 
 
 class _StepAttention:
-    """The attention of one step. A column attends to its lane's prefix, and to the lane's positions up to its own.
+    """Computes the attention of one step.
+
+    A column attends to its lane's prefix, to earlier positions of its lane and to itself.
 
     Args:
-        lengths: Number of own positions of each lane before the step, (n,).
-        columns: Number of columns per lane.
-        lanes: The lanes.
+        lengths: Number of own positions that each of the n lanes has before the step, (n,).
+        columns: Number of new columns per lane.
+        lanes: Indices of the lanes.
         indices: Index of each lane's prefix, (n,).
         prefix_lengths: Length of each lane's prefix, (n,).
-        dtype: Type of the caches.
+        dtype: Dtype of the caches.
     """
 
     def __init__(
@@ -169,7 +172,11 @@ class _StepAttention:
         self.dtype = dtype
 
     def write(self, cache: mx.array, new: mx.array) -> mx.array:
-        """Write new (n, heads, T, w) at the lanes' positions. Returns the positions to read, (n, heads, read, w)."""
+        """Write new keys or values (n, heads, T, w) to a cache, at the positions of the new columns.
+
+        Returns:
+            The positions of the cache that the step must read, (n, heads, positions, w).
+        """
         if self.together is not None:
             cache[self.lanes, :, self.together] = new
         else:
@@ -179,10 +186,11 @@ class _StepAttention:
     def attend(
         self, q: mx.array, keys: mx.array, values: mx.array, prefix_keys: mx.array, prefix_values: mx.array
     ) -> tuple[mx.array, mx.array]:
-        """Attend with q (n, heads, T, w).
+        """Compute attention for queries q (n, heads, T, w).
 
         Returns:
-            The result, shaped as q, and the scores for the prefix (n, heads, T, longest) before the mask.
+            The attention output, with the shape of q, and the scores for the prefix (n, heads, T, longest), before the
+            mask.
         """
         stored, sums = (
             (cache[self.index[:1]] if self.shared else cache[self.index])[:, :, : self.longest]
@@ -196,7 +204,10 @@ class _StepAttention:
         return self._product(first, sums) + second @ values, before
 
     def _product(self, x: mx.array, stored: mx.array) -> mx.array:
-        """Multiply x (n, heads, T, a) by stored (n or 1, heads, a, b). Lanes of one prefix are rows of one product."""
+        """Multiply x (n, heads, T, a) by ``stored`` (n or 1, heads, a, b).
+
+        If all lanes share a prefix, the first axis of ``stored`` is 1, and all lanes are rows of a single product.
+        """
         if not self.shared:
             return x @ stored
         n, heads, T, _ = x.shape

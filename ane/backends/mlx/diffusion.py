@@ -1,4 +1,7 @@
-"""Lay out Tortoise's diffusion network for MLX (ane/models/tortoise/networks/diffusion_decoder.py)."""
+"""Define Tortoise's diffusion network for MLX.
+
+The PyTorch network is in ane/models/tortoise/networks/diffusion_decoder.py.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +15,13 @@ from ane.backends.denoising import Denoiser
 from ane.backends.mlx.layers import MlxConv, MlxGroupNorm, MlxLinear, Parameters, silu
 from ane.backends.mlx.owner import on_owner
 
-BUCKETS, EXACT, FURTHEST = 16, 8, 64  # of the relative bias, per direction (T5, Raffel et al. 2020)
+# T5's relative position bias (Raffel et al. 2020), per direction: number of buckets, how many of them have a single
+# distance, and the distance at which the logarithmic scale of the other buckets ends
+BUCKETS, EXACT, FURTHEST = 16, 8, 64
 
 
 def distance_buckets(length: int) -> np.ndarray:
-    """Return T5's bucket of each pair of positions, (query, key), int64."""
+    """Return the bucket of T5's relative position bias for each pair of positions, (query, key) int64."""
     offset = np.arange(length)[:, None] - np.arange(length)
     distance = np.abs(offset)
     log = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(EXACT)) / np.float32(
@@ -27,7 +32,7 @@ def distance_buckets(length: int) -> np.ndarray:
 
 
 class _Weights:
-    """Makes layers from the part of a state dict whose keys have a prefix."""
+    """Makes layers from those tensors of a state dict whose keys start with ``prefix``."""
 
     def __init__(self, tensors: Parameters, dtype: mx.Dtype, prefix: str = ""):
         self.tensors, self.dtype, self.prefix = tensors, dtype, prefix
@@ -45,13 +50,16 @@ class _Weights:
         return MlxConv(self.get(f"{name}.weight"), self.get(f"{name}.bias"), self.dtype)
 
     def linear(self, name: str, dtype: mx.Dtype | None = None) -> MlxLinear:
-        """Make a linear layer, or a 1×1 convolution."""
+        """Make a linear layer, also from the weight of a convolution of width 1."""
         weight = self.get(f"{name}.weight")
         return MlxLinear(weight.reshape(weight.shape[:2]), self.get(f"{name}.bias"), dtype or self.dtype)
 
 
 class _Residual:
-    """A residual block, (rows, L, C) → (rows, L, C). The timestep (1, C) scales and shifts its second norm."""
+    """A residual block, (rows, L, C) → (rows, L, C).
+
+    The timestep embedding (1, C) scales and shifts its second norm.
+    """
 
     def __init__(self, weights: _Weights):
         self.norm, self.linear = weights.norm("in_layers.0"), weights.linear("in_layers.2")
@@ -65,7 +73,7 @@ class _Residual:
 
 
 class _Attention:
-    """A residual attention block with a bias by distance, (rows, L, C) → (rows, L, C)."""
+    """A residual attention block with a relative position bias, (rows, L, C) → (rows, L, C)."""
 
     def __init__(self, weights: _Weights, heads: int):
         self.heads, self.norm = heads, weights.norm("norm")
@@ -74,7 +82,7 @@ class _Attention:
         self._bias: dict[int, mx.array] = {}
 
     def bias(self, length: int) -> mx.array:
-        """Return the bias to add to the scores, (1, heads, L, L). The bias of the last length is cached."""
+        """Return the bias to add to the attention scores, (1, heads, L, L). The latest bias stays cached."""
         if length not in self._bias:
             scale = math.sqrt(self.qkv.bias.shape[0] // 3 // self.heads)
             rows = self.table[mx.array(distance_buckets(length))].transpose(2, 0, 1) * scale
@@ -97,12 +105,12 @@ class _Layer:
 
 
 class MlxDiffusion:
-    """The network of the denoiser. Its residual stream is float32.
+    """Tortoise's diffusion network. Its residual stream is float32.
 
     Args:
-        tensors: The network's state dict, as NumPy arrays.
-        config: The network's ``DiffusionConfig``.
-        dtype: Type of the weights.
+        tensors: State dict of the PyTorch network, as NumPy arrays.
+        config: ``DiffusionConfig`` of the network.
+        dtype: Dtype of the weights.
     """
 
     def __init__(self, tensors: Parameters, config: Any, dtype: mx.Dtype):
@@ -124,10 +132,16 @@ class MlxDiffusion:
         self.out_norm, self.out = weights.norm("out.0"), weights.conv("out.2")
 
     def condition(self, latents: mx.array, voice: mx.array, frames: int) -> mx.array:
-        """Compute the conditioning of every step from latents (1, N, D) and a voice latent (1, 2C).
+        """Compute the conditioning that all denoising steps share.
+
+        Args:
+            latents: Latents (1, N, D).
+            voice: Voice latent (1, 2C).
+            frames: Number of mel frames.
 
         Returns:
-            The conditioning (2, frames, C): with the voice and text, then without.
+            The conditioning (2, frames, C). The first row depends on the voice and the text, and the second row does
+            not.
         """
         scale, shift = mx.split(voice[:, None], 2, axis=-1)
         first, *blocks = self.conditioner
@@ -140,7 +154,16 @@ class MlxDiffusion:
         return mx.concatenate([rows, mx.broadcast_to(self.unconditioned, rows.shape)])
 
     def __call__(self, x: mx.array, timestep: int, code: mx.array) -> mx.array:
-        """Compute a noisy mel (1, L, 100) and conditioning (rows, L, C) → (rows, L, 200) float32."""
+        """Run the network for one denoising step.
+
+        Args:
+            x: Noisy mel (1, L, 100).
+            timestep: Index into the trained timesteps.
+            code: Conditioning (rows, L, C).
+
+        Returns:
+            The output (rows, L, 200) float32.
+        """
         time = silu(self._time(timestep))
         for layer in self.integrator:
             code = layer(code, time)
@@ -152,7 +175,7 @@ class MlxDiffusion:
         return self.out(silu(self.out_norm(x))).astype(mx.float32)
 
     def _time(self, timestep: int) -> mx.array:
-        """Return [cos(t·f), sin(t·f)] with f_i = 10000^(−i / (C/2)), after two layers, (1, C)."""
+        """Compute the timestep embedding (1, C): two layers on [cos(t·f), sin(t·f)], where f_i = 10000^(−i / (C/2))."""
         half = self.channels // 2
         frequency = np.exp(np.float32(-math.log(10000)) * np.arange(half, dtype=np.float32) / np.float32(half))
         angle = np.float32(timestep) * frequency
@@ -161,10 +184,10 @@ class MlxDiffusion:
 
 
 class MlxDenoiser(Denoiser):
-    """A denoiser of one utterance.
+    """A denoiser that is bound to one utterance.
 
     Args:
-        network: The network.
+        network: Network that computes the steps.
         latents: Latents (1, N, D) float32.
         conditioning: Voice latent (1, 2C) float32.
         frames: Number of mel frames.

@@ -1,4 +1,7 @@
-"""Lay out GPT-2 with Tortoise's final norm and head for MLX (ane/models/tortoise/networks/autoregressive.py)."""
+"""Define Tortoise's decoder for MLX: GPT-2 with a final norm and an output layer for mel codes.
+
+The PyTorch network is in ane/models/tortoise/networks/autoregressive.py.
+"""
 
 from collections.abc import Callable
 
@@ -8,12 +11,12 @@ import numpy as np
 from ane.backends.decoding import DecoderShape
 from ane.backends.mlx.layers import HEAD_BITS, MlxLinear, MlxNorm, MlxPrecision, Parameters, gelu
 
-# layer, q, k, v (each (n, heads, T, head_width)) → (n, heads, T, head_width)
+# (index of the layer, q, k, v) → attention output; all four arrays are (n, heads, T, head_width)
 Attend = Callable[[int, mx.array, mx.array, mx.array], mx.array]
 
 
 class MlxBlock:
-    """A pre-norm transformer block, (n, T, D) → (n, T, D), whose residual stream is float32."""
+    """A pre-norm transformer block, (n, T, D) → (n, T, D). Its residual stream is float32."""
 
     def __init__(self, tensors: Parameters, layer: int, heads: int, precision: MlxPrecision):
         self.layer, self.heads, self.dtype = layer, heads, precision.dtype
@@ -21,7 +24,7 @@ class MlxBlock:
         def norm(name: str) -> MlxNorm:
             return MlxNorm(tensors[f"gpt.h.{layer}.{name}.weight"], tensors[f"gpt.h.{layer}.{name}.bias"])
 
-        def linear(name: str) -> MlxLinear:  # GPT-2 stores (in, out)
+        def linear(name: str) -> MlxLinear:  # GPT-2 stores weights as (in, out)
             weight, bias = (tensors[f"gpt.h.{layer}.{name}.{part}"] for part in ("weight", "bias"))
             return MlxLinear(np.ascontiguousarray(weight.T), bias, precision.dtype, precision.bits)
 
@@ -37,12 +40,14 @@ class MlxBlock:
 
 
 class MlxGPT:
-    """The network of the decoder: columns (n, T, D) → hidden states (n, T, D) → logits (n, T, V), all float32.
+    """Tortoise's decoder. A call computes columns (n, T, D) → hidden states (n, T, D), both float32.
+
+    ``logits`` computes the logits (n, T, V) float32 of hidden states.
 
     Args:
-        tensors: The network's state dict, as NumPy arrays.
+        tensors: State dict of the PyTorch network, as NumPy arrays.
         shape: Sizes of the network.
-        precision: Types of the weights.
+        precision: Number formats of the weights.
     """
 
     def __init__(self, tensors: Parameters, shape: DecoderShape, precision: MlxPrecision):

@@ -1,4 +1,4 @@
-"""Define the layers that the networks on MLX share, with axes (rows, positions, channels)."""
+"""Define the layers that both networks on MLX use. Their inputs are (rows, positions, channels)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import numpy as np
 
 from ane.backends.mlx.owner import device_name
 
-GROUP = 64  # inputs that share a scale in quantised weights
-HEAD_BITS = 8  # bits of the output layer, which loses too much with fewer
-# precision → ``MlxPrecision.bits`` and ``worst``; the first is the default
+GROUP = 64  # in a quantised weight, 64 neighbouring inputs share a scale
+HEAD_BITS = 8  # bits of the output layer's weight if the decoder is quantised: fewer bits lose too much
+# name of a precision → its ``MlxPrecision.bits`` and ``MlxPrecision.worst``; the first precision is the default
 PRECISIONS = {"fp16": (0, 40), "fp32": (0, 80), "8bit": (8, 25), "4bit": (4, 3)}
 
-Parameters = Mapping[str, np.ndarray]  # key in the state dict → float32 or float16
+Parameters = Mapping[str, np.ndarray]  # key of the state dict → parameter, float32 or float16
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class MlxPrecision:
 
     Attributes:
         name: Name of the precision.
-        dtype: Type of weights that are not quantised, of their inputs and of caches.
-        bits: Bits of the decoder's quantised weights. 0 means that they are not quantised.
-        worst: Lowest signal-to-noise ratio, in dB, that the decoder may have against torch's float32. It separates
-            rounding from a kernel that computes other values. It does not measure quality.
+        dtype: Dtype of weights that are not quantised, of the inputs of their layers, and of the kv-caches.
+        bits: Bits per number in the decoder's quantised weights. 0 means that the decoder is not quantised.
+        worst: Lowest signal-to-noise ratio, in dB, that the decoder's outputs may have to the outputs of torch in
+            float32. It tells rounding from a faulty kernel. It does not measure quality.
     """
 
     name: str
@@ -36,9 +36,10 @@ class MlxPrecision:
 
 
 def mlx_precision(name: str) -> MlxPrecision:
-    """Return the precision of that name, a key of ``PRECISIONS``.
+    """Return the precision with this name, which is a key of ``PRECISIONS``.
 
-    Quantised weights take float32 inputs on the CPU, where MLX's products with float16 are tens of times slower.
+    On the CPU, layers with quantised weights take float32 inputs, because float16 inputs make MLX's products tens of
+    times slower there.
     """
     bits, worst = PRECISIONS[name]
     wide = name == "fp32" or (bits and device_name() == "cpu")
@@ -46,14 +47,14 @@ def mlx_precision(name: str) -> MlxPrecision:
 
 
 class MlxLinear:
-    """A linear layer, (…, inputs) → (…, outputs), in the precision of its weight.
+    """A linear layer, (…, inputs) → (…, outputs).
 
     Args:
         weight: Weight (outputs, inputs).
         bias: Bias (outputs,).
-        dtype: Type of a weight that is not quantised.
-        bits: Bits of a quantised weight. 0 means that the weight is not quantised. Neither is a weight whose number of
-            inputs is not a multiple of ``GROUP``.
+        dtype: Dtype of the weight if it is not quantised.
+        bits: Bits per number to which to quantise the weight. 0 means that the weight is not quantised. The layer also
+            does not quantise a weight if its number of inputs is not a multiple of ``GROUP``.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: mx.Dtype, bits: int = 0):
@@ -80,9 +81,9 @@ class MlxNorm:
 
 
 class MlxGroupNorm:
-    """Group normalisation of (rows, positions, channels) in float32, over positions and the channels of a group.
+    """Group normalisation of (rows, positions, channels) in float32. It averages over positions and a group's channels.
 
-    The number of groups is the same as upstream (models/arch_util.py, ``normalization``).
+    The number of groups is the same as in the official code (models/arch_util.py, ``normalization``).
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray):
@@ -106,7 +107,7 @@ class MlxConv:
     Args:
         weight: Kernel (outputs, inputs, 3), as torch stores it.
         bias: Bias (outputs,).
-        dtype: Type of the weights.
+        dtype: Dtype of the weight.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: mx.Dtype):
@@ -118,9 +119,9 @@ class MlxConv:
 
 
 def gelu(x: mx.array) -> mx.array:
-    """Return the tanh form of GELU that GPT-2 uses, in one kernel on the GPU.
+    """Compute GELU in the tanh form of GPT-2.
 
-    On the CPU, MLX would call a C++ compiler to fuse it.
+    On the GPU, MLX fuses it into one kernel. On the CPU it is not fused, because MLX would need a C++ compiler.
     """
     if device_name() == "gpu":
         return nn.gelu_approx(x)
@@ -128,5 +129,5 @@ def gelu(x: mx.array) -> mx.array:
 
 
 def silu(x: mx.array) -> mx.array:
-    """Return x · sigmoid(x)."""
+    """Compute x · sigmoid(x)."""
     return x * mx.sigmoid(x)

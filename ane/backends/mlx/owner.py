@@ -1,7 +1,7 @@
-"""Run all MLX work on one thread.
+"""Run all work of MLX on a single thread of the process.
 
-MLX has a stream for each thread (since 0.31.2). An array that one thread's stream made cannot be used from another
-thread before it is evaluated. So one thread of the process owns all arrays, and callers wait for it.
+Since version 0.31.2, MLX has a stream for each thread. Other threads cannot use an array before the stream that made it
+has evaluated it. One thread, the *owner*, therefore computes everything, and callers wait for its results.
 """
 
 import threading
@@ -14,20 +14,19 @@ from ane.system.errors import UserError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")  # parts of MLX's messages
+OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")  # text in MLX's errors if memory runs out
 
 
 @cache
 def owner() -> ThreadPoolExecutor:
-    """Return the executor of the owning thread, which starts with its first work."""
+    """Return the executor of the owner. The owner starts when it gets its first work."""
     return ThreadPoolExecutor(1, "mlx")
 
 
 def on_owner(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function run on the owning thread, and wait for its result.
+    """Decorate a function so that it runs on the owner while the caller waits for its result.
 
-    Raises:
-        UserError: No memory is left.
+    The decorated function raises UserError if memory runs out.
     """
 
     @wraps(function)
@@ -48,7 +47,7 @@ def on_owner(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def device_name() -> str:
-    """Return "gpu" if MLX computes on Apple's GPU, or "cpu" otherwise."""
+    """Return "gpu" if MLX computes on Apple's GPU, and "cpu" if it does not."""
     from mlx import core as mx
 
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"

@@ -1,4 +1,7 @@
-"""Compare the decoder on MLX with torch, once on each machine, because a CPU cannot show faults of Metal's kernels."""
+"""Compare the decoder on MLX with the decoder on torch, once on each machine.
+
+Our tests run MLX on CPUs, so they cannot find faults in its kernels for Apple's GPU.
+"""
 
 import hashlib
 import importlib.metadata
@@ -17,25 +20,27 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.system.paths import cache_dir
 
-PREFIX, LANES, STEPS = 9, 9, 3  # 9 lanes, because kernels for more than 8 rows differ, and were wrong once (mlx#3585)
+# 9 positions in the prefix, 9 lanes, 3 steps: for more than 8 rows, MLX has other kernels, which had a fault (mlx#3585)
+PREFIX, LANES, STEPS = 9, 9, 3
 
 
 class ProvenDecoders:
-    """Remembers which decoders returned the same values as the reference, in one file of the cache for each decoder.
+    """Remembers which decoders have passed the comparison, with one cache file per decoder.
 
-    The file is named after the model's identity, the precision, the device, and the versions of MLX and of the system.
+    The name of the file depends on the model's identity, the precision, the device, and the versions of MLX and of the
+    operating system.
     """
 
     def __init__(self, identity: str, precision: MlxPrecision):
         self.identity, self.precision = identity, precision
 
     def prove(self, network: MlxGPT, reference: Backend) -> None:
-        """Compare the network with ``reference``, unless that was done before.
+        """Compare the network's outputs with those of ``reference``, unless the network has passed before.
 
-        It compares hidden states and logits of a prefill and of steps.
+        The outputs are the hidden states and logits of a prefill and of a few steps.
 
         Raises:
-            UserError: The signal-to-noise ratio is below the precision's ``worst``.
+            UserError: The signal-to-noise ratio is less than ``MlxPrecision.worst``.
         """
         file = self._file()
         if file.is_file():
@@ -47,7 +52,7 @@ class ProvenDecoders:
         if not lowest >= self.precision.worst:
             raise UserError(
                 f"MLX's decoder in {self.precision.name} has {lowest:.1f} dB to torch's on this machine "
-                f"({self.precision.worst:g} are needed): use the backend torch, and report this with the "
+                f"({self.precision.worst:g} dB is the least): use the backend torch, and report this with the "
                 "output of `ane doctor`"
             )
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +70,7 @@ class ProvenDecoders:
 
 
 def _answers(decoder: Decoder, width: int) -> list[np.ndarray]:
-    """Return hidden states and logits of a prefill, and of steps with seeded columns."""
+    """Run a prefill and ``STEPS`` steps on random columns with a fixed seed. Return all hidden states and logits."""
     random = np.random.default_rng(0)
     answers = [*decoder.prefill(random.standard_normal((PREFIX, width), np.float32))]
     for step in range(STEPS):
