@@ -19,6 +19,7 @@ RESERVE = 128  # descriptors for everything but open connections: files, logs, c
 MOST_UNCOUNTED = 1000  # WebSocket frames that no text limit counts: empty frames, continuations, pings and pongs
 MOST_SMALL, SMALL = 1000, 256  # most parts of a chunked body that may be smaller than so many bytes
 SLICE = 4096  # bytes of a WebSocket that are parsed at once
+SEND_BUFFER = 1 << 17  # bytes per connection that the system may hold (2.7 s of sound). Linux would allow 4 MB
 QUEUE = 1024  # connections that wait in the system to be accepted
 BACKLOG = 16  # connections that asyncio accepts before it looks at one of them
 MAX_HEADERS = 32 << 10

@@ -21,6 +21,7 @@ from ane.server.connections import (
     BACKLOG,
     MAX_HEADERS,
     QUEUE,
+    SEND_BUFFER,
     Connections,
     affordable_connections,
     limited_protocol,
@@ -241,6 +242,8 @@ def open_port(host: str, port: int) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # accepted connections inherit it, so the server stops computing soon after a client stops reading
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         opened.bind((host, port))
     except OSError as error:
         opened.close()

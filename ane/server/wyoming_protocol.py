@@ -16,7 +16,7 @@ from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
 
 from ane.audio.writer import pcm16
-from ane.server.connections import BACKLOG, QUEUE, Connections
+from ane.server.connections import BACKLOG, QUEUE, SEND_BUFFER, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service, SpeechResponse
@@ -85,6 +85,7 @@ class WyomingServer:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
                 same.listen(QUEUE)  # asyncio made the queue only as long as the number it accepts at once
 
     @property

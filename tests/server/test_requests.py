@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
-from tests.server.speech_requests import LONGEST, TEXT, TOKEN, active, begin, error_of, post
+from tests.server.speech_requests import LONG, LONGEST, TEXT, TOKEN, active, begin, error_of, post
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
@@ -153,6 +153,14 @@ def test_requests_of_clients_that_leave_or_do_not_read_end(server):
     for connection in connections:
         connection.close()
     wait_until(lambda: server.status()["files"] <= files + 1)
+
+
+def test_the_system_takes_little_sound_for_a_client_that_does_not_read(server):
+    """A minute of sound fits into the buffers that Linux gives a connection, so the server would compute all of it."""
+    with begin(server, LONG, form="pcm"):
+        wait_until(lambda: active(server) == 1)
+        wait_until(lambda: active(server) == 0)
+    assert [record["outcome"] for record in server.log() if record["message"] == "request"][-1] == "client gone"
 
 
 def test_connections_that_send_no_complete_request_are_closed(server):
