@@ -1,4 +1,4 @@
-"""Create the HTTP application, with the routes for speech, models, voices and health."""
+"""Create the HTTP application of the server, with its routes for speech, models, voices and health."""
 
 import asyncio
 import base64
@@ -36,16 +36,16 @@ from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
 from ane.system.version import version
 
-BLOCK = 1 << 16  # bytes of a finished file that are sent at once
+BLOCK = 1 << 16  # maximum bytes of a finished sound file in one message
 
 
 def make_app(service: Service, connections: Connections | None = None) -> FastAPI:
-    """Create the application. When its ``state.guard.stopping`` is set, it rejects new requests.
+    """Create the application. Once its ``state.guard.stopping`` is set, it rejects new requests.
 
     Args:
-        service: The service that answers.
-        connections: Connections of the server. When they are crowded, new requests are rejected. ``None`` means that
-            nobody counts them.
+        service: The service that speaks and transcribes.
+        connections: Connections of the server. While they are crowded, new requests are rejected. ``None`` means that
+            connections are not counted.
     """
     settings = service.settings
     app = FastAPI(
@@ -82,7 +82,7 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
 
 
 def without_422(app: FastAPI) -> None:
-    """Remove status 422 from FastAPI's schema. Invalid requests get 400 here, as from OpenAI."""
+    """Remove status 422 from FastAPI's schema. This server answers invalid requests with 400, as OpenAI does."""
     make_schema = app.openapi
 
     def schema() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def status_routes(service: Service) -> APIRouter:
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Return counts and times in the format of Prometheus."""
+        """Return counts and durations in the format of Prometheus."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -126,7 +126,7 @@ def speech_routes(service: Service) -> APIRouter:
 
     def model_card(name: str) -> ModelCard:
         if name not in catalogue.models:
-            return ModelCard(id=name)  # a model that transcribes
+            return ModelCard(id=name)  # this model transcribes
         known = catalogue.models[name]
         return ModelCard(
             id=name,
@@ -144,7 +144,7 @@ def speech_routes(service: Service) -> APIRouter:
 
     @router.get("/models/{model}")
     async def model(model: str) -> ModelCard:
-        """Return one model. A name of OpenAI returns the model that it means here."""
+        """Return one model. For one of OpenAI's names, return the model that answers for it on this server."""
         transcribes = service.settings.transcriber and model in (service.settings.transcriber, *OPENAI_TRANSCRIBERS)
         return model_card(catalogue.transcriber(model) if transcribes else catalogue.model(model))
 
@@ -155,7 +155,7 @@ def speech_routes(service: Service) -> APIRouter:
 
     @router.get("/audio/voices")
     async def voices() -> VoiceList:
-        """List the voices, with the models that have them."""
+        """List the voices. Each voice names the models that have it."""
         by_name: dict[str, list[str]] = {}
         for name in catalogue.models:
             for voice in catalogue.voices(name):
@@ -168,13 +168,13 @@ def speech_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={
             200: {
-                "description": "sound in the response format, or events with it in base64",
+                "description": "sound in the response format, or events that contain the sound in base64",
                 "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}},
             }
         },
     )
     async def speech(body: SpeechBody, request: Request) -> Response:
-        """Speak a text. The server sends the sound while it is made."""
+        """Speak a text. The server sends each part of the sound as soon as it is made."""
         wanted = catalogue.request(body, body.input)
         service.check_text(body.input, wanted.lexicon)
         if body.instructions and not service.settings.ignore_instructions:
@@ -202,11 +202,11 @@ def speech_routes(service: Service) -> APIRouter:
 
 
 async def first_piece(response: SpeechResponse, request: Request) -> SoundPiece:
-    """Wait for the first sound, so that an error in the request can still set the status.
+    """Wait for the first sound, because the status of the answer is not sent before. An error can then still set it.
 
     Raises:
         UserError: The request is wrong.
-        RefusedError: The client has gone (499), or nothing in the text can be spoken.
+        RefusedError: The client has left (499), or nothing in the text can be spoken.
     """
     try:
         return await while_connected(anext(response), request)
@@ -217,7 +217,7 @@ async def first_piece(response: SpeechResponse, request: Request) -> SoundPiece:
 async def encoded(
     response: SpeechResponse, first: SoundPiece, form: str
 ) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
-    """Encode the sound as it arrives. Yield the bytes of each piece, with the words whose times are new."""
+    """Encode sound as it arrives. Yield the encoded bytes, and the words whose times became known with this sound."""
     encoder = make_encoder(form, first.rate)
     try:
         yield await asyncio.to_thread(encoder.feed, first.audio), first.words
@@ -226,7 +226,8 @@ async def encoded(
         yield await asyncio.to_thread(encoder.finish), ()
     finally:
         response.close()
-        asyncio.get_running_loop().run_in_executor(None, encoder.close)  # ``close`` may wait for a thread in ``feed``
+        # ``close`` may wait for a thread that is in ``feed``
+        asyncio.get_running_loop().run_in_executor(None, encoder.close)
 
 
 async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
@@ -237,7 +238,7 @@ async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> 
 
 
 async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str) -> Response:
-    """Wait for all of the sound, and answer with a file whose header has its length."""
+    """Wait until all sound is made, and answer with a file whose header contains the length."""
     encoder = FileEncoder(form, first.rate)
     try:
         await asyncio.to_thread(encoder.feed, first.audio)
@@ -260,9 +261,9 @@ async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str)
 
 
 async def send_events(response: SpeechResponse, first: SoundPiece, form: str) -> AsyncIterator[str]:
-    """Yield server-sent events as OpenAI sends them: sound in base64, then the usage.
+    """Yield server-sent events as OpenAI does: the sound in base64, then the usage.
 
-    With ``word_times``, also yield events with the times of words.
+    If the request sets ``word_times``, also yield events with the times of words.
     """
     try:
         async with aclosing(encoded(response, first, form)) as pieces:

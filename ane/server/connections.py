@@ -1,7 +1,7 @@
-"""Limit the time and the number of connections.
+"""Limit how many connections a server has, and how long each may take.
 
-Time, because uvicorn waits forever for headers and for a client that does not read. Number, because a server without
-free descriptors can neither answer nor log.
+The server limits their time, because uvicorn waits forever for headers and for a client that does not read. It limits
+their number, because a server without free file descriptors can neither answer nor log.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-RESERVE = 128  # descriptors for everything but open connections: files, logs, connections about to be closed
-MOST_UNCOUNTED = 1000  # WebSocket frames that no text limit counts: empty frames, continuations, pings and pongs
-MOST_SMALL, SMALL = 1000, 256  # most parts of a chunked body that may be smaller than so many bytes
-SLICE = 4096  # bytes of a WebSocket that are parsed at once
-SEND_BUFFER = 1 << 17  # bytes per connection that the system may hold (2.7 s of sound). Linux would allow 4 MB
-QUEUE = 1024  # connections that wait in the system to be accepted
-BACKLOG = 16  # connections that asyncio accepts before it looks at one of them
+RESERVE = 128  # file descriptors that are kept for other uses: files, logs, connections about to be closed
+MOST_UNCOUNTED = 1000  # maximum WebSocket frames without text: empty frames, continuations, pings and pongs
+MOST_SMALL, SMALL = 1000, 256  # a chunked body may have MOST_SMALL parts of fewer than SMALL bytes
+SLICE = 4096  # bytes from a WebSocket that are parsed at once
+SEND_BUFFER = 1 << 17  # bytes that the system may hold per connection (2.7 s of sound). Linux would allow 4 MB
+QUEUE = 1024  # connections that may wait in the operating system to be accepted
+BACKLOG = 16  # connections that asyncio accepts before it serves any of them
 MAX_HEADERS = 32 << 10
-PLACE = "ane.place"  # key in a WebSocket's scope: the function that keeps its connection
-CUT = "ane.cut"  # key in a request's scope: the function that ends its connection
+PLACE = "ane.place"  # key, in a WebSocket's scope, of a function that marks its connection as being answered
+CUT = "ane.cut"  # key, in a request's scope, of a function that ends its connection
 LOGGER = logging.getLogger("ane.server")
 
 
 def affordable_connections(wanted: int) -> int:
-    """Raise the limit of descriptors as far as possible, and return how many connections it allows."""
+    """Raise the limit of file descriptors as far as possible, and return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted + RESERVE:
         raised = wanted + RESERVE if hard == resource.RLIM_INFINITY else max(soft, min(hard, wanted + RESERVE))
@@ -43,26 +43,27 @@ def affordable_connections(wanted: int) -> int:
 
 
 class Connections:
-    """The open connections of all protocols, by their transports.
+    """The open connections of all protocols, each identified by its transport.
 
-    If there is no room for a new connection, it replaces the connection that has waited longest for a request.
+    If there is no room for a new connection, the connection that has waited longest for a request is closed.
 
     Attributes:
-        most: Most connections that are open at once.
+        most: Maximum number of open connections.
     """
 
     def __init__(self, most: int):
         self.most = most
         self._open: set[Any] = set()
-        self._waiting: dict[Any, Callable[[], None]] = {}  # connection → how to close it, the longest wait first
+        # connection → function that closes it. The longest wait comes first
+        self._waiting: dict[Any, Callable[[], None]] = {}
 
     @property
     def crowded(self) -> bool:
-        """Whether so many requests are being answered that the rest is reserved for programs that watch the server."""
+        """Whether requests use so many connections that the rest is kept for programs that watch the server."""
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:
-        """Add a new connection, which waits for its client. Close it if all others are being answered."""
+        """Add a new connection, which waits for its client's request. Close it if all others are being answered."""
         if len(self._open) >= self.most:
             if not self._waiting:
                 close()
@@ -74,11 +75,11 @@ class Connections:
         self._waiting[key] = close
 
     def answers(self, key: Any) -> None:
-        """Note that the client of a connection has asked for something."""
+        """Note that the client of a connection has sent a request, which is now being answered."""
         self._waiting.pop(key, None)
 
     def waits(self, key: Any, close: Callable[[], None]) -> None:
-        """Note that the client of a connection has its answer."""
+        """Note that a connection's request is answered, so that it waits for the next request."""
         if key in self._open:
             self._waiting[key] = close
 
@@ -91,11 +92,11 @@ class Connections:
 
 
 class SmallPartsError(Exception):
-    """A chunked body has too many small parts. Each takes as much time as a large one."""
+    """The body of a request arrives in too many small parts, each of which takes as much time as a large one."""
 
 
 class LimitedParser(h11.Connection):
-    """h11's parser. Raises SmallPartsError for a body in too many small parts."""
+    """h11's parser, which raises SmallPartsError for a body in too many small parts."""
 
     _small = 0
 
@@ -109,10 +110,10 @@ class LimitedParser(h11.Connection):
 
 
 def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
-    """Create uvicorn's protocol for HTTP, with limits.
+    """Create uvicorn's HTTP protocol, with limits on its clients.
 
-    It closes a connection if, for ``seconds``, its client does not complete the headers or reads nothing, and if the
-    client sends its body in many small parts.
+    The protocol closes a connection if the client does not complete the headers for ``seconds``, reads nothing for
+    ``seconds``, or sends its body in too many small parts.
     """
 
     class LimitedProtocol(H11Protocol):
@@ -138,7 +139,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
             except SmallPartsError:
                 self.transport.abort()
                 return
-            # the headers are complete; the guard watches over the body
+            # the headers are complete; from here, the guard limits the body
             if self._answering:
                 connections.answers(self.transport)
                 self.scope["state"][CUT] = self.transport.abort
@@ -146,7 +147,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
                     self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:
-            self._stop_timer()  # the connection still waits for its client, until there is text (``PLACE``)
+            self._stop_timer()  # the connection counts as waiting until its client sends text (``PLACE``)
             super().handle_websocket_upgrade(event)
 
         def on_response_complete(self) -> None:
@@ -182,10 +183,11 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 
 
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
-    """Create uvicorn's protocol for WebSockets, with limits.
+    """Create uvicorn's WebSocket protocol, with limits on its clients.
 
-    It answers no pings of a client that reads nothing, logs no error for a rejected request, and closes a connection
-    with many frames that no limit counts. Call ``scope["state"][PLACE]`` when the client's text is there.
+    The protocol answers no pings of a client that reads nothing, and logs no error for a rejected request. It closes a
+    connection with more than ``MOST_UNCOUNTED`` frames without text. Call ``scope["state"][PLACE]`` when the client has
+    sent text.
     """
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):
@@ -227,7 +229,7 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
             super().connection_lost(exc)
 
         def shutdown(self) -> None:
-            if not connections.are_answering(self.transport):  # speech may end during the drain
+            if not connections.are_answering(self.transport):  # speech that has begun may end during the drain
                 super().shutdown()
 
         async def send(self, message: Any) -> None:

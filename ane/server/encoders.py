@@ -1,4 +1,4 @@
-"""Encode sound in a response format, while it arrives or when it is finished.
+"""Encode sound in the response format of a request, either while the sound arrives or once it is finished.
 
 PyAV (extra ``server``) encodes the compressed formats.
 """
@@ -18,19 +18,20 @@ from ane.audio.writer import endless_wav_header, pcm16
 from ane.system import sound_formats
 from ane.system.sound_formats import FileFormat, MediaFormat
 
-PCM_RATE = 24000  # Hz of ``pcm``, which has no header to say its rate. It is OpenAI's rate
+# Hz of the format ``pcm``, as at OpenAI. The format has no header that could state a rate
+PCM_RATE = 24000
 
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """A response format: its media type, and how FFmpeg writes it. ``None`` means plain samples."""
+    """A response format: its media type, and the way FFmpeg writes it. ``None`` means samples without FFmpeg."""
 
     media_type: str
     media: MediaFormat | None = None
 
 
 def sent_media(row: FileFormat) -> MediaFormat | None:
-    """Return how FFmpeg writes a format with a muxer that cannot seek back."""
+    """Return the settings with which FFmpeg writes a format to a client, where it cannot seek back."""
     return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 
@@ -42,7 +43,7 @@ FORMATS = {
 
 
 class SampleEncoder:
-    """Encodes 16-bit little-endian samples: WAV whose header leaves the length open, or samples at ``PCM_RATE``."""
+    """An encoder of 16-bit little-endian samples. It writes WAV without a length, or bare samples at ``PCM_RATE``."""
 
     def __init__(self, rate: int, with_header: bool):
         self._header = endless_wav_header(rate) if with_header else b""
@@ -64,7 +65,7 @@ class SampleEncoder:
 
 
 class CompressingEncoder:
-    """Encodes sound with FFmpeg. It is itself the file to which PyAV writes, without ``seek``.
+    """An encoder that uses FFmpeg. PyAV writes to the encoder itself, as to a file that cannot seek.
 
     ``close`` frees the encoder's threads, even while another thread is in ``feed``.
     """
@@ -103,19 +104,19 @@ class CompressingEncoder:
 
 
 def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
-    """Create an encoder for one of ``FORMATS``. It takes pieces of sound, (n,) float32 within ±1 at ``rate`` Hz.
+    """Create an encoder for one of ``FORMATS``. ``feed`` takes sound, (n,) float32 from -1 to 1 at ``rate`` Hz.
 
-    The encoded bytes depend only on the pieces.
+    The encoded bytes depend only on the sound that ``feed`` gets, and on how it is divided.
     """
     media = FORMATS[name].media
     return CompressingEncoder(media, rate) if media else SampleEncoder(rate, name == "wav")
 
 
 class FileEncoder:
-    """Writes a finished file on disk. Its header has the length of the sound if the format has a header.
+    """A writer of a finished file on disk. If the format has a header, the header states the length of the sound.
 
     Attributes:
-        file: The file, which disappears when it is closed. After ``finish``, read it from the beginning.
+        file: The file, which is deleted when it is closed. After ``finish``, read it from the beginning.
     """
 
     def __init__(self, name: str, rate: int):

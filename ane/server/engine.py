@@ -1,8 +1,9 @@
-"""Run each job on a separate thread, and let a few jobs compute at once, the most urgent first (``ane.speech.turns``).
+"""Run each client's job on its own thread, but let only a few jobs compute at once, the most urgent first.
 
-A job gives up its turn when it has a piece of sound, when it waits for text or for a decoder step that it shares with
-other jobs, and when its client has not taken enough sound. A job ends if its client has
-gone or its time is over. It checks this when it gives up its turn, and after every step of a computation.
+A job computes while it has a turn (``ane.speech.turns``). It gives up its turn when it has sound to send, when it waits
+for text or for a decoder step that it shares with other jobs, and when its client has not taken enough sound. A job
+ends if its client has left or its time is over. It checks both when it gives up its turn, and after every step of a
+computation.
 """
 
 import logging
@@ -20,20 +21,20 @@ from ane.speech.turns import Turns
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
-IDLE_SECONDS = 0.5  # between looks at deadlines
-PERIOD = 5.0  # seconds between looks at unused models
+IDLE_SECONDS = 0.5  # seconds between two checks for jobs whose time is over
+PERIOD = 5.0  # seconds between two calls of ``periodic``, which releases unused models
 
 
 class Engine:
-    """Runs jobs. Any thread may call its methods, but only the thread of an event loop may call ``submit``.
+    """A runner of jobs. Any thread may call its methods, but only the thread of an event loop may call ``submit``.
 
     Args:
         limits: Limits of the server.
         calls: Number of jobs that compute at once.
-        cpu_threads: Number of CPU threads that these jobs divide among them. ``None`` leaves it to torch.
+        cpu_threads: Number of CPU threads that the computing jobs share. ``None`` lets torch choose.
 
     Attributes:
-        ending: Whether the jobs were ended because the server stops.
+        ending: Whether the engine has ended the jobs because the server stops.
     """
 
     def __init__(self, limits: Limits, calls: int = 1, cpu_threads: int | None = None):
@@ -43,7 +44,7 @@ class Engine:
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(limits.requests, "job")
-        self._running: set[Future[None]] = set()  # jobs on their threads, including jobs that were ended
+        self._running: set[Future[None]] = set()  # jobs whose threads run, even if the job was told to end
         self._seconds = 1.0  # moving average of the seconds that a job takes
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_jobs, name="engine", daemon=True)
@@ -55,24 +56,24 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs can run, or some still run."""
+        """Whether jobs can run, or a job still runs."""
         return self._watch.is_alive() or bool(self._running)
 
     def start(self, periodic: Callable[[], None] = lambda: None) -> None:
-        """Take jobs, and call ``periodic`` every few seconds."""
+        """Begin to take jobs, and call ``periodic`` every few seconds."""
         self._periodic = periodic
         self._watch.start()
 
     def submit(self, work: Work, seconds: float | None = None, speaks: bool = True) -> Job:
-        """Begin a job for a client, in the client's event loop.
+        """Begin a job for a client, in the event loop of that client.
 
         Args:
-            work: The work.
-            seconds: Most seconds that the job may take. ``None`` means the limit of the server.
-            speaks: Whether somebody waits for its sound.
+            work: Function that does the work. It takes the job.
+            seconds: Maximum seconds that the job may take. ``None`` means the server's limit.
+            speaks: Whether a client waits for the job's sound.
 
         Raises:
-            BusyError: There are as many jobs as the limit allows.
+            BusyError: The server already has as many jobs as its limit allows.
         """
         with self._lock:
             if len(self._jobs) >= self.limits.requests:
@@ -91,13 +92,13 @@ class Engine:
             job.stop(StoppingError())
 
     def stop(self, seconds: float | None = None) -> bool:
-        """End all jobs and their threads.
+        """End all jobs, and the threads of the engine.
 
         Args:
-            seconds: Most seconds to wait for them. ``None`` waits until they have ended.
+            seconds: Maximum seconds to wait. ``None`` waits until all threads have ended.
 
         Returns:
-            Whether they have ended.
+            Whether all threads have ended.
         """
         self.end_jobs()
         self._stopping.set()
@@ -118,7 +119,7 @@ class Engine:
                 look = now + PERIOD
                 try:
                     self._periodic()
-                except Exception:  # the thread must go on
+                except Exception:  # this thread must keep running
                     LOGGER.exception("releasing unused models failed")
             if self._stopping.wait(IDLE_SECONDS):
                 return
@@ -130,10 +131,10 @@ class Engine:
 
 
 def calls_at_a_time(wanted: int | None, cpu_threads: int) -> int:
-    """Return how many jobs compute at once on the CPU.
+    """Return how many jobs may compute at once on the CPU.
 
     Args:
-        wanted: The number that the user asked for. ``None`` means two if there are threads for them.
+        wanted: The number that the user asked for. ``None`` means two, if there are at least two CPU threads.
         cpu_threads: Number of CPU threads.
 
     Raises:

@@ -32,13 +32,13 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": what}
     for status, what in (
         (400, "the request is not valid"),
-        (401, "no valid token"),
-        (403, "not allowed, or not from this page"),
+        (401, "the token is missing or wrong"),
+        (403, "the request is not allowed, or this web page may not send it"),
         (404, "there is no such model or page"),
         (408, "the body did not arrive in time"),
         (413, "the body is too large"),
         (429, "too many requests. The header Retry-After says when to try again"),
-        (500, "a fault of the server"),
+        (500, "the server failed"),
         (503, "the server is stopping"),
         (504, "the request took too long"),
     )
@@ -46,7 +46,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class RefusedError(UserError):
-    """A request is rejected. The error has the status, and the parameter that is wrong."""
+    """The server rejects a request. The error has the HTTP status, and the name of the wrong parameter."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
         super().__init__(message)
@@ -54,7 +54,7 @@ class RefusedError(UserError):
 
 
 class BusyError(RefusedError):
-    """The server takes no more requests now. There is probably room after ``retry_after`` seconds."""
+    """The server takes no more requests now. It probably has room again after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: float):
         super().__init__("too many requests: try again later", 429, code="server_busy")
@@ -62,14 +62,14 @@ class BusyError(RefusedError):
 
 
 class DeadlineError(RefusedError):
-    """A job took longer than a request may take."""
+    """A job took longer than the limit for one request."""
 
     def __init__(self, seconds: float):
         super().__init__(f"the request took more than {seconds:g} s", 504, code="timeout")
 
 
 class StoppingError(RefusedError):
-    """The server stops."""
+    """The server is stopping."""
 
     def __init__(self) -> None:
         super().__init__("the server stops", 503, code="stopping")
@@ -80,7 +80,7 @@ class ClientGoneError(Exception):
 
 
 def outcome_of(error: BaseException) -> str:
-    """Return the word for an error in the log and in the metrics."""
+    """Return the word that stands for an error in the log and in the metrics."""
     for kind, outcome in ((StoppingError, "stopped"), (UserError, "refused"), (ClientGoneError, "client gone")):
         if isinstance(error, kind):
             return outcome
@@ -88,7 +88,7 @@ def outcome_of(error: BaseException) -> str:
 
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
-    """Return the status and the body for an error. A fault of the server is logged, and the client does not see it."""
+    """Return the HTTP status and the body for an error. Log a fault of the server, and hide it from the client."""
     param = code = None
     message = str(error)
     if isinstance(error, RefusedError):

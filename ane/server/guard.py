@@ -19,9 +19,9 @@ from ane.server.errors import BusyError, RefusedError, StoppingError, error_resp
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
-# no token needed: paths for programs that watch the server, and pages, which ask for the token
+# paths that need no token: they are for programs that watch the server, or are pages that ask the user for the token
 OPEN_PATHS = ("/health", "/ready", "/", "/docs")
-# kind of request, by path
+# path → kind of request in the log and the metrics
 KINDS = {
     "/v1/audio/speech": "speech",
     "/v1/audio/stream": "stream",
@@ -30,11 +30,13 @@ KINDS = {
     "/v1/audio/translations": "translate",
 }
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
-TOKEN_PROTOCOL = "openai-insecure-api-key."  # browsers cannot set headers of a WebSocket
-GONE = 499  # status of a request whose client has left. The server does not log it as a refusal
-SLOWEST = 32 << 10  # least bytes per second of a body, on average, after its first seconds
+# prefix of a token in a WebSocket's protocols, because browsers cannot set its headers
+TOKEN_PROTOCOL = "openai-insecure-api-key."
+GONE = 499  # status of a request whose client has left. It is not counted as an error
+SLOWEST = 32 << 10  # minimum average bytes per second of a body, after its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
-HEADERS = "latin-1"  # Starlette decodes headers with it, so encoding with it returns the bytes that were sent
+# Starlette decodes headers as Latin-1, so encoding them as Latin-1 restores the bytes that were sent
+HEADERS = "latin-1"
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,10 +44,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that rejects requests without the token, from other web pages, too large, or while stopping.
+    """ASGI middleware that rejects requests: without the token, from other web pages, too large, or during shutdown.
 
     Attributes:
-        stopping: Whether new requests are rejected because the server drains.
+        stopping: Whether new requests are rejected because the server is stopping.
     """
 
     def __init__(
@@ -57,7 +59,8 @@ class Guard:
     ):
         self.app, self.settings, self._crowded, self._count_refusal = app, settings, crowded, count_refusal
         self.stopping = False
-        self._files = self._file_bytes = 0  # number of requests with files now, and the bytes that they may take
+        # current number of requests with files, and the bytes that their files may take
+        self._files = self._file_bytes = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -87,8 +90,8 @@ class Guard:
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         """Let the application answer, and handle two cases that uvicorn would log as faults.
 
-        If an error ends an answer in the middle, cut the connection, so that the client notices. If a request has no
-        answer when the drain is over, reject it.
+        If an error stops an answer halfway, cut the connection, so that the client notices it. If a request has no
+        answer at the end of the drain, reject the request.
         """
         begun = False
 
@@ -104,14 +107,14 @@ class Guard:
             cut = scope.get("state", {}).get(CUT)
             if begun and cut and (ends or isinstance(error.__cause__, UserError)):
                 cut()
-                await asyncio.sleep(0)  # so that uvicorn learns that the connection is closed
+                await asyncio.sleep(0)  # lets uvicorn notice that the connection is closed
             elif ends and scope["type"] == "http" and not begun:
                 await error_response(StoppingError())(scope, receive, send)
             else:
                 raise
 
     def _counting(self, scope: Message, send: Send) -> Send:
-        """Wrap ``send`` to count answers that are errors, except to programs that watch the server."""
+        """Wrap ``send`` to count answers with an error status, except for paths in ``OPEN_PATHS``."""
 
         async def counting(message: Message) -> None:
             status = message.get("status", 0) if message["type"].endswith("response.start") else 0
@@ -123,7 +126,7 @@ class Guard:
 
     @contextmanager
     def _room_for_files(self, scope: Message) -> Iterator[None]:
-        """Reserve room for the files of a request within the block. Raises BusyError if others hold too much."""
+        """Reserve disk space for a request's files during the ``with`` block. Raises BusyError if there is no room."""
         if not has_files(scope):
             yield
             return
@@ -184,7 +187,7 @@ class Guard:
             raise too_large(self._most_bytes(scope))
 
     def _is_own_page(self, origin: str, host: str) -> bool:
-        """Return whether the origin is the server's own page, even behind a proxy, or one that the settings allow."""
+        """Return whether ``origin`` is the server's own page, also behind a proxy, or a page that settings allow."""
         page = split_url(origin)
         return origin in self.settings.origins or page.netloc == host or page.hostname in self.settings.hosts
 
@@ -193,11 +196,11 @@ class Guard:
 
 
 class LimitedBody:
-    """Replaces ``receive`` for a request, and limits the size of its body and the time that it takes.
+    """A replacement for a request's ``receive`` that limits the size of the body and the time that it may take.
 
-    Each part must arrive within ``seconds``, and all of the body within ``in_all`` seconds. A client that sends less
-    than ``SLOWEST`` bytes per second gets ``seconds``, plus the time that its bytes would take at this rate. So a
-    trickle cannot hold a place.
+    Each part must arrive within ``seconds``, and the whole body within ``in_all`` seconds. A slow client has
+    ``seconds`` and the time that its bytes would take at ``SLOWEST`` bytes per second. It therefore cannot keep a
+    connection busy by sending a byte now and then.
     """
 
     def __init__(self, receive: Receive, most: int, seconds: float, in_all: float):
@@ -205,7 +208,7 @@ class LimitedBody:
         self._complete, self._began, self._in_all = False, time.monotonic(), in_all
 
     async def __call__(self) -> Message:
-        if self._complete:  # the next message says that the client has gone, which may take any time
+        if self._complete:  # the next message comes when the client leaves, at any time
             return await self._receive()
         earned = min(self._in_all, self._seconds + (self._most - self._left) / SLOWEST)
         left = self._began + earned - time.monotonic()
@@ -224,7 +227,7 @@ class LimitedBody:
 
 
 def has_files(scope: Message) -> bool:
-    """Return whether a request may be as large as files. Other multipart bodies have the limit of JSON."""
+    """Return whether a request may be as large as files. The limit of JSON applies to other multipart bodies."""
     content = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     return scope["type"] == "http" and scope["path"] in FILE_PATHS and content == "multipart/form-data"
 
@@ -234,7 +237,7 @@ def too_large(most: int) -> RefusedError:
 
 
 def without_base(scope: Message, base: str) -> Message:
-    """Remove the base path, under which a proxy serves the server, from a request's scope if the proxy passed it on."""
+    """Remove from a request's scope the base path under which a proxy serves the server, if the proxy passed it on."""
     if not base or not scope["path"].startswith(f"{base}/"):
         return scope
     raw = scope.get("raw_path") or b""
@@ -244,7 +247,7 @@ def without_base(scope: Message, base: str) -> Message:
 def forwarded_for(headers: Headers) -> list[str]:
     """List the addresses for which proxies forwarded a request, from X-Forwarded-For and Forwarded (RFC 7239).
 
-    A client can write these headers itself, so they can only take a right away.
+    A client can write these headers too, so the server uses them only to reject a request, never to accept it.
     """
     listed = [
         value for key in ("x-forwarded-for", "x-real-ip") for line in headers.getlist(key) for value in line.split(",")
@@ -283,7 +286,7 @@ def sent_token(headers: Headers) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or address can only mean the machine itself."""
+    """Return whether a host name or address always means the machine itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

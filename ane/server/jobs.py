@@ -1,4 +1,4 @@
-"""Run one client's work on a thread, and hand its items (sound, text) over to the client's event loop."""
+"""Run the work for one client on a thread, and hand its results (sound or text) over to the client's event loop."""
 
 import asyncio
 import threading
@@ -11,21 +11,21 @@ from typing import Any
 from ane.server.errors import ClientGoneError
 from ane.speech.turns import Turns
 
-READING = 0.02  # seconds of reading text, after which other jobs get a turn
-URGENT = 0.3  # a listener with fewer seconds of sound left goes before requests that wait to begin
+READING = 0.02  # seconds after which a job that prepares text lets other jobs compute
+URGENT = 0.3  # with fewer seconds of sound left, a listener goes before requests that have not begun to speak
 
 Work = Callable[["Job"], Any]
 
 
 class Job:
-    """One client's work: the function ``work(job)``, which holds a turn except while it waits.
+    """The work for one client: the function ``work(job)``. It computes while it has a turn, and waits without a turn.
 
-    The engine, the work and the client each call the methods under their heading below: the work on its thread, the
-    client in its event loop. The work writes ``_put_seconds``, and the client writes ``_taken_seconds``.
+    The methods are grouped by their callers: the engine, the work on its thread, and the client in its event loop. Only
+    the work changes ``_put_seconds``, and only the client changes ``_taken_seconds``.
 
     Attributes:
-        text_at: Time at which the model was loaded and the work came to the text. ``None`` before that.
-        ended: Whether the client will get no more items.
+        text_at: Time at which the model was loaded and the work began to read the text. ``None`` before that.
+        ended: Whether the client gets no more items.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Job:
         self._put_seconds = self._taken_seconds = 0.0
         self._changed, self._ending = threading.Condition(), threading.Lock()
         self._error: BaseException | None = None
-        self._read = 0.0  # when the job last let others run although it had text
+        self._read = 0.0  # time at which the job last let others run although it had text
         self.began = self.last_run = time.monotonic()
         self.first_item: float | None = None
         self.text_at: float | None = None
@@ -56,10 +56,11 @@ class Job:
 
     @property
     def priority(self) -> tuple[int, float]:
-        """Sort key. The smallest goes first.
+        """Sort key of the job. The job with the smallest key computes first.
 
-        Jobs that only have to end go first. Then come listeners who would soon hear a gap, then speech not begun
-        (the oldest first), then all other jobs. Work without sound takes turns, and so does reading text.
+        Jobs whose client has left come first. Then come listeners who would soon hear a gap, then speech that has not
+        begun (the oldest first), then all other jobs. Jobs without sound take turns with each other, and so do jobs
+        that prepare text.
         """
         if self.gone:
             return -1, 0.0
@@ -77,13 +78,13 @@ class Job:
                 self.last_run = time.monotonic()
                 self.check()
                 self._work(self)
-        except BaseException as error:  # every kind of error, because the thread must go on for other jobs
+        except BaseException as error:  # every kind of error, so that the thread can run other jobs
             self._error = self._error or error
         self._work = None  # the work refers to the job, and would delay the release of its sound
         self._end()
 
     def stop(self, error: BaseException) -> None:
-        """End the work with an error, where it waits or when it next reports progress."""
+        """End the work with an error, at once if it is waiting, or when it next reports progress."""
         self._error = self._error or error
         self.gone = True
         with self._changed:
@@ -94,27 +95,27 @@ class Job:
         with self._ending:
             if self.ended:
                 return
-            self._on_end(self)  # before the client knows, so that its next request finds a place
+            self._on_end(self)  # before the client knows, so that there is room for its next request
             self.ended = True
         self._notify()
 
     # For the work
 
     def put(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand over an item that has ``seconds`` of sound."""
+        """Hand over an item, such as sound, that lasts ``seconds``."""
         self.first_item = self.first_item or time.monotonic()
         self._put_seconds += seconds
         self._items.append((item, seconds))
         self._notify()
 
     def send(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand over an item. If as much sound waits as may, wait until the client has taken half of it."""
+        """Hand over an item. If the client has too much sound to take, wait until it has taken half."""
         self.put(item, seconds)
         ready = self._has_room()
         self.wait(lambda: ready or self._is_half_empty())
 
     def wait(self, ready: Callable[[], bool] = lambda: True) -> None:
-        """Let other jobs compute until ``ready`` returns True. Raises the error that stopped the work."""
+        """Let other jobs compute until ``ready`` returns True. Raises the error with which ``stop`` was called."""
         if ready():
             self.last_run = time.monotonic()
             self._turns.offer(lambda: self.priority)
@@ -125,19 +126,19 @@ class Job:
         self.check()
 
     def resting(self) -> AbstractContextManager[None]:
-        """Let other jobs compute within the block."""
+        """Let other jobs compute during the ``with`` block."""
         self.last_run = time.monotonic()
         return self._turns.rest(lambda: self.priority)
 
     def check(self, *progress: Any) -> None:
-        """Raise the error that stopped the work. This is also a progress callback."""
+        """Raise the error with which ``stop`` was called, if it was. You can use this as a progress callback."""
         if self.gone:
             raise self._error or ClientGoneError("the client has gone")
 
     def texts(self) -> Iterator[str]:
         """Yield the texts that the client sends.
 
-        Other jobs get a turn while there is no text, and every ``READING`` seconds.
+        Other jobs may compute while there is no text, and every ``READING`` seconds.
         """
         while True:
             if not self._texts:
@@ -164,7 +165,7 @@ class Job:
     # For the client
 
     def send_text(self, text: str | None) -> None:
-        """Send a piece of text. ``None`` means that there is no more."""
+        """Pass text from the client to the work. ``None`` means that the text is complete."""
         self._texts.append(text)
         with self._changed:
             self._changed.notify_all()
@@ -176,11 +177,11 @@ class Job:
             self.stop(ClientGoneError("the client has gone"))
 
     async def items(self) -> AsyncIterator[Any]:
-        """Yield the items, each as soon as it is there.
+        """Yield the items of the work, each as soon as the work hands it over.
 
         Raises:
-            UserError: An error of the work.
-            Exception: A fault of the work.
+            UserError: The work failed because of the request.
+            Exception: The work failed because of a fault in the server.
         """
         while True:
             self._arrived.clear()
@@ -188,7 +189,7 @@ class Job:
                 item, seconds = self._items.popleft()
                 before = self._is_half_empty()
                 self._taken_seconds += seconds
-                if self._is_half_empty() and not before:  # only now, because it wakes a thread
+                if self._is_half_empty() and not before:  # not earlier, because notifying wakes a thread
                     with self._changed:
                         self._changed.notify_all()
                 yield item

@@ -1,4 +1,4 @@
-"""Start a server, and stop it on SIGTERM: reject new requests, and end when the running requests have ended."""
+"""Start a server, and stop it on SIGTERM: reject new requests, and end once the running requests have ended."""
 
 import asyncio
 import contextlib
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
-REPEATS = 20  # records of one kind that are logged in each ``INTERVAL``. Further ones are only counted
-INTERVAL = 60.0  # seconds
-ENGINE_SECONDS = 1.0  # least time for the engine to end after its last request
-SWITCH_SECONDS = 0.0005  # after this time, a thread that runs Python lets another one run. A step waits for it often
-TELLING = 1.0  # seconds after the drain, in which the server tells clients that their requests end
-GRACE = 3.0  # seconds after the drain, at which the process ends even if a call still runs
+REPEATS = 20  # records of one kind that the log gets per ``INTERVAL``. Further records are only counted
+INTERVAL = 60.0  # seconds after which repeated records are logged again
+ENGINE_SECONDS = 1.0  # minimum seconds that the engine has to end after its last request
+SWITCH_SECONDS = 0.0005  # seconds after which a thread that runs Python lets another thread run
+TELLING = 1.0  # seconds after the drain for telling clients that their requests are ended
+GRACE = 3.0  # seconds after the drain until the process ends, even if a network call still runs
 
 
 class JsonHandler(logging.Handler):
-    """Writes log records to standard error as lines of JSON. It limits repeated warnings and errors of one kind."""
+    """A log handler that writes JSON lines to standard error. It limits repeated warnings and errors of one kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class JsonHandler(logging.Handler):
         self._write(content)
 
     def _few(self, record: logging.LogRecord) -> bool:
-        """Return whether records of this kind are few now. After an interval, log how many were left out."""
+        """Return whether to write a record, because its kind is rare. After an interval, log how many were left out."""
         if record.created > self._since + INTERVAL:
             for (_, _, message), count in self._seen.items():
                 if count > REPEATS:
@@ -85,7 +85,7 @@ class JsonHandler(logging.Handler):
 
 @contextlib.contextmanager
 def json_log() -> Iterator[None]:
-    """Log the records of the server, backends and uvicorn as lines of JSON within the block."""
+    """Log the records of the server, backends and uvicorn as JSON lines during the ``with`` block."""
     handler = JsonHandler()
     loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "ane.speech", "uvicorn.error", "asyncio"))]
     for logger in loggers:
@@ -102,9 +102,10 @@ def json_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def short_switches() -> Iterator[None]:
-    """Let a thread that runs Python give way to others after ``SWITCH_SECONDS`` within the block.
+    """Make a thread that runs Python give way to others after ``SWITCH_SECONDS`` during the ``with`` block.
 
-    A decoder step takes Python's lock many times. Each time, it would wait up to 5 ms for a thread that reads text.
+    A decoder step takes Python's lock many times. By default, it could each time wait 5 ms for a thread that reads
+    text.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -125,11 +126,11 @@ class QuietServer(uvicorn.Server):
 def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Nothing can interrupt a network call. If one still runs ``GRACE`` seconds after the drain, the process ends anyway.
+    Nothing can interrupt a network call. If a call still runs ``GRACE`` seconds after the drain, the process ends.
 
     Args:
         settings: Settings of the server.
-        on_start: Function that is called with the address when the port is open.
+        on_start: Function that is called with the server's address once the port is open.
 
     Raises:
         UserError: A model is missing, or a port cannot be opened.
@@ -151,7 +152,7 @@ async def serve(
     settings: ServerSettings, on_start: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
 ) -> bool:
     """Serve until SIGTERM or SIGINT, and call ``on_stop`` at the signal. Return whether all work has ended."""
-    opened = open_port(settings.host, settings.port)  # first, so that no thread runs if this fails
+    opened = open_port(settings.host, settings.port)  # this may fail, so it comes before any thread starts
     service = Service(settings)
     limits = settings.limits
     connections = Connections(affordable_connections(limits.connections))
@@ -225,7 +226,7 @@ async def serve(
         serving = asyncio.ensure_future(server.serve([opened]))
         while not (server.started or serving.done()):
             await asyncio.sleep(0.01)
-        opened.listen(QUEUE)  # more connections may wait in the system than are accepted at once
+        opened.listen(QUEUE)  # more connections may wait in the system than asyncio accepts at once
         await asyncio.wait([loading, serving], return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and loading.exception() is not None:
             server.should_exit = True
@@ -237,7 +238,7 @@ async def serve(
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """Open a socket that listens on a port. Raises UserError if that is impossible."""
+    """Open a socket that listens on a port. Raises UserError if the port cannot be opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,4 +1,4 @@
-"""Serve the page that speaks (/) and the page that explains the API, with forms to try it (/docs).
+"""Serve two web pages: one speaks a text (/), and one explains the API, with forms to try it (/docs).
 
 The pages run only their own script, and load nothing from another host.
 """
@@ -66,7 +66,7 @@ def content_policy(page: str) -> str:
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """Make the page of the API, with a section for each operation of an OpenAPI schema, in the first page's style."""
+    """Make the page that explains the API, with a section for each operation of an OpenAPI schema."""
     page, [icon] = read_page("page.html"), ICON.findall(read_page("page.html"))
     operations = [
         operation(method, path, content, schema)
@@ -85,7 +85,7 @@ def docs_page(schema: dict[str, Any]) -> str:
 
 
 def operation(method: str, path: str, content: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Make the section of an operation: its description, its parameters, and a form to try it."""
+    """Make the section of an API operation: its description, its parameters, and a form to try it."""
     kind, body = next(iter(content.get("requestBody", {}).get("content", {}).items()), ("", {"schema": {}}))
     named = resolved(body["schema"], schema)
     fields, required = named.get("properties", {}), named.get("required", [])
@@ -131,17 +131,17 @@ def input_field(id_: str, name: str, place: str, kind: str = "text") -> str:
 
 
 def resolved(body: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema, or the component that it refers to."""
+    """Return the schema of a body. If it refers to a component of ``schema``, return the component."""
     return schema["components"]["schemas"][body["$ref"].rpartition("/")[2]] if "$ref" in body else body
 
 
 def prose(text: str) -> str:
-    """Turn a description into HTML. Text in backticks becomes code."""
+    """Turn a description into HTML. Text in backticks becomes a code element."""
     return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def type_text(field: dict[str, Any]) -> str:
-    """Describe a field's type in words."""
+    """Describe in words which type a field has."""
     if "enum" in field:
         return " | ".join(map(str, field["enum"]))
     if "anyOf" in field:

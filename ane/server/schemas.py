@@ -1,4 +1,4 @@
-"""Define the bodies of requests and responses, as the OpenAPI schema describes them, and the WebSocket's messages."""
+"""Define the bodies of requests and responses, from which the OpenAPI schema is made, and the WebSocket's messages."""
 
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -11,19 +11,19 @@ MAX_SEED = 2**63 - 1
 
 
 def lowered(value: Any) -> Any:
-    """Write a word in lower case, because programs write WAV or EN-us."""
+    """Turn a word to lower case, because some programs write WAV or EN-us."""
     return value.lower() if isinstance(value, str) else value
 
 
 SoundFormat = Annotated[Literal[SENT], BeforeValidator(lowered)]  # type: ignore[valid-type]
-# English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
+# codes that clients of Kokoro-FastAPI use for English. The voice decides whether it is American or British
 EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
 FORMAT_HELP = "format of the sound. pcm is 16 bits, little-endian, one channel, at 24 kHz"
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class StrictModel(BaseModel):
-    """A body in which an unknown parameter is an error, because it would have no effect."""
+    """A request body in which an unknown parameter is an error, because ignoring it would hide a mistake."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,17 +38,18 @@ class CastFields(StrictModel):
     narrator: str = Field("", max_length=200, description="voice of the text outside quotations")
     quotations: str = Field("", max_length=200, description="voice of quotations whose speaker is not known")
     speakers: dict[Word, Word] = Field({}, max_length=200, description="voice of each speaker, by name")
-    aliases: dict[Word, Word] = Field({}, max_length=200, description="speaker that each other name in the text means")
-    lines: dict[Word, Word] = Field({}, max_length=1000, description="speaker of each quotation, by its beginning")
+    aliases: dict[Word, Word] = Field({}, max_length=200, description="speaker that a name in the text stands for")
+    lines: dict[Word, Word] = Field({}, max_length=1000, description="speaker of a quotation, by its first words")
 
 
 def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
-    """Copy fields of ``SpeechRequest`` whose values are the same in JSON, with further limits for clients."""
+    """Copy those fields of ``SpeechRequest`` that JSON can express, with tighter limits for clients."""
     fields, hints = dict[str, Any](), get_type_hints(SpeechRequest)
     for name, further in limits.items():
         declared = SpeechRequest.__pydantic_fields__[name]  # type: ignore[attr-defined]
         optional = declared.default is None
-        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]  # type: ignore[valid-type]
+        # type: ignore[valid-type]
+        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]
         fields[name] = (
             kind | None if optional else kind,
             Field(declared.default, description=declared.json_schema_extra["api"]),
@@ -79,12 +80,12 @@ SHARED = fields_of_request(
 class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):
     """The fields of a request for speech, without its text.
 
-    ``seed``, ``preset``, ``lexicon``, ``unreadable``, ``word_times`` and ``cast`` are ours. The others are OpenAI's.
+    ``seed``, ``preset``, ``lexicon``, ``unreadable``, ``word_times`` and ``cast`` are our additions to OpenAI's fields.
     """
 
     lang_code: EnglishCode | None = Field(None, description="language of the text, which is always English here")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
-        None, description="respelling of each word"
+        None, description="respellings: an object that maps a word to its respelling"
     )
     unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
         "nearest",
@@ -92,7 +93,7 @@ class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED
         "them, or reject the text",
     )
     cast: CastFields | None = Field(
-        None, description="voices of quotations and speakers. [voice:NAME] in the text changes the voice"
+        None, description="voices of speakers and their quotations. [voice:NAME] in the text changes the voice"
     )
 
     @field_validator("speed", mode="before")
@@ -116,22 +117,22 @@ class SpeechBody(SpeechFields):
         description="text to speak. It may contain pauses, such as [pause:1.5s], or be SSML",
     )
     instructions: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="an error, because no model here follows instructions. A server can be set to ignore them"
+        None, description="rejected, because no model here follows instructions. A server can be set to ignore it"
     )
     stream_format: Literal["audio", "sse"] = Field(
-        "audio", description="audio for the sound alone, or sse for events with sound in base64, words and errors"
+        "audio", description="audio: the sound alone. sse: server-sent events with sound in base64, words and errors"
     )
-    stream: bool | None = Field(None, description="false waits for the finished sound, whose file has its length")
+    stream: bool | None = Field(None, description="false: send the file once it is finished, with its length")
 
 
 class ModelCard(BaseModel):
-    """A model.
+    """A model of this server.
 
     Attributes:
-        presets: Names of the presets, the default first. The list is empty if presets have no effect.
-        random: Whether a seed has an effect.
-        characters: Most characters of a text.
-        voice: Name of the voice that speaks if a request names none.
+        presets: Names of the presets. The default comes first. Empty if presets have no effect.
+        random: Whether a seed changes the speech.
+        characters: Maximum number of characters in a text.
+        voice: Name of the voice that speaks if a request names no voice.
     """
 
     id: str
@@ -157,7 +158,7 @@ class VoiceCard(BaseModel):
 
 
 class VoiceList(BaseModel):
-    """All voices. ``voices`` repeats ``data`` under the name that Open WebUI looks for."""
+    """All voices. ``voices`` repeats ``data``, because Open WebUI reads the voices under this name."""
 
     object: Literal["list"] = "list"
     data: list[VoiceCard]
@@ -196,7 +197,7 @@ class StreamStart(SpeechFields):
 
 
 class StreamText(StrictModel):
-    """A message with a piece of text on the WebSocket, or the message "end" after the last piece."""
+    """A message on the WebSocket with a piece of text, or the message "end" after the last piece."""
 
     type: Literal["text", "end"]
     text: str = ""

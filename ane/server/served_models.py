@@ -1,4 +1,4 @@
-"""Load a server's models when they are first needed, and release them when unused or when others need their memory."""
+"""Load a server's models when a request first needs them, and release them when unused or when memory is needed."""
 
 import gc
 import logging
@@ -26,22 +26,24 @@ from ane.system.errors import UserError
 from ane.voices import RANDOM, voice_names
 
 LOGGER = logging.getLogger("ane.server")
-REST_SECONDS = 5.0  # without a request, freed memory is returned after this time, which takes a tenth of a second
-DEFAULT_VOICE = "default"  # means each model's default voice, and is the only name if a model has no named voices
+REST_SECONDS = 5.0  # seconds without a request after which freed memory is returned to the system, which takes 0.1 s
+# name that stands for a model's default voice. A model without named voices has only this name
+DEFAULT_VOICE = "default"
 
 
 @dataclass
 class ServedModel:
-    """A loaded model.
+    """A model that the server has loaded.
 
     Attributes:
-        name: Name of its bundle.
-        speaker: The model's ``Speaker``, or its ``Transcriber``.
-        size: Bytes of its bundle on disk.
-        lanes: Lanes that its streams share, if they need some.
-        users: Number of jobs that use it now.
-        used: Time of its last use.
-        voices: Loaded voices by name.
+        name: Name of the model's bundle.
+        speaker: The model's ``Speaker``, or its ``Transcriber`` if it transcribes.
+        size: Bytes of the bundle on disk.
+        lanes: Lanes of the decoder, which sample candidates of several requests at once. ``None`` if the model has
+            none.
+        users: Number of jobs that are using the model.
+        used: Time at which the model was last used.
+        voices: The voices that were loaded, by name.
     """
 
     name: str
@@ -59,7 +61,7 @@ class ServedModel:
 
     @contextmanager
     def alone(self, job: Job) -> Iterator[None]:
-        """Use the decoder for one window of a recording within the block. Only one job may do so at once."""
+        """Reserve the decoder for one window of a recording during the ``with`` block. Only one job can reserve it."""
         with job.resting():
             self._lock.acquire()
         try:
@@ -69,7 +71,7 @@ class ServedModel:
             self._lock.release()
 
     def voice(self, name: str) -> Any:
-        """Return the loaded voice for a name that ``voice_names`` lists. Its latents are read only once."""
+        """Return the voice with a name that ``voice_names`` lists. Read its latents only the first time."""
         if name == RANDOM:
             return name
         if name not in self.voices:
@@ -78,7 +80,7 @@ class ServedModel:
 
 
 class ServedModels:
-    """The models that a server has loaded. Several threads may use them."""
+    """The models that a server has loaded. Several threads may use this object."""
 
     def __init__(self, settings: ServerSettings, turns: Turns | None = None):
         self.settings, self._turns = settings, turns
@@ -92,10 +94,10 @@ class ServedModels:
 
     @contextmanager
     def using(self, name: str) -> Iterator[ServedModel]:
-        """Load a model if it is not loaded, and keep it within the block."""
+        """Load a model if it is not loaded, and keep it loaded during the ``with`` block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
-            if served.lanes is not None and served.lanes.ended is not None:  # their contents are unknown
+            if served.lanes is not None and served.lanes.ended is not None:  # the contents of its lanes are unknown
                 served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)
             served.users += 1
         try:
@@ -106,7 +108,7 @@ class ServedModels:
                 served.used = time.monotonic()
 
     def release_unused(self) -> None:
-        """Release models that nobody has used for ``idle_release`` seconds, and return memory if no model is in use."""
+        """Release models that nobody used for ``idle_release`` seconds. If no model is in use, return freed memory."""
         with self._lock:
             names: list[str] = []
             if self.settings.idle_release is not None:
@@ -148,9 +150,9 @@ class ServedModels:
         return served
 
     def _backend(self, model: Model) -> Any:
-        """Load the backend for a model. Several threads may use it.
+        """Load the backend for a model. Several threads may use the result.
 
-        If a backend is tied to one thread, that thread makes all calls (``Owned``).
+        If only one thread may use a backend, ``Owned`` makes all calls in one thread.
         """
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
         backend = thread.submit(
@@ -162,12 +164,12 @@ class ServedModels:
         if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
             thread.shutdown(wait=False)
             if self._turns is not None:
-                self._turns.set_threads()  # loading has set MKL's number of threads
+                self._turns.set_threads()  # loading has changed MKL's number of threads
             return backend
         return Owned(backend, thread)
 
     def _make_room(self, size: int) -> None:
-        """Release unused models, the least recently used first, until another model of this size fits."""
+        """Release unused models until another model of ``size`` bytes fits. The least recently used goes first."""
         limit = self.settings.memory
         idle = sorted((served for served in self._loaded.values() if not served.users), key=lambda served: served.used)
         while limit is not None and idle and sum(served.size for served in self._loaded.values()) + size > limit:
@@ -182,10 +184,11 @@ class ServedModels:
 
 
 def check_models(settings: ServerSettings) -> None:
-    """Check the bundles and the mapped voices before the server starts.
+    """Check the bundles and the mapped voices, before the server starts.
 
     Raises:
-        UserError: A bundle is missing or cannot do its task, or no model has a mapped voice and clients cannot add it.
+        UserError: A bundle is missing or cannot do its task, or a voice is mapped that no model has and no client may
+        add.
     """
     voices = {DEFAULT_VOICE}
     for name in settings.models:

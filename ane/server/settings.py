@@ -12,7 +12,7 @@ from ane.speech.request import TextLimits
 from ane.system.checked import validated
 from ane.system.errors import UserError
 
-# the names that OpenAI's clients know
+# the names of voices that OpenAI's clients know
 OPENAI_VOICES = (
     "alloy",
     "ash",
@@ -31,43 +31,43 @@ OPENAI_VOICES = (
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
-TRANSCRIPTIONS, NEW_VOICES = 2, 1  # numbers of them that are in work at once
+TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions, and of new voices, in work at once
 
 
 def limit(default: float, help: str, metavar: str = "N") -> Any:
-    """Declare a field of ``Limits``, which is also an option of `ane serve`.
+    """Declare a field of ``Limits``, which is also a flag of `ane serve`.
 
     Args:
         default: Default value.
         help: Help text.
-        metavar: Placeholder in the help. "MB" means that the field is a number of bytes, which users give in megabytes.
+        metavar: Placeholder in the help. With "MB", users give megabytes, and the field is a number of bytes.
     """
     return Field(default, gt=0, description=help, json_schema_extra={"metavar": metavar})
 
 
 @validated
 class Limits(TextLimits):
-    """Limits on one client, in any protocol, and on all clients together. Too many requests get status 429.
+    """Limits on one client, over all protocols, and on all clients together. Too many requests get status 429.
 
     Attributes:
-        decoder_seconds: Most seconds that the process which decodes a recording may take.
-        decoder_memory: Most bytes of memory that this process may take.
+        decoder_seconds: Maximum seconds for the process that decodes a recording.
+        decoder_memory: Maximum bytes of memory for the process that decodes a recording.
     """
 
     silence: float = limit(600.0, "total length of the pauses in a text", "S")
-    characters: int = limit(4096, "characters in a text, or in one piece of a text that arrives in pieces")
-    stream_characters: int = limit(100_000, "characters in a text that arrives in pieces")
-    body: int = limit(1 << 20, "size of a request", "MB")
+    characters: int = limit(4096, "characters in a text, or in one message of a text that arrives in several")
+    stream_characters: int = limit(100_000, "characters in a whole text that arrives in several messages")
+    body: int = limit(1 << 20, "size of a request without files", "MB")
     upload: int = limit(25 << 20, "size of a request with files", "MB")
-    files: int = limit(256 << 20, "size of all files on disk that requests sent", "MB")
+    files: int = limit(256 << 20, "size of all files together that requests have on disk", "MB")
     clip_seconds: float = limit(1800.0, "length of a recording to transcribe", "S")
-    uploads: int = limit(8, "files that wait to be worked on")
-    requests: int = limit(256, "requests at once")
+    uploads: int = limit(8, "files that may wait for their turn")
+    requests: int = limit(256, "requests that may run at once")
     connections: int = limit(1024, "open connections")
     sound_ahead: float = limit(10.0, "sound that may wait for a slow client before its request pauses", "S")
     seconds: float = limit(600.0, "time for a request", "S")
     idle: float = limit(
-        30.0, "time for a client to send its headers, send the next bytes of its body, or take the next sound", "S"
+        30.0, "time for a client to send its headers, to send more of its body, or to take more sound", "S"
     )
     drain: float = limit(30.0, "time for requests to end after SIGTERM", "S")
     decoder_seconds: PositiveFloat = 60.0
@@ -76,33 +76,33 @@ class Limits(TextLimits):
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings with which a server is started.
+    """The settings with which a server starts.
 
     Attributes:
-        models: Names of the bundles that it speaks with. OpenAI's model names mean the first one.
-        transcriber: Name of the Whisper bundle for transcriptions, or "".
+        models: Names of the bundles to speak with. OpenAI's model names mean the first bundle.
+        transcriber: Name of the Whisper bundle that transcribes. "" means that the server does not transcribe.
         host: Address to listen on.
         port: Port to listen on.
-        wyoming_port: Port for the Wyoming protocol. ``None`` means that the server does not speak it.
+        wyoming_port: Port for the Wyoming protocol. ``None`` means that the server does not offer it.
         wyoming_host: Address to listen on for the Wyoming protocol. "" means ``host``.
         backend: Backend, as for ``ane.backends.load_backend``.
         precision: Precision, as for ``ane.backends.load_backend``.
         threads: Number of CPU threads, as for ``ane.backends.load_backend``.
-        calls: Number of network calls that run at once and divide the ``threads`` (``calls_at_a_time``).
-        lanes: Number of candidates that are sampled at once, over all requests.
+        calls: Number of network calls that run at once and share ``threads`` (see ``calls_at_a_time``).
+        lanes: Number of candidates to sample at once, over all requests.
         preload: Names of models to load at the start.
-        memory: Most bytes on disk that the loaded bundles may have together. ``None`` means no limit.
+        memory: Maximum bytes of all loaded bundles together, as on disk. ``None`` means no limit.
         idle_release: Seconds after which an unused model is released. ``None`` means never.
-        voices: Voice for each name that clients use.
-        ignore_instructions: Whether to ignore ``instructions``. Otherwise they are an error.
-        token: Bearer token that clients must send. "" means that the server answers only clients on its machine.
-        hosts: Names by which clients may call the server, in lower case. () means any name, or only the machine's own
-            names if ``host`` is one of them.
-        base_path: Path under which a proxy serves the server, such as /tts, or "". The proxy may pass it on or not.
+        voices: The voice for each name that clients may use instead.
+        ignore_instructions: Whether to ignore the field ``instructions``. If not, it is an error.
+        token: Bearer token that clients must send. "" means that only clients on the same machine get answers.
+        hosts: Names by which clients may call the server, in lower case. () allows any name, except that a server whose
+            ``host`` is its own machine then has only its machine's names.
+        base_path: Path under which a proxy serves the server, such as /tts, or "". The proxy need not pass it on.
         origins: Origins of web pages that may use the server.
         add_voices: Whether clients may add voices.
-        log_texts: Whether the log contains the texts that are spoken.
-        limits: Limits on clients.
+        log_texts: Whether the log contains the texts of requests.
+        limits: Limits on the clients.
     """
 
     models: tuple[str, ...] = (DEFAULT_BUNDLE,)

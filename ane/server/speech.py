@@ -1,4 +1,4 @@
-"""Check a client's request for speech, and make the work that speaks it."""
+"""Check a client's request for speech, and make the function that speaks it."""
 
 import time
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from ane.voices import voice_names
 
 @validated
 class ServedRequest(SpeechRequest):
-    """A request whose model and voice are known to exist on this server. If the text is "", it arrives later."""
+    """A request for speech whose model and voice exist on this server. A text of "" will arrive later."""
 
     model: str = ""
 
 
 @dataclass(frozen=True)
 class SoundPiece:
-    """A piece of sound, (n,) float32 within ±1 at ``rate`` Hz, words whose times are new, and warnings so far."""
+    """Sound, (n,) float32 from -1 to 1 at ``rate`` Hz, with words whose times became known, and all warnings so far."""
 
     audio: np.ndarray
     rate: int
@@ -48,7 +48,7 @@ class SpokenFacts:
     """Facts about finished speech.
 
     Attributes:
-        seconds: Length of the sound.
+        seconds: Length of the sound in seconds.
         units: Number of codes, frames or tokens that the model made.
         notes: Warnings.
     """
@@ -59,7 +59,7 @@ class SpokenFacts:
 
 
 class Catalogue:
-    """The models that clients may name, and their voices. It opens the bundles, but reads no weights."""
+    """The models that clients may name, and the voices of each model. It opens bundles, but reads no weights."""
 
     def __init__(self, settings: ServerSettings):
         self.settings = settings
@@ -67,7 +67,7 @@ class Catalogue:
         self._voices: dict[str, list[str]] = {}
 
     def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
-        """Turn a client's fields into a request. Raises UserError for an unknown name or a faulty lexicon."""
+        """Make a request from a client's fields. Raises UserError for an unknown name or a faulty lexicon."""
         name = self.model(fields.model)
         return ServedRequest(
             text,
@@ -79,7 +79,7 @@ class Catalogue:
         )
 
     def model(self, name: str) -> str:
-        """Return the model that a client's name means. Raises RefusedError if it means none."""
+        """Return the model that a client's name means. Raises RefusedError if the name means no model."""
         if name not in self.models:
             name = FORMER_NAMES.get(name, name)
         if name in OPENAI_MODELS and name not in self.models:
@@ -110,14 +110,14 @@ class Catalogue:
         return self._voices[model]
 
     def presets(self, model: str) -> list[str]:
-        """List the presets of a model, the default first."""
+        """List the presets of a model. The default comes first."""
         if not self.models[model].presets:
             return []
         default = default_preset(self.models[model].settings)
         return [default, *(name for name in PRESETS if name != default)]
 
     def cast(self, model: str, fields: CastFields | None) -> Cast | None:
-        """Return the cast that a client sent, after a check.
+        """Check the cast that a client sent, and return it.
 
         Raises:
             RefusedError: The cast names an unknown voice, or the model has only one voice.
@@ -132,7 +132,7 @@ class Catalogue:
         return cast
 
     def check_new_name(self, name: str) -> None:
-        """Raise RefusedError if a new voice's name already has a meaning, because all clients would hear it."""
+        """Raise RefusedError if the name of a new voice already has a meaning, because all clients would hear it."""
         reserved = {
             DEFAULT_VOICE,
             *OPENAI_VOICES,
@@ -147,16 +147,16 @@ class Catalogue:
             )
 
     def forget_voices(self) -> None:
-        """Forget the list of voices, so that a voice which was added is found."""
+        """Forget which voices there are, so that a new voice is found."""
         self._voices.clear()
 
     def voice(self, model: str, name: str | None) -> str:
-        """Return the voice that a client's name means. A path never means one. Raises RefusedError if there is none."""
+        """Return the voice that a client's name means, which is never a path. Raises RefusedError if there is none."""
         name = DEFAULT_VOICE if name is None else name
         known, meant = self.voices(model), self.settings.voices.get(name, name)
         if meant in known or meant == DEFAULT_VOICE:
             return meant
-        # examples of OpenAI's API use its first voice
+        # examples in OpenAI's documentation use this name, so it always means a voice
         if name == OPENAI_VOICES[0] or self.models[model].is_only_voice(meant):
             return DEFAULT_VOICE
         why = (
@@ -169,19 +169,19 @@ class Catalogue:
 
 
 def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
-    """Make a lexicon from the client's respellings. Raises UserError if two entries are for the same word."""
+    """Make a lexicon from a client's respellings. Raises UserError if two respellings are for the same word."""
     return Lexicon(body.lexicon or {}, body.unreadable) if body.lexicon or body.unreadable != "nearest" else None
 
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
-    """Return the event that says when words are heard."""
+    """Return the event that states when words are heard."""
     return {"type": "speech.audio.words", "words": [word.as_dict() for word in words]}
 
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
-    """Make the work that speaks a request. It puts ``SoundPiece`` items, then one ``SpokenFacts``.
+    """Make the function that speaks a request. It hands over ``SoundPiece`` items, then one ``SpokenFacts``.
 
-    If the request's text is "", the work speaks the texts that the client sends, while they arrive.
+    If the text of the request is "", the function speaks the texts that the client sends, as they arrive.
     """
 
     def work(job: Job) -> None:
@@ -207,7 +207,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
 
 
 def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
-    """Send the sound of a stream, then its facts."""
+    """Hand over the sound of a stream, then the facts about it."""
     sent_words = 0
 
     def new_words() -> list[SpokenWord]:
@@ -225,7 +225,7 @@ def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
 
 
 def with_loaded_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
-    """Load the request's voice for the model. Raises UserError if the model cannot do what is asked."""
+    """Add the loaded voice to a request. Raises UserError if the model cannot do what the request asks for."""
     if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
     if request.seed is not None and not served.model.uses_seed:

@@ -1,4 +1,4 @@
-"""Speak for the routes of all protocols: hold the engine, the models, the settings and the metrics that they share."""
+"""Start the speech for the routes of all protocols. The routes share one engine, its models, settings and metrics."""
 
 import logging
 import math
@@ -21,12 +21,12 @@ from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
 GONE = "client gone"
-MAX_HEADER = 2000  # characters of warnings in a header. A warning may quote a text
-BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # seconds to the first sound
+MAX_HEADER = 2000  # maximum characters of warnings in a header, because a warning may quote a text
+BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # bounds of the histogram of seconds to the first sound
 
 
 class Metrics:
-    """Counts and times of a server, for Prometheus. Only the event loop changes them."""
+    """The counts and durations that a server reports to Prometheus. Only the event loop changes them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -73,12 +73,13 @@ class Service:
                 with self.models.using(name):
                     job.put(name)
 
-        async for _ in self.engine.submit(work, seconds=math.inf).items():  # no client waits for this work
+        # without a time limit, because no client waits
+        async for _ in self.engine.submit(work, seconds=math.inf).items():
             pass
         self.ready = True
 
     def check_text(self, text: str, lexicon: Lexicon | None = None) -> int:
-        """Count the characters of a text after the lexicon. Raises RefusedError if it is too long or not valid text."""
+        """Count a text's characters after the lexicon. Raises RefusedError if it is too long or not valid Unicode."""
         most, length = self.settings.limits.characters, len(text)
         if lexicon is not None and length <= most:
             length = len(lexicon(text))
@@ -91,7 +92,7 @@ class Service:
         return length
 
     def check_stream(self, characters: int) -> None:
-        """Raise RefusedError if a text that arrives in pieces has become too long."""
+        """Raise RefusedError if a text that arrives in several messages has become too long."""
         most = self.settings.limits.stream_characters
         if characters > most:
             raise RefusedError(
@@ -99,7 +100,7 @@ class Service:
             )
 
     def speak(self, request: ServedRequest, kind: str = "speech") -> "SpeechResponse":
-        """Begin to speak. Raises BusyError if there are too many requests."""
+        """Start to speak a request. Raises BusyError if the server has too many requests."""
         return SpeechResponse(self, request, kind, self._submit(kind, speak(self.models, request, self.catalogue)))
 
     def _submit(self, kind: str, work: Work, speaks: bool = True) -> Job:
@@ -110,16 +111,16 @@ class Service:
             raise
 
     def is_full(self) -> bool:
-        """Return whether the server rejects further requests."""
+        """Return whether the server rejects further requests because it has too many."""
         return self.engine.count >= self.settings.limits.requests
 
     def count_refusal(self, kind: str, status: int, **fields: Any) -> None:
-        """Count a request that is answered with an error, and log it. The log drops repeated lines of a kind."""
+        """Count and log a request that gets an error as its answer. The log drops repeated lines of one kind."""
         self.metrics.refused.labels(kind, str(status)).inc()
         LOGGER.warning("request refused", extra={"fields": {"kind": kind, "status": status, **fields}})
 
     async def run(self, kind: str, work: Work) -> Any:
-        """Run work other than speech, and return the last item that it puts. Raises the same errors as ``items``."""
+        """Run work other than speech, and return the last item that it hands over. Raises the errors of ``items``."""
         result = None
         async with aclosing(self.items(kind, work)) as items:
             async for item in items:
@@ -127,7 +128,7 @@ class Service:
         return result
 
     async def items(self, kind: str, work: Work) -> AsyncGenerator[Any, None]:
-        """Run work other than speech, and yield the items that it puts. Raises its errors, and BusyError."""
+        """Run work other than speech, and yield the items that it hands over. Raises its errors, and BusyError."""
         job, outcome = self._submit(kind, work, speaks=False), GONE
         try:
             async for item in job.items():
@@ -142,12 +143,12 @@ class Service:
 
 
 class SpeechResponse:
-    """The speech for one client: an asynchronous iterator over ``SoundPiece``. Always close it.
+    """The speech for one client. Iterate over it asynchronously for ``SoundPiece`` items. Always close it.
 
     Attributes:
-        request: The request.
+        request: The request that is spoken.
         id: Number of the request in the log and in the answer's headers.
-        facts: Facts about the speech. ``None`` until it ends.
+        facts: Facts about the speech. ``None`` until the speech ends.
         notes: Warnings that are known so far.
     """
 
@@ -170,10 +171,10 @@ class SpeechResponse:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer.
+        """HTTP headers of the answer.
 
-        Server-Timing has the milliseconds from the request to its text, and from the text to the first sound. X-Notes
-        has the warnings that are known when the sound begins.
+        Server-Timing has the milliseconds from the request to its text, and from its text to the first sound. X-Notes
+        has the warnings that are known when the sound starts.
         """
         wait = max(0.0, (self._job.text_at or 0.0) - self._began)
         timing = (
@@ -209,14 +210,14 @@ class SpeechResponse:
             raise
 
     def close(self) -> None:
-        """End the job, count it and log it, because the client has all of the sound or wants no more."""
+        """End, count and log the job, because the client has all of the sound or wants no more sound."""
         if self._closed:
             return
         self._closed = True
         if self._outcome == GONE and self._service.engine.ending:
             self._outcome = "stopped"  # the client took the sound too slowly
         self._job.leave()
-        del self._pieces  # the iterator refers to the response, and would delay the release of the sound
+        del self._pieces  # the iterator refers back to this object, which would keep the sound in memory longer
         metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {
@@ -238,7 +239,7 @@ class SpeechResponse:
         LOGGER.info("request", extra={"fields": fields})
 
     def ending(self, characters: int) -> dict[str, Any]:
-        """Return the usage for the client, and the warnings if there are some.
+        """Return the usage to report to the client, and the warnings if there are any.
 
         Input tokens are the characters of the text. Output tokens are the codes, frames or tokens that the model made.
         """
@@ -247,5 +248,5 @@ class SpeechResponse:
         return {"usage": usage, "notes": list(self.notes)} if self.notes else {"usage": usage}
 
     def error(self, error: BaseException) -> dict[str, Any]:
-        """Return the event that reports an error in the middle of the sound."""
+        """Return the event that reports an error after sound has been sent."""
         return {"type": "error", **error_content(error)[1]}

@@ -1,4 +1,4 @@
-"""Transcribe and translate recordings: the routes, which answer with the whole text or with events as it is made."""
+"""Transcribe and translate recordings. The routes answer with the whole text, or with events while it is made."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from ane.server.waiting import while_connected
 SSE = "text/event-stream"
 ModelName = Annotated[str, Form(max_length=200, description="name of a model in /v1/models, or OpenAI's whisper-1")]
 Prompt = Annotated[
-    str, Form(max_length=2000, description="text before the recording, whose spelling and style the model follows")
+    str, Form(max_length=2000, description="text before the recording. The model follows its spelling and style")
 ]
 TranscriptForm = Literal["json", "text", "srt", "verbose_json", "vtt"]
 TextFormat = Annotated[TranscriptForm, Form(description="format of the text")]
@@ -34,13 +34,13 @@ Temperature = Annotated[
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="temperature of sampling. 0 takes the most probable words, and a higher one if that fails",
+        description="temperature of sampling. 0 takes the most probable words, and a higher value if that fails",
     ),
 ]
 
 
 def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | None:
-    """Transcribe one window. After the last window, return the exception that has the transcript."""
+    """Transcribe one window of a recording. After the last window, return the exception that holds the transcript."""
     try:
         next(windows)
     except StopIteration as end:
@@ -50,13 +50,13 @@ def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | No
 
 def transcription_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    # held from decoding to the end. Other recordings wait as files, not as decoded sound. The guard limits their number
+    # Each recording holds this from its decoding to its end. The others wait as files, whose number the guard limits.
     transcribing = asyncio.Semaphore(TRANSCRIPTIONS)
 
     async def transcripts(
         file: UploadFile, name: str, options: TranscriptionOptions
     ) -> AsyncGenerator[TranscriptSegment | Transcript, None]:
-        """Yield the segments as they are transcribed, then the transcript."""
+        """Yield each segment of the transcript as soon as it is transcribed, then the whole transcript."""
         limits = service.settings.limits
         async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
@@ -82,7 +82,7 @@ def transcription_routes(service: Service) -> APIRouter:
         options: TranscriptionOptions,
         stream: bool = False,
     ) -> Response:
-        """Transcribe a recording, and answer in a format. A temperature of 0 means Whisper's own, as at OpenAI."""
+        """Transcribe a recording, and answer in a format. A temperature of 0 means Whisper's default temperatures."""
         name = service.catalogue.transcriber(model)
         if temperature:
             options = replace(options, temperatures=(temperature,))
@@ -90,7 +90,7 @@ def transcription_routes(service: Service) -> APIRouter:
             raise RefusedError(f"stream has no effect with response_format {form}: leave one out", 400, "stream")
         items = transcripts(file, name, options)
         if stream:
-            # wait for the first item, so that an error in the request can still set the status
+            # wait for the first item, because an error after it could no longer set the status
             first = await while_connected(anext(items), request)
             return StreamingResponse(send_events(first, items), media_type=SSE, headers={"Cache-Control": "no-store"})
         return transcript_response(await while_connected(last_item(items), request), options.task, form)
@@ -108,9 +108,9 @@ def transcription_routes(service: Service) -> APIRouter:
         temperature: Temperature = 0.0,
         granularities: Annotated[
             list[Literal["word", "segment"]],
-            Form(alias="timestamp_granularities[]", description="word adds the times of each word"),
+            Form(alias="timestamp_granularities[]", description="word: add the times of every word"),
         ] = [],  # noqa: B006 (FastAPI copies it)
-        stream: Annotated[bool, Form(description="whether to send events with the text while it is made")] = False,
+        stream: Annotated[bool, Form(description="whether to send events while the text is made")] = False,
     ) -> Response:
         """Transcribe a recording."""
         await check_form(
@@ -163,7 +163,7 @@ async def last_item(items: AsyncGenerator[Any, None]) -> Any:
 async def send_events(
     first: TranscriptSegment | Transcript, items: AsyncGenerator[TranscriptSegment | Transcript, None]
 ) -> AsyncIterator[str]:
-    """Yield server-sent events as OpenAI sends them: the text of each segment, then the whole text."""
+    """Yield server-sent events as OpenAI does: the text of every segment, then the whole text."""
     async with aclosing(items):
         try:
             begun, item = False, first
@@ -191,7 +191,7 @@ def transcript_response(transcript: Transcript, task: str, form: TranscriptForm)
 
 
 def verbose(transcript: Transcript, task: str) -> dict[str, Any]:
-    """Return the fields of OpenAI's verbose_json, except the text."""
+    """Return the fields of OpenAI's format verbose_json, except the text."""
     fields: dict[str, Any] = {
         "task": task,
         "language": LANGUAGES.get(transcript.language, transcript.language),

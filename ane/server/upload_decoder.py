@@ -1,9 +1,9 @@
-"""Decode an uploaded sound file in a separate process, so that a malicious file harms nothing else.
+"""Decode an uploaded sound file in a separate process, so that a malicious file cannot harm the server.
 
     python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE
 
-The process writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. It resamples
-sound with a higher rate to MAX_RATE.
+The process writes one line of JSON, {"rate": …} or {"error": …}, and then the samples as mono float32. It resamples
+sound whose rate is above MAX_RATE to MAX_RATE.
 """
 
 import json
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:
-    """Return an upload's audio (S,) float32 and its rate. Raises UserError with a message that names no program."""
+    """Decode an uploaded file to (S,) float32 and its rate. Raises UserError with a message that names no program."""
     try:
         return read_recording(file, seconds)
     except UserError as refused:

@@ -1,4 +1,4 @@
-"""Decode files that clients send, within limits, and add a voice from a clip."""
+"""Decode the files that clients send, within limits, and add voices from clips."""
 
 import asyncio
 import json
@@ -25,15 +25,15 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
-CLIP_SECONDS = 600.0  # longest clip for a voice, which uses 6 s of it
-CLIP_RATE = 44100  # Hz at most. The encoders take 24 kHz or less
-MIN_CONSENT = 20  # least characters in a statement of consent
+CLIP_SECONDS = 600.0  # maximum length of a clip for a voice, which uses 6 s of the clip
+CLIP_RATE = 44100  # maximum Hz of a clip. The encoders take 24 kHz or less
+MIN_CONSENT = 20  # minimum characters in a statement of consent
 Recording = Annotated[UploadFile, File(description="a recording in any format that FFmpeg reads")]
 
 
 def voice_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    adding = asyncio.Semaphore(NEW_VOICES)  # held from decoding to the end
+    adding = asyncio.Semaphore(NEW_VOICES)  # each new voice holds it from decoding to the end
     limits = service.settings.limits
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
@@ -46,10 +46,10 @@ def voice_routes(service: Service) -> APIRouter:
         request: Request,
         name: Annotated[str, Form(max_length=100, description="name of the new voice")],
         audio_sample: Recording,
-        consent: Annotated[str, Form(max_length=10_000, description="a sentence which says that the speaker agrees")],
-        model: Annotated[str, Form(max_length=200, description="model for the voice (default: the first one)")] = "",
+        consent: Annotated[str, Form(max_length=10_000, description="a sentence that says that the speaker agrees")],
+        model: Annotated[str, Form(max_length=200, description="model for the voice (default: the first model)")] = "",
     ) -> NewVoice:
-        """Make a voice from a clip. ``consent`` must say, in a sentence, that the speaker agrees."""
+        """Make a voice from a clip. ``consent`` must be a sentence that says that the speaker agrees."""
         await check_form(request, "name", "audio_sample", "consent", "model")
         if not service.settings.add_voices:
             raise RefusedError("this server takes no new voices: start it with --add-voices to allow them", 403)
@@ -66,14 +66,14 @@ def voice_routes(service: Service) -> APIRouter:
 
 
 async def check_form(request: Request, *known: str) -> None:
-    """Raise RefusedError if a form has a field that is not in ``known``, because it would have no effect."""
+    """Raise RefusedError if a form has a field that is not in ``known``, because ignoring it would hide a mistake."""
     unknown = [name for name in await request.form() if name not in known]
     if unknown:
         raise RefusedError(f"{unknown[0]} is unknown: leave it out", 400, unknown[0], "unknown_parameter")
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Make the work that encodes a clip, stores the voice and puts warnings about it. It replaces no other voice."""
+    """Make the function that encodes a clip, stores it as a new voice and hands over warnings. It replaces no voice."""
 
     def work(job: Job) -> None:
         with service.models.using(model) as served:
@@ -87,13 +87,13 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 soundfile.write(clip, audio, rate, "FLOAT")
                 try:
                     voice = served.speaker.prepare(voice=str(clip))
-                except UserError as error:  # without the path of this machine
+                except UserError as error:  # the message for the client must not contain a path of this machine
                     raise RefusedError(str(error).replace(f"{clip}: ", ""), 400, "audio_sample") from error
             if job.gone:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
-            # written first, so that no voice exists without its consent
+            # the consent is written before the voice, so that no voice exists without consent
             with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:
                 file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
@@ -104,16 +104,16 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
 
 
 async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
-    """Decode an upload in a separate process (``upload_decoder``).
+    """Decode an uploaded file in a separate process (``upload_decoder``).
 
     Args:
         file: The uploaded file.
         limits: Limits of the server.
-        seconds: Most seconds of sound.
-        rate: Highest sample rate to return, in Hz.
+        seconds: Maximum seconds of sound.
+        rate: Maximum sample rate to return, in Hz.
 
     Returns:
-        The audio, (S,) float32, and its rate.
+        The sound, (S,) float32, and its sample rate in Hz.
 
     Raises:
         RefusedError: The file is not sound, is too long, or takes too much time or memory to decode.

@@ -1,7 +1,7 @@
 """Wait for clients and for the server's tasks, always with a time limit.
 
-The limits use ``asyncio.timeout``. In Python 3.11, ``asyncio.wait_for`` loses a cancellation if the call that it waits
-for has just ended, and then waits forever for the next one.
+The functions use ``asyncio.timeout``, because ``asyncio.wait_for`` of Python 3.11 can lose a cancellation: if the call
+that it waits for has just ended, a cancelled task goes on and may then wait forever.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from starlette.requests import Request
 from ane.server.errors import RefusedError
 
 LOGGER = logging.getLogger("ane.server")
-END_SECONDS = 1.0  # time for a cancelled task to end, before it is cancelled again
-ATTEMPTS = 5  # times that a task is cancelled
+END_SECONDS = 1.0  # seconds that a cancelled task has to end, before it is cancelled again
+ATTEMPTS = 5  # how often a task is cancelled before it is left
 
 Result = TypeVar("Result")
 
 
 async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
-    """Return the result of ``work``, unless ``watched`` raises an error first. Both have ended when this returns.
+    """Return the result of ``work``, unless ``watched`` raises an error first. Neither runs any more afterwards.
 
     Raises:
-        Exception: An error of ``work`` or ``watched``.
+        Exception: An error of ``work`` or of ``watched``.
     """
     task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
     try:
@@ -38,7 +38,7 @@ async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> R
 
 
 async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks and wait until they have ended. If a task keeps ignoring this, log it and leave it."""
+    """Cancel tasks and wait until they have ended. Leave a task that ignores all ``ATTEMPTS``, and log it."""
     pending = {task for task in tasks if not task.done()}
     for _ in range(ATTEMPTS):
         for task in pending:
@@ -55,16 +55,16 @@ async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
 async def next_text(
     read: Callable[[], Awaitable[Result]], seconds: float, idle: float, is_full: Callable[[], bool]
 ) -> Result:
-    """Return the next text that a client writes.
+    """Wait for the next text from a client.
 
     Args:
         read: Function that reads the text.
-        seconds: Most seconds to wait.
-        idle: Most seconds to wait if other clients need the place.
-        is_full: Function that returns whether other clients need the place.
+        seconds: Maximum seconds to wait.
+        idle: Maximum seconds to wait if another client needs this client's connection.
+        is_full: Function that returns whether another client needs it.
 
     Raises:
-        TimeoutError: No text came.
+        TimeoutError: No text came in time.
     """
     until = time.monotonic() + seconds
     while True:
@@ -77,11 +77,11 @@ async def next_text(
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """Return the result of ``work``, and cancel it if the client leaves. The request's body must have been read.
+    """Return the result of ``work``, and cancel the work if the client leaves. The request's body was read before.
 
     Raises:
-        RefusedError: The client has gone (499).
-        Exception: An error of the work.
+        RefusedError: The client has left (status 499).
+        Exception: The work raised it.
     """
 
     async def until_disconnected() -> None:

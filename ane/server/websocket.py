@@ -1,8 +1,8 @@
-"""Speak over the WebSocket /v1/audio/stream: take text as it is written, and send sound as it is made.
+"""Speak over the WebSocket /v1/audio/stream: take text while a client writes it, and send sound as soon as it is made.
 
 The client sends {"type": "start", "model": …}, then any number of {"type": "text", "text": …}, then {"type": "end"}.
-The server sends sound in binary messages, and at the end {"type": "done", "usage": …} or an error in OpenAI's form.
-With ``word_times``, it also sends the word events of `POST /v1/audio/speech`, each before its sound.
+The server sends sound in binary messages, and at the end {"type": "done", "usage": …} or an error as OpenAI's API does.
+If the start message sets ``word_times``, it also sends the word events of `POST /v1/audio/speech`, before their sound.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from ane.server.waiting import next_text, while_watching
 
 REFUSED = 1008  # code for closing a WebSocket because its client sent something wrong
 FAILED = 1011  # code for closing a WebSocket because of a fault of the server
-MAX_REASON = 123  # most bytes in a reason for closing
-OPENAI_PROTOCOL = "realtime"  # the name under which the token's protocol is offered
+MAX_REASON = 123  # maximum bytes of the reason for closing
+OPENAI_PROTOCOL = "realtime"  # protocol to accept if the client offers its token as another protocol
 
 Message = TypeVar("Message", StreamStart, StreamText)
 
@@ -41,7 +41,7 @@ def websocket_routes(service: Service) -> APIRouter:
             limits = service.settings.limits
             start = await receive(socket, StreamStart, limits.idle)
             request = service.catalogue.request(start)
-            # a client takes no place before there is text
+            # a client uses up no connection before it sends text
             text, length = await first_text(socket, service, request)
             if take_place := socket.scope.get("state", {}).get(PLACE):
                 take_place()
@@ -62,7 +62,7 @@ def websocket_routes(service: Service) -> APIRouter:
 
 
 async def first_text(socket: WebSocket, service: Service, request: ServedRequest) -> tuple[str, int]:
-    """Wait for the client's first text. Return it and the number of characters that it counts as.
+    """Wait for the client's first text. Return the text, and how many characters it counts as.
 
     Raises:
         RefusedError: The client sent no text, or too much.
@@ -81,18 +81,18 @@ async def first_text(socket: WebSocket, service: Service, request: ServedRequest
 async def converse(
     socket: WebSocket, service: Service, response: SpeechResponse, form: str, text: str, received: int
 ) -> None:
-    """Take texts from the client and send it sound at the same time.
+    """Take text from the client and send sound to it, both at the same time.
 
     Args:
         socket: The client's socket.
         service: The service.
         response: The speech for the client.
-        form: Response format.
+        form: Response format of the sound.
         text: The client's first text.
         received: Number of characters that the first text counts as.
 
     Raises:
-        Exception: The first error of taking texts or sending sound.
+        Exception: The first error in taking text or sending sound.
     """
     response.send_text(text)
 
@@ -101,7 +101,7 @@ async def converse(
         return receive(socket, StreamText, limits.seconds, limits.idle, service.is_full)
 
     async def read_texts() -> None:
-        """Pass texts on. Raises an error when the client sends something that is not allowed, or leaves."""
+        """Pass the client's texts on. Raises an error if the client sends something it must not, or leaves."""
         nonlocal received
         while (message := await next_message()).type == "text":
             received += service.check_text(message.text, response.request.lexicon) or 1
@@ -125,19 +125,20 @@ async def converse(
                 await send_within(socket, await asyncio.to_thread(encoder.finish), service)
         finally:
             if encoder is not None:
-                asyncio.get_running_loop().run_in_executor(None, encoder.close)  # a thread may be in ``feed``
+                # ``close`` may wait for a thread that is in ``feed``
+                asyncio.get_running_loop().run_in_executor(None, encoder.close)
         await send_within(socket, {"type": "done", **response.ending(received)}, service)
 
     await while_watching(send_sound(), read_texts())
 
 
 async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: Service) -> None:
-    """Send bytes, or an object as JSON. Send nothing if there are no bytes."""
+    """Send bytes, or an object as JSON. If there are no bytes, send nothing."""
     if data:
         try:
             async with asyncio.timeout(service.settings.limits.idle):
                 await (socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data))
-        except (TimeoutError, RuntimeError):  # Starlette raises the latter when the client has left
+        except (TimeoutError, RuntimeError):  # Starlette raises RuntimeError when the client has left
             raise WebSocketDisconnect(1006) from None
 
 
@@ -148,15 +149,15 @@ async def receive(
     idle: float = math.inf,
     is_full: Callable[[], bool] = lambda: False,
 ) -> Message:
-    """Wait for the next message, as ``next_text`` does.
+    """Wait for the client's next message, with the limits of ``next_text``.
 
     Raises:
-        RefusedError: No message came in time, or it is not text.
-        ValidationError: The message is not of this kind.
+        RefusedError: No message came in time, or the message is not text.
+        ValidationError: The message does not have the fields of ``kind``.
     """
     try:
         text = await next_text(socket.receive_text, seconds, idle, is_full)
-        await asyncio.sleep(0)  # so that other tasks run between two messages, however many have come
+        await asyncio.sleep(0)  # lets other tasks run between two messages, even if many messages have come
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None
@@ -165,7 +166,7 @@ async def receive(
 
 
 async def refuse(socket: WebSocket, error: Exception, seconds: float) -> None:
-    """Send an error to the client within ``seconds``, and close with its reason. Faults of the server are logged."""
+    """Send an error to the client within ``seconds``, and close the socket with it. Log a fault of the server."""
     status, content = error_content(error)
     reason = content["error"]["message"].encode()[:MAX_REASON].decode(errors="ignore")
     try:

@@ -1,4 +1,4 @@
-"""Speak the Wyoming protocol of Home Assistant: describe, synthesize, and text that arrives in chunks."""
+"""Speak the Wyoming protocol of Home Assistant: describe the voices, and speak whole texts or text that arrives."""
 
 import asyncio
 import json
@@ -26,25 +26,25 @@ from ane.system.version import version
 
 LOGGER = logging.getLogger("ane.server")
 ATTRIBUTION = Attribution(name="tortoise-ane", url="")
-CHUNK = 4096  # most samples in one event
+CHUNK = 4096  # maximum samples of sound in one event
 
 
 class LimitedReader:
-    """A stream reader for ``async_read_event`` that waits only a limited time for each part of an event.
+    """A stream reader for ``async_read_event`` that waits only a limited time for every part of an event.
 
     Args:
         reader: The connection's reader.
-        most: Most bytes in a part.
-        seconds: Most seconds to wait for a part of an event.
-        is_full: Function that returns whether other clients need this one's place. If so, the client has ``seconds``
+        most: Maximum bytes in a part.
+        seconds: Maximum seconds to wait for a part of an event.
+        is_full: Function that returns whether another client needs this connection. If so, the client has ``seconds``
             between two events.
 
     Attributes:
-        patience: Most seconds between two events.
+        patience: Maximum seconds between two events.
 
     Raises:
         ValueError: A part is longer than ``most`` bytes.
-        TimeoutError: A part did not come.
+        TimeoutError: A part did not come in time.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class LimitedReader:
         self.patience = seconds
 
     async def readline(self) -> bytes:
-        await asyncio.sleep(0)  # so that other tasks run between two events, however many have come
+        await asyncio.sleep(0)  # lets other tasks run between two events, even if many events have come
         begun = await next_text(lambda: self._reader.read(1), self.patience, self._seconds, self._is_full)
         async with asyncio.timeout(self._seconds):
-            line = begun and begun + await self._reader.readline()  # 64 KiB at most
+            line = begun and begun + await self._reader.readline()  # readline takes at most 64 KiB
         if line and not isinstance(json.loads(line), dict):
             raise ValueError("a header must be an object")
         return line
@@ -70,7 +70,7 @@ class LimitedReader:
 
 
 class WyomingServer:
-    """A server for the Wyoming protocol, on a separate port."""
+    """A server for the Wyoming protocol, which has its own port."""
 
     def __init__(self, service: Service, connections: Connections):
         self.service, self._connections = service, connections
@@ -78,7 +78,7 @@ class WyomingServer:
         self._clients: dict[asyncio.Task, WyomingClient] = {}
 
     async def start(self, host: str, port: int) -> None:
-        """Open the port. Raises UserError if that is impossible."""
+        """Open the port. Raises UserError if the port cannot be opened."""
         try:
             self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
         except OSError as error:
@@ -86,14 +86,15 @@ class WyomingServer:
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-                same.listen(QUEUE)  # asyncio made the queue only as long as the number it accepts at once
+                # asyncio made the queue only as long as the number of connections it accepts at once
+                same.listen(QUEUE)
 
     @property
     def port(self) -> int:
         return self._server.sockets[0].getsockname()[1] if self._server else 0
 
     def stop(self) -> None:
-        """Take no more clients, and end connections that are not being answered."""
+        """Accept no more clients, and end connections whose event is not being answered."""
         if self._server is not None:
             self._server.close()
         for task, client in self._clients.items():
@@ -102,7 +103,7 @@ class WyomingServer:
                 task.cancel()
 
     async def close(self, seconds: float) -> None:
-        """Stop, and give the current answers ``seconds`` to end."""
+        """Stop, and let the answers that are being sent take up to ``seconds``."""
         self.stop()
         if self._clients:
             await asyncio.wait(self._clients, timeout=seconds)
@@ -130,12 +131,12 @@ class WyomingServer:
 
 
 class WyomingClient:
-    """One connection. It answers events in order.
+    """A connection of the Wyoming protocol. It answers events in order.
 
-    It ends after an error, because otherwise Home Assistant would wait for sound.
+    The connection ends after an error, because Home Assistant would otherwise wait for sound.
 
     Attributes:
-        answering: Whether an event is being answered.
+        answering: Whether the server is answering an event.
         stopping: Whether no further event will be answered.
     """
 
@@ -146,7 +147,7 @@ class WyomingClient:
         self._waits: Callable[[], None] = lambda: None
 
     async def serve(self, answers: Callable[[], None], waits: Callable[[], None]) -> None:
-        """Answer events until the client leaves. Call ``answers`` before each answer and ``waits`` after it."""
+        """Answer events until the client leaves. Call ``answers`` before every answer, and ``waits`` after it."""
         self._answers, self._waits = answers, waits
         while not self.stopping and (event := await self.read()) is not None:
             self._begin_answer()
@@ -170,7 +171,7 @@ class WyomingClient:
         self._waits()
 
     async def read(self) -> Event | None:
-        """Return the next event, or ``None`` if the client has gone or sent something that is not an event."""
+        """Return the next event, or ``None`` if the client has left or has sent something that is not an event."""
         try:
             return await async_read_event(self.reader)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -200,7 +201,7 @@ class WyomingClient:
             await self.speak_arriving(self.request(voice, ""))
 
     def request(self, voice: SynthesizeVoice | None, text: str) -> ServedRequest:
-        """Make a request. Voices are named MODEL/VOICE, or VOICE for the first model."""
+        """Make a request for speech. Clients name a voice MODEL/VOICE, or VOICE alone for the first model."""
         catalogue, name = self.service.catalogue, voice.name if voice is not None and voice.name else None
         model = self.service.settings.models[0]
         if name and "/" in str(name):
@@ -243,14 +244,15 @@ class WyomingClient:
             response.close()
 
     async def speak_arriving(self, request: ServedRequest) -> None:
-        """Speak chunks of text until synthesize-stop.
+        """Speak chunks of text until the event synthesize-stop.
 
-        Ignore a ``synthesize`` among them. It repeats the text for servers that do not know chunks.
+        Ignore the event ``synthesize`` between them, which repeats the text for servers that do not know chunks.
         """
         limits = self.service.settings.limits
-        self.reader.patience = limits.seconds  # because the text is still being written
+        # the client may wait between chunks, because the text is still being written
+        self.reader.patience = limits.seconds
         self._end_answer()
-        text = await self.first_chunks()  # a client takes no place before there is text
+        text = await self.first_chunks()  # a client uses up no connection before it sends text
         self._begin_answer()
         response = self.service.speak(request, "wyoming")
         try:
@@ -262,7 +264,7 @@ class WyomingClient:
             response.close()
 
     async def first_chunks(self) -> str:
-        """Wait for the client's first text, and return it. Raises RefusedError if it sends none."""
+        """Wait for the client's first text, and return it. Raises RefusedError if the client sends no text."""
         text = ""
         while not text.strip():
             event = await self.read()
@@ -305,7 +307,7 @@ class WyomingClient:
 
 @contextmanager
 def well_formed() -> Iterator[None]:
-    """Turn errors of the wyoming library about an event's fields into an error for the client."""
+    """Turn the wyoming library's errors about an event's fields into errors that the client gets."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -313,7 +315,7 @@ def well_formed() -> Iterator[None]:
 
 
 def checked_string(text: object) -> str:
-    """Check that an event's text is a string, because wyoming does not check it."""
+    """Return the text of an event, or raise RefusedError if it is not a string, because wyoming does not check it."""
     if not isinstance(text, str):
         raise RefusedError(f"text must be a string, got {type(text).__name__}", 400, "input")
     return text
