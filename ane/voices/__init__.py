@@ -1,6 +1,6 @@
-"""Find, read, mix and store the voices of Tortoise models. A voice is a pair of latents, one for each model.
+"""Find, read, mix and store the voices of Tortoise models. A voice is a pair of latents, one for each of two networks.
 
-Read ``voice`` first (voices, their files, mixes and the cache), then ``finding`` (names and paths). The module
+Start with ``voice``: voices, their files, mixes and the cache. ``finding`` looks up names and paths. The module
 ``ane.models.tortoise.voices`` computes latents from clips.
 """
 

@@ -1,4 +1,4 @@
-"""Find the files of a voice by its name or path."""
+"""Find the files of a voice, which a name or a path identifies."""
 
 import difflib
 import os
@@ -13,29 +13,29 @@ from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
-RANDOM = "random"  # the name of a voice that is drawn at random
-MOST_BYTES = 200  # bytes of a voice's name (file systems allow 255 with the suffix)
+RANDOM = "random"  # name that asks for a voice drawn at random
+MOST_BYTES = 200  # maximum bytes of a voice's name (file systems allow 255 with the suffix)
 _MAX = 12  # maximum number of names in an error message
 
 
 @dataclass(frozen=True)
 class FoundVoice:
-    """The name of a voice and its files: clips in the order of their names, or one file of latents."""
+    """The name and the files of a voice. The files are clips in the order of their names, or one file of latents."""
 
     name: str
     files: tuple[Path, ...]
 
 
 def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
-    """Find a voice by name in the voice folders, or by path.
+    """Find a voice by its name in folders of voices, or by its path.
 
-    A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a path separator or with the
-    suffix of a voice file is a path. Other text is looked up as a name first, then as a path. If several folders have
-    the name, the first one is used.
+    A path leads to a folder of clips, a sound file, or a voice in a .safetensors or .pth file. Text with a path
+    separator or with the suffix of a voice file is a path. Other text is looked up as a name first, then as a path. If
+    several folders have a voice of this name, the first folder counts.
 
     Raises:
-        UserError: There is no such voice (the message lists similar names), the folder has no voice, or the path is not
-            a file or folder, such as a named pipe.
+        UserError: No voice has this name (the message lists similar names), the folder contains no voice, or the path
+            is neither a file nor a folder, but for example a named pipe.
     """
     folders = list(folders)
     if not name_or_path.strip():
@@ -56,10 +56,10 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
 
 
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
-    """Return all voices in the folders by name, sorted. A voice hides voices of the same name in later folders.
+    """List the voices in folders by name, sorted. A voice hides voices of the same name in later folders.
 
-    In one folder, NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Folders that
-    do not exist and entries that are not voices are skipped.
+    Within a folder, NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Missing
+    folders are skipped, and so are files and folders that are not voices.
     """
     voices: dict[str, FoundVoice] = {}
     for folder in folders:
@@ -73,14 +73,14 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 
 
 def voice_names(model: Bundle) -> list[str]:
-    """Return the names of the voices that a request may use with a model. Empty if the model has one nameless voice."""
+    """Return the names of the voices that a request may use with a model. A model with one nameless voice has none."""
     if model.voice_names or not model.has_latents:
         return model.voice_names
     return [*list_voices(folder for folder in (model.voices, paths.voices_dir()) if folder is not None), RANDOM]
 
 
 def check_voice_name(name: str) -> None:
-    """Raise UserError if a voice cannot be stored under a name and found again."""
+    """Raise UserError if a voice with this name could not be stored, or could not be found again by name."""
     if name in (RANDOM, "?") or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
         raise UserError(
             f"{name!r} cannot name a voice: choose a name without / \\ & : and without . - ~ in front, "
@@ -99,7 +99,7 @@ def check_voice_name(name: str) -> None:
 
 
 def check_named_voice(spec: str, names: Collection[str]) -> None:
-    """Raise UserError unless ``spec`` from a text is one of ``names`` or a mix of them.
+    """Raise UserError unless ``spec``, which stands in a text, is one of ``names`` or a mix of names.
 
     A text may come from a stranger, so it must not name a file.
     """
@@ -113,13 +113,13 @@ def check_named_voice(spec: str, names: Collection[str]) -> None:
 
 
 def is_voice_path(name_or_path: str) -> bool:
-    """Return whether a voice is given as a path: with a separator, a home folder or the suffix of a voice file."""
+    """Return whether text is the path of a voice: it has a separator, a home folder or the suffix of a voice file."""
     path = Path(os.path.expanduser(name_or_path))
     return path.name != name_or_path or is_voice_file(path)
 
 
 def _files_of(entry: Path) -> tuple[Path, ...]:
-    """Return the files of a voice for an entry of a voice folder, or () if the entry is not a voice."""
+    """Return the files of the voice at a path in a folder of voices, or () if no voice is there."""
     if os.path.isdir(entry):
         try:
             return _files_in(entry)
@@ -129,10 +129,10 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
-    """Return the clips in a folder, sorted by name, or its only file of latents if there are no clips.
+    """Return the clips in a folder, sorted by name. If it has no clips, return its only file of latents.
 
-    This is the rule of upstream's ``load_voice`` (utils/audio.py). A .pth file next to clips is ignored, because
-    upstream's git master leaves a copy of the clips there.
+    Upstream's ``load_voice`` has the same rule (utils/audio.py). A .pth file next to clips is ignored, because
+    upstream's git master leaves a copy of the clips in such a file.
     """
     entries = sorted(entry for entry in _visible(folder) if os.path.isfile(entry))
     clips = tuple(entry for entry in entries if entry.suffix.lower() in CLIP_SUFFIXES)
@@ -164,7 +164,7 @@ def is_voice_file(path: Path) -> bool:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Return the entries of a folder without hidden ones, such as macOS's ._clip.wav next to clip.wav."""
+    """Return the files in a folder, except for hidden files such as macOS's ._clip.wav next to clip.wav."""
     try:
         return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     except OSError:
@@ -172,7 +172,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _rank(entry: Path) -> int:
-    """Return the rank of an entry among entries with the same name. The lowest rank hides the other entries."""
+    """Return the rank of a file or folder among those with the same voice name. The lowest rank hides all others."""
     if entry.suffix == ".safetensors":
         return 0
     if os.path.isdir(entry):

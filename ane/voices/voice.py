@@ -1,6 +1,6 @@
 """Define voices, read and write their files, mix them, and cache the latents of clips.
 
-A mix ``a&b`` has equal parts. A mix ``a:0.3&b:0.7`` has weights, which need not sum to 1.
+In a mix ``a&b``, both voices have the same share. A mix ``a:0.3&b:0.7`` has weights, whose sum need not be 1.
 """
 
 import contextlib
@@ -25,20 +25,22 @@ from ane.system.files import replacing
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _LATENT_KEYS = ("ar_latent", "diffusion_latent")
 _FORMAT = "tortoise-ane voice 1"
-_FROM_CLIPS = "from_clips", "clip_mels"  # marks of latents from clips: a metadata key, and a tensor in older files
-_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")  # ai-voice-cloning's file names, with the decoder's MD5
+# a file has this metadata key, or in old files this tensor, if its latents were computed from clips
+_FROM_CLIPS = "from_clips", "clip_mels"
+# file names of ai-voice-cloning, which contain the MD5 of the decoder
+_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """A pair of conditioning latents, and its origin.
+    """A pair of conditioning latents, and where they came from.
 
     Attributes:
         ar: Latent for the autoregressive model, (1, D) float32.
         diffusion: Latent for the diffusion model, (1, C) float32.
-        source: The clips or the mix that it was made from, for display.
-        from_clips: Whether the latents, or some latents of a mix, were computed from clips.
-        decoder: MD5 of the decoder's file that computed the latents, or the first characters of the MD5.
+        source: The clips or the mix that the latents were made from, for display.
+        from_clips: Whether the latents were computed from clips. For a mix, whether any of its latents were.
+        decoder: MD5 of the file of the decoder that computed the latents, or the first characters of this MD5.
     """
 
     ar: np.ndarray
@@ -55,11 +57,11 @@ class Voice:
 
     @property
     def has_diffusion(self) -> bool:
-        """Whether there is a latent for the diffusion model. HiFi-GAN speaks without it (C is 0)."""
+        """Whether there is a latent for the diffusion model. Without it (C is 0), only HiFi-GAN can speak."""
         return self.diffusion.size > 0
 
     def check_widths(self, widths: tuple[int, int]) -> None:
-        """Raise UserError unless the latents have the model's widths (D, C)."""
+        """Raise UserError unless the latents have the widths (D, C) that a model needs."""
         if self.widths != widths and (self.has_diffusion or self.widths[0] != widths[0]):
             raise UserError(
                 f"voice {self.name} was made with another model, because its latents have the widths {self.widths[0]} "
@@ -76,7 +78,7 @@ class Clips:
     files: tuple[Path, ...]
 
     def read(self) -> list[tuple[np.ndarray, int]]:
-        """Read the clips in order, as (audio (S,) float32, rate in Hz). Raises UserError for an unusable clip."""
+        """Read the clips in order, each as audio (S,) float32 and its rate in Hz. Raises UserError for a bad clip."""
         clips = []
         for file in self.files:
             if file.suffix == ".pth":
@@ -89,14 +91,15 @@ class Clips:
 
 
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
-    """Read the voice in one .safetensors or .pth file of latents. For other files, return the clips.
+    """Read a voice from its single .safetensors or .pth file of latents. If the files are clips, return them as clips.
 
-    Upstream writes two kinds of .pth files: the pair of latents (get_conditioning_latents.py), and a copy of the clips
-    that it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable
-    clip. The names of ai-voice-cloning's files contain the first characters of the decoder's MD5.
+    Upstream writes two kinds of .pth files. One is the pair of latents (get_conditioning_latents.py). The other is a
+    copy of the clips that it read: a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Length tells them
+    apart, because latents are shorter than any usable clip. ai-voice-cloning puts the first characters of the decoder's
+    MD5 in the names of its files.
 
     Raises:
-        UserError: A file is missing or damaged, or has neither latents nor clips.
+        UserError: A file is missing or damaged, or contains neither latents nor clips.
     """
     path = files[0]
     if path.suffix == ".safetensors":
@@ -116,13 +119,13 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
 
 
 def load_voice(path: Path | str, name: str = "") -> Voice:
-    """Read a .safetensors voice.
+    """Read a voice from a .safetensors file.
 
     Args:
-        name: Name of the voice. "" means the name stored in the file or, if there is none, the name of the file.
+        name: Name of the voice. "" means the name that the file states or, if it states none, the file's own name.
 
     Raises:
-        UserError: The file does not exist, is damaged, or lacks the tensors ar_latent (1, D) or diffusion_latent
+        UserError: The file does not exist or is damaged, or it lacks the tensor ar_latent (1, D) or diffusion_latent
             (1, C).
     """
     path = Path(os.path.expanduser(path))
@@ -134,7 +137,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             tensors = {key: file.get_tensor(key) for key in set(file.keys()) & set(_LATENT_KEYS)}
             from_clips = not {*file.keys(), *metadata}.isdisjoint(_FROM_CLIPS)
         for tensor in tensors.values():
-            if tensor.dtype.kind == "V":  # bfloat16, a type that libraries such as ml_dtypes add to NumPy
+            if tensor.dtype.kind == "V":  # such as bfloat16, which libraries like ml_dtypes add to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}): create it again") from error
@@ -156,20 +159,20 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
 
 
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
-    """Write a voice to a .safetensors file, or its pair of latents to a .pth file in upstream's format.
+    """Write a voice to a .safetensors file, or to a .pth file as upstream does, as a pair of latents.
 
     Args:
-        lasting: Whether to wait until the file is on disk.
+        lasting: Whether to wait until the operating system has the file on disk.
 
     Raises:
-        UserError: The suffix is another one, or the path cannot be written.
+        UserError: The path has another suffix, or cannot be written.
     """
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
     latents = [np.ascontiguousarray(latent) for latent in (voice.ar, voice.diffusion)]
     if path.suffix == ".pth":
-        import torch  # takes a second, and other voices do not need it
+        import torch  # importing torch takes a second, and a .safetensors voice does not need it
 
         buffer = io.BytesIO()
         torch.save(tuple(torch.from_numpy(latent.copy()) for latent in latents), buffer)
@@ -185,15 +188,16 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
                 **({"decoder": voice.decoder} if voice.decoder else {}),
             },
         )
-    with replacing(path, lasting=lasting) as target:  # written from memory, because libraries hide a full disk
+    # from memory, because the libraries would hide that the disk is full
+    with replacing(path, lasting=lasting) as target:
         target.write_bytes(content)
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
-    """Return the tensors of a .pth voice as (1, n) float32 rows. Raises UserError if it has anything else.
+    """Read the tensors of a .pth voice as rows (1, n) float32. Raises UserError if the file contains anything else.
 
-    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), whose latents are the voice. For HiFi-GAN it
-    writes a single latent.
+    For ai-voice-cloning's (latent, latent, mels (1, n, 80, S), None), return the two latents. For HiFi-GAN, its file
+    has a single latent.
     """
     import torch
 
@@ -226,13 +230,14 @@ def _tensors(path: Path) -> list[np.ndarray]:
 
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
-    """Return one latent as (1, width) float32. Raises UserError if it is not a row of finite numbers."""
-    missing = array.size == 0 and key != _LATENT_KEYS[1]  # HiFi-GAN speaks without the second latent
+    """Convert one latent to (1, width) float32. Raises UserError if it is not a row of finite numbers."""
+    # only the second latent may be missing, because HiFi-GAN does not need it
+    missing = array.size == 0 and key != _LATENT_KEYS[1]
     if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(
             f"{path}: {key} is {array.dtype} {array.shape}, but a latent is one row of floats: create the voice again"
         )
-    with np.errstate(over="ignore"):  # values that are too large become infinite
+    with np.errstate(over="ignore"):  # values that are too large for float32 become infinite
         latent = array.astype(np.float32)
     if not np.isfinite(latent).all():
         raise UserError(f"{path}: {key} has NaN, infinite or far too large values: create the voice again")
@@ -240,12 +245,13 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
 
 
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
-    """Split a mix into names or paths, and weights. Without weights, return ``None`` for them.
+    """Split a mix into its names or paths and their weights. If it has no weights, return ``None`` for the weights.
 
-    If the whole text is the path of a file that exists, it is a single path.
+    If the whole text is the path of an existing file, it is that path and not a mix.
 
     Raises:
-        UserError: A name is empty, only some voices have weights, a weight is negative or not finite, or all are zero.
+        UserError: A name is empty, only some voices have weights, a weight is negative or not finite, or all weights
+            are zero.
     """
     if os.path.exists(os.path.expanduser(spec)):
         return [spec], None
@@ -267,10 +273,10 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
     """Return the weighted mean of one or more voices.
 
     Args:
-        weights: Weights that are not negative and not all zero, with any sum. ``None`` means equal weights.
+        weights: Weight of each voice. No weight is negative, and one is above zero. ``None`` means equal weights.
 
     Raises:
-        UserError: The voices have different widths.
+        UserError: The voices have latents of different widths.
     """
     if len({voice.widths for voice in voices}) > 1:
         raise UserError(
@@ -307,13 +313,13 @@ def _name_and_weight(part: str) -> tuple[str, float | None]:
         return part, None  # the colon is part of a path
 
 
-CACHE_VERSION = 1  # increase this when the same clips and model result in different latents
+CACHE_VERSION = 1  # increase this when the same clips and the same model give other latents than before
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
-    """Return the SHA-256 (hex) of the files' bytes in order, the model, the seed and ``CACHE_VERSION``.
+    """Return the SHA-256 (hex) of everything that latents of clips depend on.
 
-    The latents depend only on these.
+    It covers the bytes of the files in order, the model, the seed and ``CACHE_VERSION``.
 
     Raises:
         UserError: A file cannot be read.
@@ -329,13 +335,13 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
 
 
 def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
-    """Return the voice stored under ``key`` if it is intact and has widths (D, C). Otherwise compute and store it."""
-    with contextlib.suppress(UserError):  # it is missing, damaged, or from another model
+    """Return the voice stored under ``key`` if it is intact and has widths (D, C). Otherwise, compute and store it."""
+    with contextlib.suppress(UserError):  # the stored voice may be missing, damaged, or from another model
         voice = load_voice(_cache_path(key), name)
         voice.check_widths(widths)
         return voice
     voice = compute()
-    with contextlib.suppress(UserError):  # a cache that cannot be written costs time, not the result
+    with contextlib.suppress(UserError):  # the voice is usable even if the cache cannot be written
         save_voice(_cache_path(key), voice, lasting=False)
     return voice
 
