@@ -1,1 +1,1 @@
-"""Speech models, one folder per model: its text front end, its steps, its networks and the stages it declares."""
+"""Speech models, with a folder for each family: its text front end, networks, stages (network calls) and speaker."""

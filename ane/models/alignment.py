@@ -1,4 +1,4 @@
-"""Align text with sound: join pieces into words, and find the path along which attention follows them."""
+"""Align text with sound: join tokens into words, and find the path on which attention moves along the text."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,14 +6,15 @@ import numpy as np
 
 
 def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int, int]]:
-    """Join pieces of text into words.
+    """Join pieces of text, such as tokens, into words.
 
     Args:
-        pieces: Pieces in order. Each has its text, and whether it is spoken (punctuation is not). A piece of spaces or
-            without text ends a word.
+        pieces: The pieces in order. A piece is a pair of its text and whether it is spoken, which punctuation is not. A
+            piece that is empty or has only spaces ends a word.
 
     Returns:
-        The words without punctuation, with the index of their first piece and of the piece after their last.
+        A triple for each word: the word without punctuation, the index of its first piece, and the index after its last
+        piece.
     """
     word, first, last = "", 0, 0
     for index, (piece, spoken) in enumerate([*pieces, (" ", False)]):
@@ -27,23 +28,25 @@ def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int
 
 
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the path with the lowest sum from the first to the last cell of a matrix.
+    """Find the path from the first to the last cell of a matrix whose cells have the lowest total cost.
 
-    A step goes to the next row, the next column, or both. As in openai-whisper, the sums are float32, and the next
-    column wins a tie. All cells of a diagonal are computed at once.
+    A step of the path goes to the next row, to the next column, or to both. As in openai-whisper, costs are summed in
+    float32, and the step to the next column wins a tie. All cells of a diagonal are computed at once.
 
     Args:
         cost: Cost of each cell, (R, C) float64.
 
     Returns:
-        Rows and columns of the path's cells, int64.
+        The rows and the columns of the path's cells, both int64.
     """
     rows, columns = cost.shape
     diagonals = rows + columns - 1
-    # Row d, column r + 1 is the cell (r, d − r). Padding makes each row of the matrix one longer than a diagonal, so
-    # each next row is shifted by one.
+    # Row d of this array is diagonal d of the matrix: its column r is the cell (r, d − r). The padding makes a row of
+    # the matrix one longer than a row of the reshaped array, so each row is shifted by one more than the row before.
     along = np.pad(cost, ((0, 0), (0, rows))).ravel()[: rows * diagonals].reshape(rows, diagonals).T.copy()
-    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)  # sum of the best path to a cell, two rows later
+    total = np.full(
+        (diagonals + 2, rows + 1), np.inf, np.float32
+    )  # cost of the best path to each cell; diagonal d is row d + 2
     total[0, 0] = 0
     for diagonal in range(diagonals):
         first, last = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
@@ -57,7 +60,7 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         np.minimum(best, right, out=best)
         np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1 : last + 1], casting="same_kind")
     both, down, right = total[:-2, :-1], total[1:-1, :-1], total[1:-1, 1:]
-    # 0: both, 1: next row, 2: next column
+    # The last step to each cell: 0 to both, 1 to the next row, 2 to the next column.
     moves = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
     path, row, column = [], rows - 1, columns - 1
     while row >= 0:

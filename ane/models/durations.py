@@ -1,7 +1,7 @@
-"""Regulate lengths on the host: turn log durations into repeats, and repeats into the matrix that applies them.
+"""Compute FastSpeech's length regulator: how many frames each symbol lasts, and a matrix that repeats its states.
 
-The matrix has zeros and ones, and repeats the encoder's states by one multiplication. Every backend can do this, and it
-is exact. Columns after the last frame are zero.
+The matrix has only zeros and ones. To repeat the encoder's states, a network multiplies them by the matrix, which every
+backend can do and which is exact.
 """
 
 from typing import Literal
@@ -14,47 +14,50 @@ Rounding = Literal["half_to_even", "half_up"]
 
 
 def durations(log_durations: np.ndarray) -> np.ndarray:
-    """Compute the frames of each symbol at the trained speed, max(exp(y) − 1, 0), without rounding.
+    """Compute how many frames each symbol lasts at the trained speed: max(exp(y) − 1, 0), without rounding.
 
     Args:
-        log_durations: Log durations y, of any shape.
+        log_durations: Logarithms y that the network predicts, of any shape.
 
     Returns:
-        The frames, float32 of the same shape.
+        The numbers of frames, float32 of the same shape.
 
     Raises:
         UserError: A log duration is NaN or infinite.
     """
     if not np.isfinite(log_durations).all():
         raise UserError(
-            "the model predicts durations that are NaN or infinite, because of its weights or the precision: use "
-            "precision=fp32, or import the model again"
+            "the model predicts durations that are NaN or infinite, because its weights are damaged or the precision "
+            "is too low: use precision=fp32, or import the model again"
         )
-    with np.errstate(over="ignore"):  # infinite durations exceed every limit on frames
+    with np.errstate(over="ignore"):  # an overflow to infinity is fine, because it exceeds every limit on frames
         return np.maximum(np.exp(log_durations.astype(np.float32)) - np.float32(1), np.float32(0))
 
 
 def repeats(durations: np.ndarray, alpha: float = 1.0, rounding: Rounding = "half_to_even") -> np.ndarray:
-    """Compute the whole frames of each symbol: ``durations`` × ``alpha`` in float32, rounded.
+    """Round the durations of symbols to whole frames: ``durations`` × ``alpha`` in float32, rounded.
 
     Args:
-        durations: Frames of each symbol, of any shape.
-        alpha: Factor of the durations. More than 1 is slower.
-        rounding: Rounding of exact halves: "half_to_even" as in NVIDIA's PyTorch class, "half_up" as in its TensorRT
-            graph.
+        durations: Duration of each symbol in frames, of any shape.
+        alpha: Factor of the durations. A factor above 1 makes speech slower.
+        rounding: How to round an exact half: "half_to_even" as in NVIDIA's PyTorch class, or "half_up" as in its
+            TensorRT graph.
 
     Returns:
-        The frames, int64 of the same shape.
+        The numbers of frames, int64 of the same shape.
     """
     scaled = np.minimum(durations.astype(np.float32) * np.float32(alpha), np.float32(1e9))  # fits in int64
     return (np.round(scaled) if rounding == "half_to_even" else np.floor(scaled + np.float32(0.5))).astype(np.int64)
 
 
 def alignment_matrix(repeats: np.ndarray, frames: int) -> np.ndarray:
-    """Make the matrix that repeats states: repeats (B, T) int64 → A (B, T, frames) float32.
+    """Make the matrix A (B, T, frames) float32 that repeats the states of symbols.
 
-    A[b, t, l] is 1 if frame l belongs to symbol t. Frames after ``frames`` are left out. Frames after the last symbol
-    are zero.
+    A[b, t, l] is 1 if frame l belongs to symbol t, and otherwise 0. After the last symbol's frames, A is 0.
+
+    Args:
+        repeats: Number of frames of each symbol, (B, T) int64.
+        frames: Number of frames in the matrix. Further frames of symbols are left out.
     """
     ends = np.cumsum(repeats, axis=1)[..., None]
     index = np.arange(frames)
@@ -62,5 +65,5 @@ def alignment_matrix(repeats: np.ndarray, frames: int) -> np.ndarray:
 
 
 def length_mask(lengths: np.ndarray, length: int) -> np.ndarray:
-    """Make a mask from lengths: (B,) whole numbers → (B, length) float32, 1 before each row's length and 0 after."""
+    """Make a mask (B, length) float32. Row b has ones at its first ``lengths[b]`` positions and zeros after them."""
     return (np.arange(length) < np.asarray(lengths)[:, None]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Split text into chunks of phonemes, with Kokoro's ids."""
+"""Split text into chunks, and convert each chunk to phoneme ids. The ids are Kokoro's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ane.speech.chunks import Chunk, split_to_fit
 from ane.text.passages import Passage
 from ane.text.phonemes import PhonemeWord, phonemise
 
-PAD = 0  # silence, before and after the phonemes of a chunk
+PAD = 0  # the id that stands for silence, before and after the phonemes of a chunk
 IDS = {
     symbol: number
     for symbols, numbers in {
@@ -26,14 +26,15 @@ IDS = {
 def symbol_ids(
     words: Sequence[PhonemeWord], known: Mapping[str, int] = IDS
 ) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """Convert words and marks to ids.
+    """Convert words and punctuation marks to phoneme ids.
 
     Args:
-        words: Words and marks, with their phonemes.
-        known: Id of each phoneme. Other phonemes are left out.
+        words: Words and punctuation marks, with their phonemes.
+        known: Id of each phoneme. Phonemes without an id are left out.
 
     Returns:
-        The ids, (T,) int64, and the words with the index of their first id and of the id after their last.
+        The ids, (T,) int64. Then a triple for each word: the word, the index of its first id, and the index after its
+        last id.
     """
     ids, spans = [PAD], []
     for word in words:
@@ -50,11 +51,11 @@ def symbol_ids(
 
 @dataclass(eq=False)
 class PhonemeChunk(Chunk):
-    """A piece of text that is spoken in one pass, as phonemes.
+    """A piece of text that the model speaks in one pass, as phonemes.
 
     Attributes:
         ids: Ids of the phonemes, (T,) int64.
-        spans: Words, with the index of their first id and of the id after their last.
+        spans: A triple for each word: the word, the index of its first id, and the index after its last id.
     """
 
     ids: np.ndarray
@@ -76,9 +77,9 @@ def split_into_phonemes(
 
     Args:
         passages: Passages of a text.
-        lengths: Desired and maximum characters of a chunk, as for ``split_to_fit``.
-        most: Most ids of a chunk.
-        pause: Seconds of silence after a chunk, as for ``split_to_fit``.
+        lengths: Desired and maximum number of characters in a chunk, as for ``split_to_fit``.
+        most: Largest number of ids in a chunk.
+        pause: Function from a chunk's text to the seconds of silence after it, as for ``split_to_fit``.
         british: Whether to pronounce words as in British English.
     """
 

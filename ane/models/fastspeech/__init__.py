@@ -1,1 +1,1 @@
-"""Speak with FastSpeech as in NVIDIA's example: text to mel in one pass, then sound. Start at ``synthesizer``."""
+"""Speak with FastSpeech, as in NVIDIA's example: make a mel from text in one pass, then sound with a vocoder."""

@@ -1,4 +1,4 @@
-"""Import a FastSpeech checkpoint in the form that NVIDIA's example saves, and a vocoder from a separate file."""
+"""Import a FastSpeech checkpoint that NVIDIA's example saved, and a HiFi-GAN vocoder from a separate file."""
 
 import re
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError
 
-WRAPPERS = ("model", "ema")  # names of the state dict in a file that has further entries
+WRAPPERS = ("model", "ema")  # keys under which a file may have the state dict
 SIDES = ("phoneme_side", "mel_side")
-TABLE_ERROR = 5e-3  # greatest error of a stored position table. Rounding to fp16 makes 2.5e-4, to bf16 2e-3
-WRONG_KIND = "this is not a checkpoint of NVIDIA's FastSpeech example, or a damaged one"
+TABLE_ERROR = 5e-3  # largest allowed error in a stored position table; rounding to fp16 makes 2.5e-4, to bf16 2e-3
+WRONG_KIND = "this is not a checkpoint of NVIDIA's FastSpeech example, or it is damaged"
 
 
 def import_fastspeech(
@@ -34,16 +34,16 @@ def import_fastspeech(
 
     Args:
         path: Path of the checkpoint.
-        arguments: Facts that the tensors do not give: {"padding": "exact" or "published"}, and "trained": false for
-            random weights.
+        arguments: Facts that the tensors do not show. "padding" is "exact" or "published" (see ``FastSpeechConfig``).
+            "trained" is false if the weights are random.
         where: Name of ``arguments`` in messages.
         vocoder: Path of a HiFi-GAN generator's checkpoint, if there is one.
         precision: Precision of the stored parameters. ``None`` keeps the precision of the checkpoint.
-        ignore_unknown: Whether to accept entries that this version does not know.
+        ignore_unknown: Whether to accept entries of the files that this version does not know.
 
     Raises:
-        UserError: A file is missing, damaged or from another model, its sizes do not fit together, or it has unknown
-            entries.
+        UserError: A file is missing, is damaged, or is from another model. Or the sizes do not fit together, or a file
+            has unknown entries.
     """
     padding = read_arguments(arguments or {}, where)
     entries, other_entries = checkpoint_entries(path)
@@ -54,14 +54,13 @@ def import_fastspeech(
         entries,
         path,
         lambda key: WRONG_KIND,
-        lambda: "the sizes of its tensors do not fit together, so the file is damaged",
+        lambda: "the sizes of the tensors do not fit together, so the file is damaged",
     )
     check_positions(entries, config, path)
     generator = None if vocoder is None else HifiganCheckpoint(vocoder, NETWORKS["vocoder"])
     if generator and config.n_mels != AUDIO["num_mels"]:
         raise UserError(
-            f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts {config.n_mels}: they do "
-            "not fit together, so use another vocoder"
+            f"{vocoder} takes {AUDIO['num_mels']} mel bands, but {path} predicts {config.n_mels}: use another vocoder"
         )
     used = {part for source in sources.values() for part in source}
     [name, *others] = source_files(path, vocoder)
@@ -89,7 +88,10 @@ def import_fastspeech(
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
-    """List the checkpoint, then the vocoder if there is one, by name. A vocoder with the same name is vocoder/NAME."""
+    """List the checkpoint and the vocoder, if there is one, by file name.
+
+    If both files have the same name, the vocoder is listed as vocoder/NAME.
+    """
     if vocoder is None:
         return {path.name: path}
     return {path.name: path, vocoder.name if vocoder.name != path.name else f"vocoder/{vocoder.name}": vocoder}
@@ -98,7 +100,7 @@ def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
 def is_fastspeech(path: Path) -> bool:
     """Return whether a file has FastSpeech's tensors, or is a HiFi-GAN generator.
 
-    ``import_fastspeech`` rejects a generator, with advice.
+    A generator counts, so that ``import_fastspeech`` can reject it with a message that says what to do.
 
     Raises:
         UserError: The file is damaged.
@@ -110,17 +112,17 @@ def is_fastspeech(path: Path) -> bool:
     starts = ("word_emb.", *(f"{side}." for side in SIDES))
     generator = content.get("generator", {})
     if isinstance(generator, Mapping) and is_bigvgan(generator):
-        return False  # a vocoder of Tortoise
+        return False  # it is a vocoder of Tortoise
     return "generator" in content or any(key.startswith(starts) for key in plain_names(entries))
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
-    """Return ``padding`` from the arguments. Raises UserError for keys other than ``padding`` and ``trained``."""
+    """Return the value of ``padding``. Raises UserError if there are keys other than ``padding`` and ``trained``."""
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(
-            f"{where}: {unknown[0]!r} is unknown, because a FastSpeech checkpoint has its sizes itself: use only "
-            f"padding ({' or '.join(PADDINGS)}) and trained"
+            f"{where}: {unknown[0]!r} is unknown: give only padding ({' or '.join(PADDINGS)}) and trained, because the "
+            "sizes come from the FastSpeech checkpoint"
         )
     padding = arguments.get("padding", "exact")
     if padding not in PADDINGS:
@@ -129,17 +131,17 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
 
 
 def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the state dict in a checkpoint, under plain names, and the other entries of the file.
+    """Read the state dict in a checkpoint, without prefixes in its keys, and the other entries of the file.
 
     Raises:
-        UserError: The file is missing, damaged, or another kind of checkpoint.
+        UserError: The file is missing, is damaged, or is not a FastSpeech checkpoint.
     """
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
     if "generator" in loaded:
         raise UserError(
-            f"{path} is a vocoder, not a FastSpeech checkpoint: import both, with "
+            f"{path} is a vocoder, not a FastSpeech checkpoint: import both together with "
             f"`ane import CHECKPOINT.pt --vocoder {path} -o DIRECTORY`"
         )
     wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
@@ -164,8 +166,8 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
         rows, _ = shape(f"{block}.slf_attn.linear.weight", 2)
         if rows % (3 * HEAD_WIDTH):
             raise UserError(
-                f"{path}: {block}.slf_attn.linear.weight must have a multiple of {3 * HEAD_WIDTH} rows, q, k and v of "
-                f"{HEAD_WIDTH} per head, got {rows}: {WRONG_KIND}"
+                f"{path}: {block}.slf_attn.linear.weight must have {3 * HEAD_WIDTH} rows per head (q, k and v, each "
+                f"{HEAD_WIDTH}), got {rows} rows: {WRONG_KIND}"
             )
         layers = {int(match[1]) for key in entries if (match := re.match(rf"{side}\.layer_stack\.(\d+)\.", key))}
         inner, _, kernel = shape(f"{block}.pos_ffn.w_1.weight", 3)
@@ -190,7 +192,7 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
 
 
 def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> None:
-    """Raise UserError if a stored position table is not the constant one, which the networks compute."""
+    """Raise UserError if a stored position table differs from the table that the networks compute instead."""
     expected = torch.cat([torch.zeros(1, config.d_model), position_table(config.max_seq_len, config.d_model)])
     for side in SIDES:
         key = f"{side}.position.weight"
@@ -198,7 +200,7 @@ def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> N
         if not isinstance(table, torch.Tensor) or table.shape != expected.shape:
             raise UserError(
                 f"{path}: key {key} is missing or does not have {config.max_seq_len + 1} rows of "
-                f"{config.d_model}, as phoneme_side.position.weight does: {WRONG_KIND}"
+                f"{config.d_model} numbers, as phoneme_side.position.weight has: {WRONG_KIND}"
             )
         if not (table.float() - expected).abs().max() <= TABLE_ERROR:
             raise UserError(f"{path}: {key} is not FastSpeech's table of sines and cosines: {WRONG_KIND}")

@@ -20,7 +20,11 @@ from ane.models.vocoders.segments import hifigan_sounds
 
 
 def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Run the mel stage on packages (``Stage.packaged``). Raises UserError if a row exceeds the largest bucket."""
+    """Run the mel stage on a package. Backends call this as ``Stage.packaged``.
+
+    Raises:
+        UserError: A row is longer than the package's longest function.
+    """
     functions, states, alignment = package.functions(stage), inputs["states"], inputs["alignment"]
     rows: list[np.ndarray] = []
     for row, length in enumerate(row_lengths(inputs["mask"])):
@@ -37,9 +41,9 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
     return np.stack(rows)
 
 
-# masks are 1 at a row's symbols or frames, and 0 after them, where the output may have any value
+# A mask is 1 at the symbols or frames of a row, and 0 at the padding after them, where the output may be anything.
 STAGES = {
-    # the last channel of the output has the log durations, the other channels have the encoder's states
+    # The last channel of the output has the log durations. The other channels have the encoder's states.
     "text": Stage(
         "fastspeech",
         {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
@@ -47,7 +51,7 @@ STAGES = {
         "text",
         Rows("symbols", ("states", "log_durations"), ("word_emb.weight",)),
     ),
-    # the alignment repeats the states (ane.models.durations)
+    # The alignment is a matrix that repeats the states (ane.models.durations).
     "mel": Stage(
         "fastspeech",
         {

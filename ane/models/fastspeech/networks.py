@@ -1,8 +1,9 @@
-"""Compute a mel spectrogram from symbols with FastSpeech, in two halves, before and after the host's length regulator.
+"""Define FastSpeech, which predicts a mel spectrogram from symbols (Ren et al. 2019, arXiv 1905.09263).
 
-This is Ren et al. 2019 (arXiv 1905.09263) as in NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech,
-fastspeech/model/fastspeech.py). Parameters have the same names, so its state dict loads unchanged. Tensors are
-(B, T, C). ``mask`` is (B, T, 1): 1 at real positions, 0 at padding. ``NETWORKS`` also has the HiFi-GAN vocoder.
+The network has two halves, ``text`` and ``mel``. Between them, the host computes the length regulator. The code follows
+NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech, fastspeech/model/fastspeech.py). Its parameters have
+the same names, so NVIDIA's state dict loads unchanged. Tensors are (B, T, C). ``mask`` is (B, T, 1), with 1 at real
+positions and 0 at padding. ``NETWORKS`` also declares the HiFi-GAN vocoder.
 """
 
 from dataclasses import dataclass
@@ -18,18 +19,21 @@ from ane.models.fastspeech.text import SYMBOLS
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from ane.system.errors import UserError
 
-HEAD_WIDTH = 64  # width of queries, keys and values, whatever the width of the model
+HEAD_WIDTH = 64  # width of a head's queries, keys and values, whatever the width of the model
 
 
 class WideNorm(nn.LayerNorm):
-    """Layer normalisation, (…, C) → (…, C), computed in float32 for any dtype of the input."""
+    """Layer normalisation in float32, whatever the dtype of its input: (…, C) → (…, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.float()).to(x.dtype)
 
 
 class HeadAttention(nn.Module):
-    """Scaled dot-product attention: q, k, v (B, h, T, 64), bias (B, 1, 1, T) added to the scores → (B, T, h · 64)."""
+    """Scaled dot-product attention with q, k and v (B, h, T, 64). Returns (B, T, h · 64).
+
+    ``bias`` (B, 1, 1, T) is added to the scores.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         return joined_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
@@ -41,19 +45,19 @@ def joined_heads(heads: Tensor) -> Tensor:
 
 
 class Residual(nn.Module):
-    """Sum of a layer's output and its input. It is a module, so that `ane verify --layers` can name the sum."""
+    """Adds a layer's output to its input. This is a module, so that `ane verify --layers` can name the sum."""
 
     def forward(self, output: Tensor, x: Tensor) -> Tensor:
         return output + x
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, then a residual and a norm: (B, T, C) → (B, T, C), 0 at padding."""
+    """Multi-head self-attention, then a residual and a norm: (B, T, C) → (B, T, C). The result is 0 at padding."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)  # rows: q, then k, then v of each head
+        self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)  # output: for each head, q, then k, then v
         self.attention = HeadAttention()
         self.fc = nn.Linear(heads * HEAD_WIDTH, width)
         self.residual = Residual()
@@ -67,9 +71,10 @@ class SelfAttention(nn.Module):
 
 
 class ConvFeedForward(nn.Module):
-    """Two convolutions with a ReLU between them, then a residual and a norm: (B, T, C) → (B, T, C), 0 at padding.
+    """Two convolutions with a ReLU between them, then a residual and a norm: (B, T, C) → (B, T, C).
 
-    With ``exact``, the mask is also applied between the convolutions, so that padding changes nothing.
+    The result is 0 at padding. With ``exact``, the mask is also applied between the convolutions, so that padding does
+    not change the result at real positions.
     """
 
     def __init__(self, width: int, inner: int, kernel: int, exact: bool):
@@ -107,7 +112,10 @@ class PositionEncoding(nn.Module):
 
 
 class FFTStack(nn.Module):
-    """Position encodings, then the blocks: x (B, T, C), mask (B, T, 1) → (B, T, C), 0 at padding."""
+    """Adds position encodings to x (B, T, C), then runs the blocks. Returns (B, T, C), with 0 at padding.
+
+    The mask is (B, T, 1).
+    """
 
     def __init__(self, layers: int, width: int, heads: int, inner: int, kernel: int, exact: bool):
         super().__init__()
@@ -123,10 +131,10 @@ class FFTStack(nn.Module):
 
 @lru_cache(maxsize=64)
 def position_table(length: int, width: int) -> Tensor:
-    """Compute the encodings of positions 1 … length, (length, width) float32.
+    """Compute the encodings of the positions from 1 to ``length``, (length, width) float32.
 
-    Even channels have sines, odd channels cosines, of the angle position / 10000^(2·⌊channel / 2⌋ / width). It is a
-    constant table. NVIDIA's checkpoints store it after a row of zeros for padding.
+    Even channels have the sine, and odd channels the cosine, of the angle position / 10000^(2·⌊channel / 2⌋ / width).
+    NVIDIA's checkpoints store this constant table after a row of zeros, which is for padding.
     """
     positions = torch.arange(1, length + 1, dtype=torch.float64)[:, None]
     channels = torch.arange(width) // 2 * 2
@@ -140,9 +148,9 @@ DURATION_KERNEL = 3  # fixed in NVIDIA's class, like its padding of 1
 
 @dataclass(frozen=True)
 class FastSpeechConfig(Config):
-    """Sizes, with the names of the arguments of NVIDIA's class and its defaults (hparams/base.yaml)."""
+    """Sizes of FastSpeech. Names and defaults are those of NVIDIA's class (hparams/base.yaml)."""
 
-    max_seq_len: int = 2048  # positions, which are the most symbols and the most mel frames of one pass
+    max_seq_len: int = 2048  # largest number of symbols, and of mel frames, in one pass
     d_model: int = 384
     phoneme_side_n_layer: int = 6
     phoneme_side_head: int = 2
@@ -153,9 +161,9 @@ class FastSpeechConfig(Config):
     fft_conv1d_kernel: int = 3
     duration_predictor_filter_size: int = 256
     n_mels: int = 80
-    embeddings: int = 149  # rows of the symbol table
-    # "exact" masks between the convolutions, so that a result does not depend on its padding. "published" does not,
-    # like NVIDIA's class, whose results change near the end of a padded text
+    embeddings: int = 149  # number of symbols that have an embedding
+    # With "exact", the mask is applied between convolutions, so that the result does not depend on padding. With
+    # "published", it is not, as in NVIDIA's class, and padding changes the result near the end of a text.
     padding: str = "exact"
 
     def check(self, where: str) -> None:
@@ -166,13 +174,13 @@ class FastSpeechConfig(Config):
             raise UserError(f"{where}: fft_conv1d_kernel must be odd, not {self.fft_conv1d_kernel}")
         if self.embeddings < len(SYMBOLS):
             raise UserError(
-                f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs {len(SYMBOLS)}: "
-                "use a checkpoint that was trained on NVIDIA's symbols"
+                f"{where}: the model has embeddings for {self.embeddings} symbols, but English text needs "
+                f"{len(SYMBOLS)}: use a checkpoint that was trained on NVIDIA's symbols"
             )
 
 
 class DurationPredictor(nn.Module):
-    """Predicts durations: encoder states (B, T, C), mask (B, T, 1) → log durations (B, T), 0 at padding."""
+    """Predicts log durations (B, T) from encoder states (B, T, C) and a mask (B, T, 1). They are 0 at padding."""
 
     def __init__(self, width: int, filters: int, exact: bool):
         super().__init__()
@@ -192,9 +200,9 @@ class DurationPredictor(nn.Module):
 
 
 class LengthRegulator(nn.Module):
-    """Repeats the states of symbols for their frames, exactly: (B, T, C), alignment (B, T, L) → (B, L, C).
+    """Repeats the state of each symbol for the symbol's frames: states (B, T, C), alignment (B, T, L) → (B, L, C).
 
-    It also holds the duration predictor, as in the official class. ``ane.models.durations`` makes the alignment.
+    ``ane.models.durations`` makes the alignment. As in NVIDIA's class, this module also holds the duration predictor.
     """
 
     def __init__(self, width: int, filters: int, exact: bool):
@@ -233,16 +241,24 @@ class FastSpeech(nn.Module):
         self.mel_linear = nn.Linear(config.d_model, config.n_mels)
 
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Run the text side: ids (B, T) int64, mask (B, T) → (B, T, C + 1), encoder states, then log durations."""
+        """Run the half before the length regulator on ids (B, T) int64 and a mask (B, T).
+
+        Returns (B, T, C + 1): the encoder's states, then the log durations.
+        """
         mask = mask[..., None]
         states = self.phoneme_side(self.word_emb(ids), mask)
         log_durations = self.length_regulator.duration_predictor(states, mask)
         return torch.cat([states, log_durations[..., None]], dim=-1)
 
     def mel(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
-        """Run the mel side: states (B, T, C), alignment (B, T, L), mask (B, L) → mel (B, M, L), natural logarithms.
+        """Run the length regulator and the half after it. Returns a mel (B, M, L) of natural logarithms.
 
-        ``alignment`` is 1 if frame l belongs to symbol t. Frames outside the mask have the bias of ``mel_linear``.
+        Frames outside the mask are the bias of ``mel_linear``.
+
+        Args:
+            states: States of the symbols, (B, T, C).
+            alignment: Matrix (B, T, L) that is 1 if frame l belongs to symbol t, and otherwise 0.
+            mask: Mask of the frames, (B, L).
         """
         regulated = self.length_regulator(states, alignment)
         return self.mel_linear(self.mel_side(regulated, mask[..., None])).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Define the settings of FastSpeech."""
+"""Define the settings of a request to FastSpeech."""
 
 from pydantic import Field
 
@@ -7,20 +7,20 @@ from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import validated
 
 SAMPLE_RATE = 22050
-HOP = 256  # samples of a mel frame
-HIGHEST = 8000.0  # Hz, upper end of the mel bands
+HOP = 256  # samples per mel frame
+HIGHEST = 8000.0  # Hz, upper end of the highest mel band
 
 
 @validated
 class FastSpeechSettings(SpeechSettings):
-    """Settings of FastSpeech.
+    """Settings of a request to FastSpeech.
 
     Attributes:
-        split: Desired and maximum characters of a chunk. ``None`` makes the text one chunk.
+        split: Desired and maximum number of characters in a chunk. ``None`` makes the whole text one chunk.
         pause: Seconds of silence between two chunks.
-        batch: Most chunks that are spoken in one pass.
-        rounding: Rounding of durations halfway between two numbers of frames: "half_to_even" as in NVIDIA's PyTorch
-            class, "half_up" as in its TensorRT graph.
+        batch: Largest number of chunks that are computed in one pass.
+        rounding: How to round a duration that is halfway between two numbers of frames: "half_to_even" as in NVIDIA's
+            PyTorch class, or "half_up" as in its TensorRT graph.
     """
 
     split: tuple[int, int] | None = split_setting(150, 250)

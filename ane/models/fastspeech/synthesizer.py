@@ -1,4 +1,4 @@
-"""Speak with FastSpeech at 22.05 kHz: run the text side, the length regulator, the mel side and the vocoder."""
+"""Speak with FastSpeech at 22.05 kHz: run the text stage, the length regulator, the mel stage and the vocoder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ NO_VOCODER = (
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk after the text side, with its states, (T, C) float32, and the frames of each symbol, (T,) int64."""
+    """A chunk after the text stage: its states, (T, C) float32, and the frames of each symbol, (T,) int64."""
 
     chunk: SymbolChunk
     states: np.ndarray
@@ -41,9 +41,9 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer(Speaker):
-    """A FastSpeech model on a backend. It speaks English, and ARPAbet phonemes in braces.
+    """A FastSpeech model that is loaded on a backend. It speaks English text, and ARPAbet phonemes in braces.
 
-    The same text gives the same sound.
+    The same text always gives the same sound.
     """
 
     settings, sample_rate, speeds = FastSpeechSettings, SAMPLE_RATE, (0.25, 4.0)
@@ -67,9 +67,9 @@ class FastSpeechSynthesizer(Speaker):
     def render(
         self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Yield chunk after chunk. If the whole speech is wanted, a pass of each network takes several chunks.
+        """Yield the chunks in order. If nobody streams, each network computes several chunks in one pass.
 
-        The first piece of a stream is short, so that it comes soon.
+        The first array of a stream is short, so that it comes soon.
         """
         settings = request.settings if context.batched else replace(request.settings, batch=1)
         done, first = 0, () if context.batched else FIRST_LENGTHS
@@ -88,7 +88,7 @@ class FastSpeechSynthesizer(Speaker):
     def rendered(
         self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext, first: Sequence[int]
     ) -> RenderedChunk:
-        """Return a chunk with its sound and its facts."""
+        """Prepare the sound of a chunk from its mel, and report the chunk's facts. ``first`` is as in ``vocoded``."""
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
         rendered.report(
@@ -101,7 +101,7 @@ class FastSpeechSynthesizer(Speaker):
         return rendered
 
     def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
-        """Convert a mel (M, L) to sound, and yield it in pieces that join to (256·L,) float32 within ±1.
+        """Convert a mel (M, L) to sound, (256·L,) float32 within ±1, and yield it in several arrays.
 
         ``first`` lists the numbers of frames that the first call of HiFi-GAN may have.
         """
@@ -116,7 +116,7 @@ class FastSpeechSynthesizer(Speaker):
     def encode(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
     ) -> list[EncodedChunk]:
-        """Run the text side on chunks. Split a chunk that takes too many frames, and encode its parts.
+        """Run the text stage on chunks. A chunk that takes too many frames is split, and its parts are encoded again.
 
         Raises:
             UserError: A single word takes more frames than one pass can have.
@@ -127,7 +127,7 @@ class FastSpeechSynthesizer(Speaker):
             with context.timeline.record("text"):
                 encoded = self.encode_batch(batch, settings, speed)
             for place, part in enumerate(encoded):
-                if part.frames > self.most_frames:  # later chunks are encoded again, so that the order stays
+                if part.frames > self.most_frames:  # encode all later chunks again, to keep the order
                     waiting = [*self.shorter(part, settings, speed), *batch[place + 1 :], *waiting]
                     break
                 done.append(part)
@@ -135,7 +135,7 @@ class FastSpeechSynthesizer(Speaker):
         return done
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings, speed: float) -> list[SymbolChunk]:
-        """Split a chunk that takes too many frames. Raises UserError if it cannot or must not be split."""
+        """Split a chunk that takes too many frames. Raises UserError if it is one word, or the settings forbid it."""
         pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols, settings.pause)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
@@ -148,7 +148,7 @@ class FastSpeechSynthesizer(Speaker):
     def encode_batch(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float
     ) -> list[EncodedChunk]:
-        """Run the text side once, on chunks that are padded to the longest one."""
+        """Run the text stage once on all these chunks, padded to the longest one."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
@@ -164,7 +164,7 @@ class FastSpeechSynthesizer(Speaker):
     def mels(
         self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, context: SpeechContext
     ) -> Iterator[np.ndarray]:
-        """Yield the mel of each chunk, (M, L) float32, in order. The mel side takes several chunks at once."""
+        """Compute the mel of each chunk, (M, L) float32, and yield the mels in order. A pass takes several chunks."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
             batch = parts[start : start + settings.batch]
@@ -176,7 +176,7 @@ class FastSpeechSynthesizer(Speaker):
                 yield mel[:, : part.frames]
 
     def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
-        """Run the mel side once. Return mels (B, M, L), where L is the most frames of a chunk."""
+        """Run the mel stage once. Returns mels (B, M, L), where L is the number of frames of the longest chunk."""
         symbols, frames = max(len(part.repeats) for part in parts), np.array([part.frames for part in parts])
         states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)
         counts = np.zeros((len(parts), symbols), np.int64)
@@ -190,14 +190,14 @@ class FastSpeechSynthesizer(Speaker):
         )
 
     def mel_sound(self, mel: np.ndarray) -> np.ndarray:
-        """Convert a mel (M, L) to sound (256·L,), in one call of HiFi-GAN."""
+        """Convert a mel (M, L) to sound (256·L,) with one call of HiFi-GAN."""
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][: mel.shape[1] * HOP]
 
     def notes(self, part: EncodedChunk) -> list[str]:
         """List warnings about a chunk for the user."""
         notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
         if unknown := unknown_phonemes(part.chunk.text):
-            notes.append(f"not spoken, because they are not ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
+            notes.append(f"these are not ARPAbet phonemes and are not spoken: {', '.join(dict.fromkeys(unknown))}")
         if not part.frames:
             notes.append(
                 f"{shorten(part.chunk.text)!r} is silent, because every duration that the model predicts rounds to 0"

@@ -1,7 +1,7 @@
-"""Convert text to symbol ids as NVIDIA's FastSpeech example does (fastspeech/text_norm, Keith Ito's, MIT).
+"""Convert text to symbol ids as NVIDIA's FastSpeech example does.
 
-The text has English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} there". Characters without
-a symbol are dropped.
+The rules are in its fastspeech/text_norm, which is by Keith Ito (MIT). The text can have English letters, punctuation,
+and ARPAbet phonemes in braces, as in "{HH AH0 L OW1} there". Other characters are dropped.
 """
 
 import re
@@ -50,7 +50,7 @@ BRACES = re.compile(r"(.*?)\{(.+?)\}(.*)", re.DOTALL)
 
 
 def text_to_ids(text: str) -> list[int]:
-    """Convert a text to symbol ids. Text in braces is ARPAbet, and the English cleaners normalise the rest."""
+    """Convert a text to symbol ids. Text in braces is read as ARPAbet. The English cleaners normalise other text."""
     ids: list[int] = []
     while match := BRACES.match(text):
         before, phonemes, text = match.groups()
@@ -79,7 +79,7 @@ def _letter_ids(text: str) -> list[int]:
 
 @dataclass(eq=False)
 class SymbolChunk(Chunk):
-    """A piece of text that is spoken in one pass, as symbols."""
+    """A piece of text that the model speaks in one pass, as symbols."""
 
     ids: np.ndarray  # (T,) int64, T ≥ 1
 
@@ -104,7 +104,7 @@ def split_into_symbols(
 
 
 def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk]:
-    """Split a chunk into parts of about half its length. A single word is returned as it is."""
+    """Split a chunk into parts of about half its length. Returns a chunk unchanged if it cannot be split."""
     parts = split_into_symbols(chunk.text, halves(len(chunk.text)), most, pause)
     if len(parts) < 2:
         return [chunk]
@@ -115,6 +115,6 @@ def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk
 
 
 def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:
-    """Yield the words without punctuation, with the index of their first symbol and of the symbol after their last."""
+    """Yield each word without punctuation, the index of its first symbol, and the index after its last symbol."""
     symbols = (SYMBOLS[number] for number in ids)
     return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)

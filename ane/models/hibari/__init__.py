@@ -1,1 +1,1 @@
-"""hibari: English phonemes to 24 kHz speech, by a harmonic source, shaped noise and one inverse STFT."""
+"""Speak English with hibari, a small model that predicts the spectra of harmonics and noise for a DSP vocoder."""

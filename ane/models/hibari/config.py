@@ -1,4 +1,4 @@
-"""Define the sizes and constants of hibari's network without importing torch, for bundles and the NumPy steps."""
+"""Define the sizes and constants of hibari's network, for code that must not import torch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,8 +6,8 @@ from typing import ClassVar
 from ane.bundles.family import Config, Network
 from ane.models.vocoders.margins import FRAME_KERNEL, frame_margin
 
-MAX_GRAPH = 64 << 20  # bytes of a published graph
-PITCH_SCALE = 100.0  # f0 in Hz = 100 · output
+MAX_GRAPH = 64 << 20  # largest size of a published graph in bytes
+PITCH_SCALE = 100.0  # f0 in Hz is 100 times the network's output
 TEXT_KERNEL = 5
 TEXT_CONVS = 2
 PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
@@ -15,12 +15,12 @@ PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
 
 @dataclass(frozen=True)
 class HibariConfig(Config):
-    """Sizes of the sound's text encoder, the prosody and the decoder. The defaults are the sizes of hibari 0.2.1."""
+    """Sizes of the two text encoders, the prosody network and the decoder. The defaults are those of hibari 0.2.1."""
 
     symbols: int = 178  # rows of the phoneme table, which hibari shares with Kokoro
-    width: int = 128  # channels: every width is a number of channels
-    inner: int = 256  # channels within a block of the text encoder
-    repeats: int = 4  # times that the text encoder applies its only attention layer
+    width: int = 128  # channels of the sound's text encoder
+    inner: int = 256  # channels within its blocks
+    repeats: int = 4  # how often it applies its only attention layer
     prosody_width: int = 192
     prosody_inner: int = 384
     prosody_repeats: int = 6
@@ -33,7 +33,7 @@ class HibariConfig(Config):
 
 
 def margins(config: HibariConfig) -> dict[str, int]:
-    """Return how many positions on either side an output depends on, by stage."""
+    """Return for each stage how many positions before and after a position an output depends on."""
     return {"prosody": FRAME_KERNEL // 2 * sum(PROSODY_DILATIONS), "spectra": frame_margin(config.decoder_layers)}
 
 

@@ -1,7 +1,8 @@
 """Declare hibari to bundles, backends and commands: its stages (named network calls) and how packages run them.
 
-Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P and C channels of the states for the
-prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs have no meaning.
+Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P channels of the states for the prosody,
+C channels of the states for the sound. A mask is 1 at the positions of a row and 0 at the padding after them, where the
+output has no meaning.
 """
 
 from collections.abc import Callable
@@ -28,14 +29,17 @@ TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # phoneme tables of the pros
 
 
 def two_frames(pairs: np.ndarray) -> np.ndarray:
-    """Split slow frames (B, S, 4) of packages, with f0 in hundreds of Hz, into frames (B, 2S, 2) with f0 in Hz."""
+    """Split slow frames (B, S, 4), as packages return them, into frames (B, 2S, 2).
+
+    A slow frame has two values of f0 in units of 100 Hz, then two of energy. A frame has f0 in Hz and energy.
+    """
     B, S, _ = pairs.shape
     prosody = pairs.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
     return prosody * np.array([PITCH_SCALE, 1], np.float32)
 
 
 STAGES = {
-    # channels of the output: states for the prosody, states for the sound, log durations
+    # The output's channels are the states for the prosody, then the states for the sound, then the log durations.
     "text": Stage(
         "hibari",
         {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
@@ -43,7 +47,7 @@ STAGES = {
         "text",
         Rows("symbols", tables=TABLES),
     ),
-    # predicts f0 in Hz and energy from states that are repeated for their durations
+    # Predicts f0 in Hz and energy. The host has repeated each phoneme's state for the phoneme's duration.
     "prosody": Stage(
         "hibari",
         {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
@@ -76,7 +80,9 @@ class HibariFamily(ModelFamily):
         try:
             from ane.models.hibari.published import import_published
         except ModuleNotFoundError as error:
-            raise UserError(f"{path} is an ONNX graph, which needs {error.name}: pip install '.[onnx]'") from error
+            raise UserError(
+                f"{path} is an ONNX graph, and {error.name}, which reads it, is not installed: pip install '.[onnx]'"
+            ) from error
 
         return import_published(path)
 
@@ -89,7 +95,7 @@ class HibariFamily(ModelFamily):
         file = repository.removeprefix(REPOSITORY).strip("/")
         if not file:
             raise UserError(
-                f"{repository} has a file for each voice: name one, such as {REPOSITORY}/voices/am_fenrir_v2.int8.onnx"
+                f"{repository} has one file per voice: name one, such as {REPOSITORY}/voices/am_fenrir_v2.int8.onnx"
             )
         files = download_files(REPOSITORY, (file,), revision=revision, kind="hibari", progress=progress)
         return Snapshot(files.revision, files.directory / file, files.files, files.licence)

@@ -1,14 +1,15 @@
-"""Define hibari: from phonemes to the spectra of a harmonic-plus-noise vocoder, in three parts that the host connects.
+"""Define hibari's network, which predicts the spectra of a harmonic-plus-noise vocoder from phonemes.
 
-It is a FastSpeech (Ren et al. 2019, arXiv 1905.09263) with pitch and energy (FastSpeech 2, arXiv 2006.04558) and
-ConvNeXt blocks (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814). Structure and parameter names are from
+The network has three parts, ``text``, ``prosody`` and ``spectra``, which the host connects. It is a FastSpeech (Ren et
+al. 2019, arXiv 1905.09263) with pitch and energy (FastSpeech 2, arXiv 2006.04558) and ConvNeXt blocks (Liu et al. 2022,
+arXiv 2201.03545, used for speech in Vocos, arXiv 2306.00814). Its structure and the names of its parameters are from
 the package hibari-tts (Maureese Williams, Apache-2.0).
 
     phonemes ─ text ─> durations, states ─ prosody ─> f0, energy ─ spectra ─> spectra ─> harmonic_noise
                             at 40 Hz: states repeated        at 80 Hz: states repeated, f0, energy
 
 Axes: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), C channels. ``mask`` is 1 at real positions and 0 at
-padding. Padding changes no result at a real position.
+padding. Padding does not change the result at a real position.
 """
 
 import torch
@@ -22,7 +23,10 @@ from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
 
 class PackedAttention(nn.Module):
-    """Self-attention with one projection for queries, keys and values. Names are as in ``nn.MultiheadAttention``."""
+    """Self-attention with one projection for queries, keys and values.
+
+    Its parameters have the names of ``nn.MultiheadAttention``.
+    """
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -32,7 +36,7 @@ class PackedAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Attend within x (B, T, C), with a bias (B, 1, 1, T) that is added to the scores. Returns (B, T, C)."""
+        """Compute self-attention over x (B, T, C). ``bias`` (B, 1, 1, T) is added to the scores. Returns (B, T, C)."""
         q, k, v = (
             part.unflatten(2, (self.heads, -1)).transpose(1, 2)  # each (B, h, T, C / h)
             for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
@@ -42,7 +46,7 @@ class PackedAttention(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """A Transformer layer with the norms first: (B, T, C) → (B, T, C)."""
+    """A Transformer layer with pre-layer normalisation: (B, T, C) → (B, T, C)."""
 
     def __init__(self, width: int, inner: int, heads: int):
         super().__init__()
@@ -60,7 +64,7 @@ class AttentionLayer(nn.Module):
 class PhonemeEncoder(nn.Module):
     """Encodes phonemes (B, T) int64 with a mask (B, T, 1) to states (B, T, C), which are 0 at padding.
 
-    The only attention layer is applied ``repeats`` times.
+    The encoder has one attention layer, which it applies ``repeats`` times.
     """
 
     def __init__(self, symbols: int, width: int, inner: int, heads: int, repeats: int):
@@ -82,7 +86,10 @@ class PhonemeEncoder(nn.Module):
 
 
 class ProsodyNet(nn.Module):
-    """Predicts durations from phonemes, then f0 and energy from the phonemes' states, repeated for their durations."""
+    """Predicts durations from phonemes, and f0 and energy from the phonemes' states.
+
+    Between both predictions, the host repeats each state for the duration of its phoneme.
+    """
 
     def __init__(self, config: HibariConfig):
         super().__init__()
@@ -104,7 +111,7 @@ class ProsodyNet(nn.Module):
 
 
 class SpectrumDecoder(FrameDecoder):
-    """The phoneme encoder of the sound, and the decoder from its repeated states, log f0 and energy to spectra."""
+    """The phoneme encoder for the sound, and a decoder that makes spectra from repeated states, log f0 and energy."""
 
     def __init__(self, config: HibariConfig):
         super().__init__(
@@ -123,7 +130,7 @@ class Hibari(nn.Module):
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Encode phonemes (B, T) int64 with a mask (B, T).
 
-        Returns states for the prosody, states for the sound, and log durations, (B, T, C' + C + 1).
+        Returns (B, T, C' + C + 1): the states for the prosody, the states for the sound, and the log durations.
         """
         mask = mask[..., None]
         states = self.pn.text(ids, mask)
@@ -137,6 +144,6 @@ class Hibari(nn.Module):
     def spectra(self, frames: Tensor, mask: Tensor) -> Tensor:
         """Decode frames (B, L, C + 2) with a mask (B, L) to spectra (B, L, 5 · 601).
 
-        A frame has a repeated state of the sound, log f0 and energy.
+        A frame consists of a state for the sound, log f0 and energy.
         """
         return self.m(frames, mask[..., None])

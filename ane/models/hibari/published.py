@@ -1,7 +1,7 @@
-"""Import the voices that hibari's author publishes: one int8 ONNX graph per voice, in the form of hibari-tts 0.2.1.
+"""Import the voices that hibari's author publishes for hibari-tts 0.2.1. Each voice is one int8 ONNX graph.
 
-A matrix has int8 weights with one scale, or with one scale per row. The graph becomes an ONNX package of a bundle
-(``ane.models.hibari.stage_graphs``), which reads the weights from the bundle's safetensors.
+In the graph, a matrix has int8 weights with one scale, or with one scale per row. The import makes a bundle with the
+weights in safetensors, and an ONNX package (``ane.models.hibari.stage_graphs``) that reads the weights from there.
 """
 
 from collections import Counter
@@ -26,13 +26,13 @@ from ane.system.errors import UserError
 from ane.system.file_gate import read_regular
 
 PACKAGE = "packages/hibari-int8.onnx"
-PARTS = "m.", "pn."  # beginnings of parameter names
+PARTS = "m.", "pn."  # how the names of parameters begin: the sound's, and the prosody's
 RELEASE = "hibari-tts 0.2.1"
 
 
 @dataclass(frozen=True)
 class PublishedVoice:
-    """A voice of hibari-tts: its file, the file's SHA-256, and the Kokoro voice that it learned from."""
+    """A voice that hibari-tts publishes: its file, the file's SHA-256, and the Kokoro voice that it was trained on."""
 
     name: str
     file: str
@@ -64,16 +64,17 @@ VOICES = tuple(
 def import_published(path: Path) -> Contents:
     """Read the graph of a voice.
 
-    A file with the name of one of ``VOICES`` must be that voice. Another file may be any voice of the same form. It is
-    British if its name begins with "bf_" or "bm_", as Kokoro's British names do ("bf_emma").
+    A file that is named like one of ``VOICES`` must hold that voice. A file with another name may hold any voice with
+    the same network. It counts as British if its name begins with "bf_" or "bm_", like Kokoro's British voices
+    ("bf_emma").
 
     Raises:
-        UserError: The file is damaged, or it has another form.
+        UserError: The file is damaged, or is not a voice of hibari-tts.
     """
     known = next((voice for voice in VOICES if voice.file == path.name), None)
     if known and sha256_of(path) != known.sha256:
         raise UserError(
-            f"{path} has another SHA-256 than the voice {known.name} of {RELEASE}: download it again, or "
+            f"{path} has another SHA-256 than the voice {known.name} of {RELEASE}: download the voice again, or "
             "rename the file if it is another version"
         )
     model = read_model(path)
@@ -100,10 +101,10 @@ def import_published(path: Path) -> Contents:
 
 
 def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Path, path: Path) -> PackageRecord:
-    """Write the package of a voice into a bundle's folder, with the weights, which torch reads too.
+    """Write a voice's weights and its ONNX package, which uses these weights, into the folder of a bundle.
 
     Raises:
-        UserError: The graph does not have the form that its parameters imply.
+        UserError: The graph is not the one that its parameters imply.
     """
     stages = folder / PACKAGE
     stages.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,7 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
     try:
         graphs = write_stages(model, file, stages)
     except KeyError as error:
-        raise form_error(path, f"its part {error} is missing") from error
+        raise form_error(path, f"it lacks {error}") from error
     except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
         raise form_error(path, str(error)) from error
     return PackageRecord(
@@ -128,18 +129,18 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
 
 
 def read_model(path: Path) -> ModelProto:
-    """Read a graph. Raises UserError when the file is damaged."""
+    """Read an ONNX graph. Raises UserError if the file is damaged."""
     model = ModelProto()
     try:
         model.ParseFromString(read_regular(path, MAX_GRAPH))
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError) as error:
-        raise UserError(f"{path} is damaged: it is not a whole ONNX graph: download it again") from error
+        raise UserError(f"{path} is damaged, because it is not a whole ONNX graph: download it again") from error
     return model
 
 
 def form_error(path: Path, fault: str) -> UserError:
-    return UserError(f"{path} is not a voice in the form of {RELEASE}: {fault}")
+    return UserError(f"{path} is not a voice like those of {RELEASE}: {fault}")
 
 
 def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
@@ -150,14 +151,14 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
         weights = int8_weights(model.graph)
         shapes = layout(NETWORKS["hibari"], config_of(model.graph, weights)).shapes
     except (KeyError, StopIteration, ValueError, TypeError) as error:
-        raise form_error(path, f"its part {error} is missing or of another kind") from error
+        raise form_error(path, f"{error} is missing or has another type") from error
     stored = {key: value.shape for key, value in weights.items() if not key.endswith(SCALE)}
     for key in sorted(shapes.keys() | stored.keys()):
         if shapes.get(key) != stored.get(key):
             raise form_error(
                 path,
-                f"its parameter {key} has the shape {stored.get(key, 'of none')}, the network has "
-                f"{shapes.get(key, 'none of that name')}",
+                f"parameter {key} has the shape {stored.get(key, 'none')} in the file and "
+                f"{shapes.get(key, 'none')} in the network",
             )
     for key, value in weights.items():
         if not np.isfinite(value).all():
@@ -168,8 +169,8 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
 def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
     """Return the state dict of a published graph.
 
-    An int8 tensor KEY of (O, I) has its scale at KEY.scale, (1,) or (O,) float32. The graph names biases by their keys.
-    It adds a bias to the product of MatMulInteger(x, W) and the scales.
+    An int8 weight KEY, (O, I), has its scale under KEY.scale, (1,) or (O,) float32. The graph multiplies the result of
+    MatMulInteger by the scales and adds the bias, which has the name of its key.
 
     Raises:
         ValueError: A weight has a zero point.
@@ -186,7 +187,7 @@ def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
         name = makers[cast.input[0]].input[1]
         base = name.removesuffix("_quantized")
         if values[f"{base}_zero_point"].any():
-            raise ValueError(f"{name} with a zero point")
+            raise ValueError(f"{name}, whose zero point must be 0,")
         key = f"{bias.removesuffix('bias')}weight"
         found[key] = np.ascontiguousarray(values[name].T)
         found[f"{key}{SCALE}"] = values[f"{base}_scale"].reshape(-1)
@@ -194,7 +195,7 @@ def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
 
 
 def config_of(graph: GraphProto, weights: Mapping[str, np.ndarray]) -> HibariConfig:
-    """Return the sizes of a voice's network. Raises KeyError if a parameter is missing."""
+    """Derive the sizes of a voice's network from its parameters. Raises KeyError if one is missing."""
     norms = Counter(node.input[1] for node in graph.node if node.op_type == "LayerNormalization")
     symbols, width = weights["m.text.emb.weight"].shape
     return HibariConfig(

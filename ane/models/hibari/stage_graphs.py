@@ -1,8 +1,8 @@
-"""Cut a published graph of hibari-tts into the three stages of the model hibari, as an ONNX package of a bundle.
+"""Cut a published graph of hibari-tts into hibari's three stages (network calls), as an ONNX package of a bundle.
 
-The graph computes in int8 with one range per call (``DynamicQuantizeLinear``), and the stages round exactly as it does.
-A stage reads its weights from the bundle's safetensors as ONNX's external data, so the three files hold only the
-operations.
+The published graph computes in int8, and quantises the activations of each call with one range
+(``DynamicQuantizeLinear``). The stages round exactly as the graph does. They read their weights from the bundle's
+safetensors, as ONNX's external data, so the three files hold only operations.
 """
 
 import json
@@ -21,26 +21,27 @@ from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
 
 IR_VERSION, OPSET = 10, 17
-INLINE = 128  # bytes: smaller tensors stay in the graph
+INLINE = 128  # size in bytes below which a tensor stays in the graph
 BATCH, LENGTH = "batch", "length"
 SPECTRA_OUTPUTS = "lh", "theta", "ln", "lr", "phi"
-LEAST_DB = 35.0  # least SNR between a stage and its part of the graph: one other rounding can move an int8 step
-PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # ids of phonemes
+LEAST_DB = 35.0  # smallest allowed SNR between a stage and the graph: other rounding can change an int8 number by 1
+PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # ids of phonemes, the input of the check
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A stage of the published graph.
+    """A stage, as a part of the published graph.
 
     Attributes:
         name: Name of the stage.
-        value: Name of the stage's input other than its mask.
-        inner: Value of the published graph that the input replaces, (1, channels, n) without padding, or ids (1, n).
-        outputs: Values of the published graph, (1, channels, n) each, or one of (1, n, channels).
-        rate: Output positions per input position.
+        value: Name of the stage's input. (The other input is the mask.)
+        inner: Name of the tensor in the published graph that the input replaces. It is (1, channels, n), or ids (1, n).
+        outputs: Names of the tensors in the published graph that the stage returns. Each is (1, channels, n), or if
+            ``rows`` is true, there is only one, (1, n, channels).
+        rate: Number of output positions per input position.
         output: Name of the stage's output.
-        channels: Channels of the input. 0 means that it is ids.
-        rows: Whether the output is one value (1, n, channels).
+        channels: Number of channels of the input. 0 means that the input is ids.
+        rows: Whether the published graph has the output as one tensor (1, n, channels).
     """
 
     name: str
@@ -54,10 +55,10 @@ class Cut:
 
 
 def cuts_of(graph: GraphProto) -> list[Cut]:
-    """Find the stages in a published graph by the names of parameters, which do not depend on its exporter.
+    """Find the stages in a published graph by the names of parameters, which do not depend on the exporter.
 
     Raises:
-        ValueError: A part is missing.
+        ValueError: The graph lacks a parameter or an operation that a stage begins or ends with.
     """
     convs = {node.input[1]: node for node in graph.node if node.op_type == "Conv"}
     sizes = {one.name: tuple(one.dims) for one in graph.initializer}
@@ -65,9 +66,9 @@ def cuts_of(graph: GraphProto) -> list[Cut]:
         states, log_durations = convs["pn.dur.0.weight"].input[0], convs["pn.dur.2.weight"].output[0]
         slow, prosody = convs["pn.pro_in.weight"].input[0], convs["pn.pro_out.weight"].output[0]
         frames = convs["m.dec_in.weight"].input[0]
-        # the spectra before they are turned and split into five
+        # The tensor with all spectra, before the graph transposes it and splits it into five.
         [spectra] = [node.output[0] for node in graph.node if node.op_type == "Add" and "m.head.bias" in node.input]
-        [repeated] = [node for node in graph.node if slow in node.output]  # states, for their durations
+        [repeated] = [node for node in graph.node if slow in node.output]  # repeats states for their durations
         [sound] = [
             node.input[0]
             for node in graph.node
@@ -83,15 +84,16 @@ def cuts_of(graph: GraphProto) -> list[Cut]:
 
 
 def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Path]:
-    """Write a graph for each stage next to the weights, and run it on a probe.
+    """Write a graph for each stage, and check that it computes what the published graph computes.
 
     Args:
-        published: The graph of a voice.
-        weights: The bundle's safetensors, in ``folder``.
+        published: The published graph of a voice.
+        weights: The bundle's safetensors file, in ``folder``.
+        folder: Folder to write the graphs to.
 
     Raises:
-        ValueError, KeyError: The graph has another form, ONNX Runtime cannot run it, or a stage does not compute what
-            its part of the graph computes.
+        ValueError, KeyError: The graph has another structure, ONNX Runtime cannot run it, or a stage computes something
+            else than the published graph.
     """
     model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)
@@ -113,7 +115,7 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
 
 
 def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> None:
-    """Raise ValueError if a stage returns numbers that differ from those inside the published graph."""
+    """Run the published graph and the stages on ``PROBE``. Raises ValueError if their numbers differ too much."""
     whole = ModelProto()
     whole.CopyFrom(published)
     stated = {one.name for one in whole.graph.output}
@@ -129,13 +131,13 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
         if cut.name == "prosody":
             wanted = wanted.reshape(1, -1, 2, 2).transpose(0, 1, 3, 2).reshape(1, -1, 2) * [PITCH_SCALE, 1]
         if not snr_db(wanted, result) > LEAST_DB:
-            raise ValueError(f"its part {cut.name} computes something else alone than in the whole graph")
+            raise ValueError(f"its stage {cut.name} computes something else by itself than within the graph")
 
 
 def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Run a graph, and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
+    """Run a graph and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # logs fatal faults only, because other faults are raised
+    options.log_severity_level = 4  # log only fatal errors, because other errors are raised
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         return dict(zip((one.name for one in session.get_outputs()), session.run(None, inputs), strict=True))
@@ -146,7 +148,7 @@ def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarra
 
 
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
-    """Turn a part of the published graph into a stage, which cuts the padding off and puts it back at the end."""
+    """Build a stage around a part of the published graph. The stage removes padding, and adds it again at the end."""
     nodes, constants = list(part.node), list(part.initializer)
 
     def constant(name: str, value: np.ndarray) -> str:
@@ -161,7 +163,7 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
     zero, one, two = (
         constant(name, np.array([value], np.int64)) for name, value in (("zero", 0), ("one", 1), ("two", 2))
     )
-    # number of positions: (1,) int64
+    # The number of positions without padding, (1,) int64.
     count = add(
         "Cast",
         add("ReduceSum", "mask", constant("axes", np.array([0, 1], np.int64)), output="stage/sum", keepdims=0),
@@ -180,7 +182,7 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
     channels = cut.outputs[0]
     if len(cut.outputs) > 1:
         channels = add("Concat", *cut.outputs, output="stage/channels", axis=1)
-    if cut.name == "prosody":  # f0, f0, energy, energy of two frames → frames in order, f0 in Hz
+    if cut.name == "prosody":  # (f0, f0, energy, energy) of two frames → two frames (f0 in Hz, energy)
         split = add("Reshape", channels, constant("parts", np.array([1, 2, 2, -1], np.int64)), output="stage/parts4")
         turned = add("Transpose", split, output="stage/turned", perm=[0, 3, 2, 1])
         rows = add("Reshape", turned, constant("rows", np.array([1, -1, 2], np.int64)), output="stage/pairs")
@@ -205,7 +207,7 @@ def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
 
 
 def widen_convolutions(graph: GraphProto) -> None:
-    """Give convolutions a second axis of length 1, because ONNX Runtime has faster code for two axes."""
+    """Give convolutions a second axis of length 1, because ONNX Runtime's code for two axes is faster."""
     kernels = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:2]}
     for tensor in graph.initializer:
         if tensor.name in kernels:
@@ -234,9 +236,9 @@ def widen_convolutions(graph: GraphProto) -> None:
 
 
 def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[int, int]]:
-    """Return the place of each tensor in a safetensors file: (bytes, shape) → (offset, length).
+    """Find the tensors of a safetensors file: (their bytes, their shape) → (offset, length in bytes).
 
-    The file begins with the length of its JSON header, which gives the tensors' offsets from the header's end.
+    The file begins with the length of its JSON header. The header gives the offsets of the tensors from its end.
     """
     content = weights.read_bytes()
     [length] = struct.unpack("<Q", content[:8])
@@ -252,7 +254,7 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
 def share_weights(
     graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]], file: str
 ) -> None:
-    """Replace the graph's weights by references to the file, which stores an int8 weight transposed.
+    """Replace the graph's weights by references to a safetensors file, in which int8 weights are transposed.
 
     Raises:
         ValueError: A weight is not in the file.
@@ -260,17 +262,19 @@ def share_weights(
     kept, transposes = [], []
     for tensor in graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.nbytes < INLINE or not array.any():  # such as zero points
+        if array.nbytes < INLINE or not array.any():  # small tensors and zeros, such as zero points, stay
             kept.append(tensor)
             continue
-        shape = tuple(size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2)  # not widened
+        shape = tuple(
+            size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2
+        )  # without the axis of widen_convolutions
         place = places.get((array.tobytes(), shape))
         stored, name = array.shape, tensor.name
         if place is None and array.ndim == 2:
             place, stored, name = places.get((array.T.tobytes(), array.T.shape)), array.T.shape, f"{tensor.name}/stored"
             transposes.append(helper.make_node("Transpose", [name], [tensor.name], perm=[1, 0]))
         if place is None:
-            raise ValueError(f"its tensor {tensor.name} is not known")
+            raise ValueError(f"tensor {tensor.name} is unknown")
         outside = TensorProto(name=name, data_type=tensor.data_type, dims=stored, data_location=TensorProto.EXTERNAL)
         for key, value in zip(("location", "offset", "length"), (file, *place), strict=True):
             outside.external_data.add(key=key, value=str(value))
@@ -282,7 +286,7 @@ def share_weights(
 
 
 def check_shapes(model: ModelProto) -> None:
-    """Raise ValueError if a node reads a value that no node or input provides."""
+    """Raise ValueError if a node reads a tensor that no node or input provides."""
     graph = model.graph
     known = {one.name for one in (*graph.input, *graph.initializer)} | {""}
     for node in graph.node:

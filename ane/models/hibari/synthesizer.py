@@ -1,4 +1,4 @@
-"""Speak English with hibari: text to phonemes, durations, pitch and energy, spectra, and 24 kHz sound."""
+"""Speak English with hibari at 24 kHz: predict durations, then pitch and energy, then spectra, and make the sound."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,17 +18,17 @@ from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
 
-MOST_IDS = 402  # phonemes of one pass, as in the published program
-SLOW_FRAME = 2  # frames of a slow frame, the unit of durations
-MOST_SILENCE = 4  # slow frames of silence before a chunk, because the model would wait for a third of a second
+MOST_IDS = 402  # largest number of phonemes in one pass, as in the published program
+SLOW_FRAME = 2  # frames per slow frame; durations are counted in slow frames
+MOST_SILENCE = 4  # largest silence before a chunk, in slow frames; the model alone would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
-GAIN = 1.7  # factor for the network's quiet voice, whose peaks in forty sentences are at most 0.57
-WHOLE_FRAMES = 256  # most frames of a chunk that gets one call, whose first sound comes 6 ms later
-FIRST_FRAMES = 24  # frames of a longer chunk's first call, without margins
+GAIN = 1.7  # factor for samples, because the voice is quiet: in forty sentences, the highest peak was 0.57
+WHOLE_FRAMES = 256  # a chunk of at most this many frames gets one call, so its first sound comes 6 ms later
+FIRST_FRAMES = 24  # number of frames in the first call of a longer chunk, without margins
 
 
 class HibariSynthesizer(Speaker):
-    """A hibari model on a backend. It speaks English, and gives the same sound for the same text and seed."""
+    """A hibari model that is loaded on a backend. It speaks English. The same text and seed give the same sound."""
 
     settings, sample_rate, speeds = HibariSettings, SAMPLE_RATE, (0.25, 4.0)
 
@@ -65,15 +65,16 @@ class HibariSynthesizer(Speaker):
             self.backend.release()
 
     def sound(self, rendered: RenderedChunk, request: SpeechRequest, context: SpeechContext) -> Iterator[np.ndarray]:
-        """Yield the sound of a chunk. Its facts are known with the first piece.
+        """Yield the sound of a chunk. Once the first array has come, ``rendered`` also has the chunk's facts.
 
-        A duration is at least 25 ms, so faster speech is made at the trained speed and then leaves out spectra. The
-        first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks make the same
-        calls, because an engine that quantises activations per call gives the same sound only for the same calls.
+        The model cannot make a phoneme shorter than 25 ms. So faster speech is made at the trained speed, and then some
+        of its frames are left out. The first array of a chunk is short, so that a stream begins soon. The network gets
+        the same calls even if nobody streams: some engines quantise the activations of each call, and return the same
+        sound only for the same calls.
         """
         chunk: Any = rendered.chunk
         speed = request.speed * chunk.speed
-        skip = max(speed, 1.0)  # frames per spoken frame
+        skip = max(speed, 1.0)  # how many frames are made for each frame that is spoken
         with context.timeline.record("text"):
             states, counts = self.text(chunk, min(speed, 1.0))
             counts[0] = min(counts[0], int(MOST_SILENCE * skip))
@@ -96,11 +97,14 @@ class HibariSynthesizer(Speaker):
             yield np.clip(samples, -1, 1, out=samples)
 
     def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return f0 in Hz (L,) and the frames (L, C + 2) that spectra are made of.
+        """Predict f0 and energy, and build the inputs of the spectra stage.
 
         Args:
             states: States of the phonemes, (T, P + C).
-            counts: Slow frames of each phoneme, (T,).
+            counts: Duration of each phoneme in slow frames, (T,).
+
+        Returns:
+            f0 in Hz, (L,), and the frames (L, C + 2). A frame has a state for the sound, log f0 and energy.
         """
         for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
         slow = for_prosody.repeat(counts, axis=0)  # (S, P)
@@ -111,7 +115,7 @@ class HibariSynthesizer(Speaker):
         return f0, np.column_stack((for_sound.repeat(SLOW_FRAME * counts, axis=0), pitch, prosody[:, 1]))
 
     def spectra(self, frames: np.ndarray, spoken: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the spectra of the spoken frames among frames (L, C + 2), window after window."""
+        """Compute the spectra of frames (L, C + 2) in windows. Yields the spectra at the indices in ``spoken``."""
         done, first = 0, WHOLE_FRAMES if len(frames) <= WHOLE_FRAMES else FIRST_FRAMES
         for window in run_rows(self.backend, "spectra", margins(self.config)["spectra"], frames, first=first):
             inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
@@ -120,7 +124,10 @@ class HibariSynthesizer(Speaker):
                 yield window if len(inside) == len(window) else window[inside]
 
     def text(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the states of phonemes (T, P + C), and the slow frames of each phoneme, (T,) int64, at least one."""
+        """Encode the phonemes of a chunk.
+
+        Returns their states, (T, P + C), and their durations in slow frames, (T,) int64, each at least 1.
+        """
         length = len(chunk.ids)
         ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)
         ids[0, :length] = chunk.ids

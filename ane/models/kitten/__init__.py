@@ -1,1 +1,1 @@
-"""Speak with KittenTTS: phonemes and a row of a voice table go through one ONNX graph, which makes 24 kHz sound."""
+"""Speak English with KittenTTS, whose one ONNX graph makes 24 kHz sound from phonemes and a style vector."""

@@ -1,8 +1,8 @@
 """Declare KittenTTS to bundles and commands, and read a model's three files from a folder or the hub.
 
-The files are config.json, an ONNX graph and the voices. config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``,
-``voices``, and optionally ``speed_priors`` {voice: factor}, ``voice_aliases`` {name: voice} and ``name``. Source:
-kittentts/get_model.py of KittenTTS 0.8.1.
+The files are config.json, an ONNX graph and the voices. The keys of config.json are ``type`` ("ONNX1" or "ONNX2"),
+``model_file`` and ``voices`` (names of the other files), and optionally ``speed_priors`` {voice: factor},
+``voice_aliases`` {name: voice} and ``name``. KittenTTS 0.8.1 reads them in kittentts/get_model.py.
 """
 
 import os
@@ -22,17 +22,17 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 TYPES = ("ONNX1", "ONNX2")
-OWNER = "KittenML"  # owner of the published repositories
+OWNER = "KittenML"  # owner of the hub repositories
 
 
 def import_kitten(folder: Path) -> Contents:
-    """Read the model in a folder. Raises UserError if there is no model, or a file is missing or damaged."""
+    """Read the KittenTTS model in a folder. Raises UserError if a file is missing or damaged."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
     files = files_named_by(folder / CONFIG_FILE)
     for file in files.values():
         if not os.path.isfile(file):
-            raise UserError(f"{file} is missing: download the model again")
+            raise UserError(f"{file} does not exist: download the model again")
     read_voices(files["config"], files["voices"])
     FAMILY.check_graph(files["graph"], files["graph"])
     return Contents("kitten", folder, files={role: (file.name, file) for role, file in files.items()})
@@ -50,7 +50,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def files_named_by(path: Path) -> dict[str, Path]:
-    """List a config.json and the files that it names, by role. The files may be missing.
+    """List config.json and the files that it names, by role ("graph", "voices"). They need not exist.
 
     Raises:
         UserError: config.json is damaged.
@@ -64,7 +64,7 @@ def files_named_by(path: Path) -> dict[str, Path]:
 
 
 def read_voices(path: Path, tables_path: Path) -> StyleVoices:
-    """Read the voices, with the aliases and speeds in config.json. Raises UserError if a file is damaged."""
+    """Read the voices, and their aliases and speeds from config.json. Raises UserError if a file is damaged."""
     config = read_config(path)
     priors = _mapping(path, config, "speed_priors", (int, float))
     for voice, prior in priors.items():
@@ -78,15 +78,15 @@ def read_voices(path: Path, tables_path: Path) -> StyleVoices:
 
 
 def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
-    """Return the name of a file that config.json gives for a key. The file must be in its folder."""
+    """Return the file name that config.json has under ``key``. Raises UserError if it contains a folder."""
     name = config.get(key)
     if not isinstance(name, str) or not name or PurePath(name).name != name or "\\" in name:
-        raise UserError(f"{path}: {key} must be the name of a file in its folder, got {name!r}")
+        raise UserError(f"{path}: {key} must be the name of a file in the same folder, got {name!r}")
     return name
 
 
 def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
-    """Return an optional object in config.json, and check that all its values have one kind."""
+    """Return an optional object of config.json. Raises UserError if a value in it does not have the type ``kind``."""
     values = config.get(key) or {}
     if not isinstance(values, dict) or any(
         not isinstance(value, kind) or isinstance(value, bool) for value in values.values()

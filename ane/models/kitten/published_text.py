@@ -1,11 +1,11 @@
 """Preprocess and split text exactly as KittenTTS 0.8.1 does: remove markup, spell contractions and numbers.
 
-The result equals the result of TextPreprocessor(remove_punctuation=False) in kittentts/preprocess.py. Where that raises
-ValueError, as on "$,", the text stays as it is.
+The result is that of TextPreprocessor(remove_punctuation=False) in kittentts/preprocess.py. There is one exception: if
+KittenTTS raises ValueError for a word, such as "$,", the word stays unchanged here.
 
-The functions for one form (money, times, decades, …) take the match of their rule, whose groups are the
-parts of the form in order. They raise ValueError if a part is not a number. Numbers keep the peculiarities of
-KittenTTS: 1200 is "twelve hundred", 20th is "twentyth", and groups above the trillions are dropped.
+A function for one kind of expression (money, times, decades, …) takes the regex match of its rule, whose groups are the
+parts of the expression in order. It raises ValueError if a part is not a number. Numbers keep the peculiarities of
+KittenTTS: 1200 is "twelve hundred", 20th is "twentyth", and groups of digits above the trillions are dropped.
 """
 
 import re
@@ -111,7 +111,7 @@ def measure_words(text: str) -> str:
 
 
 def time_words(match: re.Match[str]) -> str:
-    """Spell a time without its seconds: "9:05 AM" → "nine oh five am", "14:00" → "fourteen hundred"."""
+    """Spell a time: "9:05 AM" → "nine oh five am", "14:00" → "fourteen hundred". Seconds are dropped."""
     hour, minutes = cardinal_words(int(match[1])), int(match[2])
     half = f" {match[4].lower()}" if match[4] else ""
     if minutes == 0:
@@ -142,7 +142,7 @@ def decade_words(match: re.Match[str]) -> str:
 def grouped_number_words(match: re.Match[str]) -> str:
     """Spell a number with commas: "1,234.50" → "one thousand two hundred thirty-four point five zero".
 
-    Long integers are rounded to a float.
+    Long whole numbers lose digits, because KittenTTS converts them to a float.
     """
     number = match[0].replace(",", "")
     if "." in number:
@@ -187,10 +187,12 @@ def _below_thousand(n: int) -> str:
 
 
 def decimal_words(text: str) -> str:
-    """Spell a number as written: "-1.50" → "negative one point five zero". Whole numbers are as in ``cardinal_words``.
+    """Spell a number with all its decimals: "-1.50" → "negative one point five zero".
+
+    The digits before the point are spelt by ``cardinal_words``.
 
     Raises:
-        ValueError: The text is not digits with at most one point.
+        ValueError: The text is not a row of digits with at most one decimal point.
     """
     if text.startswith("-"):
         return f"negative {decimal_words(text[1:])}"
@@ -201,12 +203,12 @@ def decimal_words(text: str) -> str:
 
 
 def number_words(text: str) -> str:
-    """Spell digits with or without a decimal point. Raises ValueError for anything else."""
+    """Spell a number with or without a decimal point. Raises ValueError if the text is not a number."""
     return decimal_words(text) if "." in text else cardinal_words(int(text))
 
 
 def ordinal_words(n: int) -> str:
-    """Spell an ordinal number: 21 → "twenty-first". Only the last word changes, so 20 → "twentyth"."""
+    """Spell an ordinal number: 21 → "twenty-first". As in KittenTTS, 20 → "twentyth"."""
     words = cardinal_words(n)
     before, separator, last = words.rpartition("-" if "-" in words else " ")
     if last not in IRREGULAR_ORDINALS:
@@ -214,12 +216,12 @@ def ordinal_words(n: int) -> str:
     return before + separator + IRREGULAR_ORDINALS.get(last, last)
 
 
-MAX_WORD = 1000  # most characters in a word, because some patterns take quadratic time within a word
-MAXIMUM = 400  # characters of a chunk, before a comma is added
-MARKS = ".!?,;:"  # a chunk that ends in one of these gets no comma
+MAX_WORD = 1000  # largest number of characters in a word; some patterns take quadratic time within a word
+MAXIMUM = 400  # largest number of characters in a chunk, without the comma that is added
+MARKS = ".!?,;:"  # a chunk that does not end with one of these marks gets a comma
 
 NUMBER = r"\d+(?:\.\d+)?"
-GROUPED = r"[\d,]+(?:\.\d+)?"  # with thousands separators; also commas alone
+GROUPED = r"[\d,]+(?:\.\d+)?"  # a number with thousands separators; it also matches commas without digits
 NO_DIGIT_BEFORE = r"(?<!\d-)(?<!\d)\b"
 NO_DIGIT_AFTER = r"\b(?!-\d)"
 UNITS = r"km|kg|mg|ml|gb|mb|kb|tb|hz|khz|mhz|ghz|mph|kph|°[cf]|[cf]°|ms|ns|µs"
@@ -231,7 +233,7 @@ TAG = re.compile(r"<[^>]+>")
 
 @dataclass(frozen=True)
 class SpokenRule:
-    """Replaces the matches of a pattern by words. If ``words`` raises ValueError, the match stays as it is."""
+    """Replaces the matches of a pattern by words. If ``words`` raises ValueError, the match stays unchanged."""
 
     pattern: re.Pattern[str]
     words: Callable[[re.Match[str]], str]
@@ -264,7 +266,7 @@ CONTRACTIONS = tuple(
     )
 )
 
-# The order matters: a form must be replaced before the rule for a part of the form sees it.
+# The order matters. For example, a date must be replaced before the rule for plain numbers sees its numbers.
 NUMBER_RULES = tuple(
     SpokenRule(re.compile(pattern), words)
     for pattern, words in (
@@ -292,7 +294,7 @@ NUMBER_RULES = tuple(
         ),
         (r"\b(\d+)\s*/\s*(\d+)\b", fraction_words),
         (r"\b(\d{1,3})0s\b", decade_words),
-        # telephone numbers, digit by digit
+        # Telephone numbers are spelt digit by digit.
         *(
             (pattern, lambda match: " ".join(map(digit_words, match.groups())))
             for pattern in (
@@ -312,9 +314,10 @@ NUMBER_RULES = tuple(
 
 
 def preprocess(text: str) -> str:
-    """Prepare a text as the published model gets it: on one line, in lower case. The result may be empty.
+    """Prepare a text as KittenTTS does. The result is in lower case and on one line, and may be empty.
 
-    This composes characters (NFC), removes HTML tags, URLs and e-mail addresses, and spells contractions and numbers.
+    This composes characters (NFC), removes HTML tags, URLs and e-mail addresses, and spells out contractions and
+    numbers.
 
     Raises:
         UserError: A word has more than ``MAX_WORD`` characters.
@@ -322,8 +325,8 @@ def preprocess(text: str) -> str:
     longest = max(text.split(), key=len, default="")
     if len(longest) > MAX_WORD:
         raise UserError(
-            f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
-            "spoken: insert spaces into it"
+            f"{shorten(longest)!r} is a word of {len(longest)} characters, and a word can have at most {MAX_WORD}: "
+            "insert spaces into it"
         )
     before, end, after = unicodedata.normalize("NFC", text).rpartition(">")  # no tag can begin after the last ">"
     text = URL.sub("", TAG.sub(" ", before + end) + after)
@@ -338,9 +341,9 @@ def preprocess(text: str) -> str:
 def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
     """Split a preprocessed text into chunks as KittenTTS 0.8.1 does (chunk_text of kittentts/onnx_model.py).
 
-    Every run of ".", "!" and "?" ends a chunk and is dropped, even in "3.14". A longer sentence than
-    ``maximum`` is split between words, and a longer word stays whole. A chunk without a mark at its end gets a comma.
-    A text that has only these marks has no chunks.
+    Every run of ".", "!" and "?" ends a chunk and is dropped, even in "3.14". A sentence of more than ``maximum``
+    characters is split between words, but a word is never split. A chunk that ends without a punctuation mark gets a
+    comma. A text of nothing but ".", "!" and "?" has no chunks.
     """
     sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
     return [
@@ -351,7 +354,10 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
 
 
 def _fill(sentence: str, maximum: int) -> list[str]:
-    """Split a sentence into lines of at most ``maximum`` characters. The first word counts one more, as published."""
+    """Split a sentence between words into pieces of at most ``maximum`` characters.
+
+    As in KittenTTS, the first word counts as one character more.
+    """
     if len(sentence) <= maximum:
         return [sentence]
     lines = [""]

@@ -1,7 +1,7 @@
-"""Speak with a KittenTTS model: text to phonemes by espeak-ng, phonemes to ids, and ids to 24 kHz sound.
+"""Speak with a KittenTTS model: espeak-ng turns text into phonemes, and the graph turns their ids into 24 kHz sound.
 
-The ids are the same as in KittenTTS 0.8.1 (kittentts/onnx_model.py). The extra ``kitten`` installs espeak-ng, which is
-GPL-3.0-or-later, so no other module imports it.
+The ids are the same as in KittenTTS 0.8.1 (kittentts/onnx_model.py). The extra ``kitten`` installs espeak-ng. Only this
+module imports it, because it is GPL-3.0-or-later.
 """
 
 import os
@@ -24,16 +24,17 @@ from ane.text import nothing_to_say_error
 from ane.text.english import normalise_cased
 from ane.text.passages import Passage
 
-Phonemizer = Callable[[str], str]  # English text → IPA with stress marks, punctuation kept
+Phonemizer = Callable[[str], str]  # takes English text, and returns IPA with stress marks and the text's punctuation
 
-END_ID = 10  # "…", which ends every text
+END_ID = 10  # id of "…", with which every chunk ends
 
-# espeak-ng has one state for the whole process, and concurrent calls return wrong phonemes: every call takes this lock
+# Every call of espeak-ng takes this lock. espeak-ng has one state per process, and returns wrong phonemes if two
+# threads call it at once.
 PHONEMIZER_LOCK = threading.RLock()
 
 
 def phonemize(phonemizer: Phonemizer, text: str) -> str:
-    """Convert text to IPA. Only one thread of the process runs a phonemizer at once."""
+    """Convert text to IPA. This waits while another thread of the process runs a phonemizer."""
     with PHONEMIZER_LOCK:
         return phonemizer(text)
 
@@ -41,12 +42,12 @@ def phonemize(phonemizer: Phonemizer, text: str) -> str:
 def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
     """Convert phonemes to ids.
 
-    The ids are the pad, the words and marks of ``phonemes`` joined by spaces, "…" and the pad. Characters outside the
-    vocabulary are left out.
+    The ids are a pad, the words and punctuation marks of ``phonemes`` with spaces between them, "…" and a pad.
+    Characters without an id are left out.
 
     Returns:
-        The ids, (T,) int64, and the words of ``text`` with the index of their first id and of the id after their last.
-        There are no words if ``phonemes`` has a different number of words.
+        The ids, (T,) int64. Then a triple for each word of ``text``: the word, the index of its first id, and the index
+        after its last id. There are no triples if ``phonemes`` and ``text`` have different numbers of words.
     """
     groups, words, ids = phonemes.split(), text.split(), [0]
     spans: dict[int, tuple[int, int]] = {}
@@ -64,12 +65,12 @@ def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int,
 
 
 def load_espeak() -> Phonemizer:
-    """Load espeak-ng for American English as KittenTTS does, with stress marks and punctuation.
+    """Load espeak-ng for American English with stress marks and punctuation, as KittenTTS does.
 
-    This sets ESPEAK_DATA_PATH in the environment of the process to the data of the espeakng_loader wheel.
+    This sets ESPEAK_DATA_PATH in the environment of this process, to the data in the wheel of espeakng_loader.
 
     Raises:
-        UserError: phonemizer or espeakng_loader is not installed, or the library does not load.
+        UserError: phonemizer or espeakng_loader is not installed, or espeak-ng does not load.
     """
     try:
         import espeakng_loader
@@ -77,8 +78,8 @@ def load_espeak() -> Phonemizer:
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
         raise UserError(
-            f"KittenTTS needs {error.name} to convert text to phonemes: pip install '.[kitten]' "
-            "(espeak-ng, GPL-3.0-or-later), or set phonemizer, a function from text to IPA"
+            f"KittenTTS needs {error.name} to convert text to phonemes: run pip install '.[kitten]' "
+            "(espeak-ng, GPL-3.0-or-later), or set phonemizer to a function from text to IPA"
         ) from error
     try:
         EspeakWrapper.set_library(espeakng_loader.get_library_path())
@@ -92,38 +93,38 @@ def load_espeak() -> Phonemizer:
     return lambda text: backend.phonemize([text])[0]
 
 
-PUBLISHED_CUT = 5000  # samples that the published code cuts from the end of every chunk
-END_SILENCE = 0.1  # seconds of silence that may stay at the end of a chunk
-SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")  # points in "U.S.A", which espeak-ng reads correctly as USA
+PUBLISHED_CUT = 5000  # number of samples that KittenTTS's own code cuts from the end of every chunk
+END_SILENCE = 0.1  # longest silence at the end of a chunk, in seconds
+SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")  # the points in "U.S.A"; espeak-ng reads "USA" correctly
 ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 
 class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model.
 
-    The published graphs draw random noise, so only the length of the speech is the same in every run. With the setting
-    ``published``, a text of a few letters may have no samples.
+    The published graphs draw random noise, so the sound differs in every run, and only its length stays the same. With
+    the setting ``published``, the sound of a few letters may have no samples left.
     """
 
     settings, speeds = KittenSettings, (0.1, 10.0)
 
     @cached_property
     def phonemizer(self) -> Phonemizer:
-        """Function from text to IPA: espeak-ng, which is loaded with the first text, or a function that you set."""
+        """The function that converts text to IPA: espeak-ng, loaded with the first text, unless you set another."""
         return load_espeak()
 
     def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
         request = super().with_defaults(request)
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
         if request.settings.published and unused:
-            raise UserError(f"{unused[0]} has no effect with the setting published: leave one out")
+            raise UserError(f"{unused[0]} has no effect together with published: leave one of them out")
         return request
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:
         return preprocess if settings.published else normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
-        """Split the text into chunks. A chunk's style is the row for its number of spoken characters."""
+        """Split the text into chunks. A chunk's number of spoken characters is the number of its style's row."""
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             return self.chunk_of(piece, spoken_form(piece), passage, request, context)
@@ -152,9 +153,9 @@ class KittenSynthesizer(StyleSpeaker):
         context: SpeechContext,
         empty: bool = False,
     ) -> StyleChunk | None:
-        """Make the chunk for a text from its spoken form.
+        """Make a chunk from a text and its spoken form.
 
-        Returns ``None`` if ``spoken`` has no letter or digit, unless ``empty`` is true.
+        Returns ``None`` if ``spoken`` has neither letters nor digits, unless ``empty`` allows such a chunk.
         """
         if not (empty or any(map(str.isalnum, spoken))):
             return None
@@ -167,13 +168,13 @@ class KittenSynthesizer(StyleSpeaker):
 
 
 def spoken_form(text: str) -> str:
-    """Spell out a text in words, and end it with a mark."""
+    """Spell out a text in words, and end it with a punctuation mark."""
     words = SPELLED.sub("", normalise_cased(text))
     return words if ENDED.search(words) else f"{words},"
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:
-    """Cut the last 5000 samples from a waveform (S,), or all samples if there are fewer."""
+    """Cut the last 5000 samples from a waveform (S,). Shorter waveforms become empty."""
     return wave[: max(0, len(wave) - PUBLISHED_CUT)]
 
 

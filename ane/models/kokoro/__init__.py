@@ -1,1 +1,1 @@
-"""Speak English with Kokoro: phonemes and a row of a voice table go through one ONNX graph, which makes sound."""
+"""Speak English with Kokoro, whose one ONNX graph makes 24 kHz sound from phonemes and a style vector."""

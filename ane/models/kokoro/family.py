@@ -1,11 +1,11 @@
-"""Declare Kokoro to bundles and commands, and read its files in the layouts in which they are published.
+"""Declare Kokoro to bundles and commands, and read its files in the layouts that others publish.
 
     kokoro-onnx         *.onnx and voices*.bin (or .npz, an archive with one array per voice) in one folder
     onnx-community      onnx/*.onnx, voices/VOICE.bin (float32), tokenizer.json
     a bundle            model.onnx, voices.npz, config.json
 
-The vocabulary comes from config.json, vocab.json or tokenizer.json. If none has it, it comes from the graph's metadata,
-or is ``VOCABULARY``.
+The vocabulary comes from config.json, vocab.json or tokenizer.json. If no file has it, it comes from the metadata of
+the graph. If that has none either, it is ``VOCABULARY``.
 """
 
 import json
@@ -29,9 +29,9 @@ from ane.system.files import read_json
 GRAPH_FILE, VOICES_FILE = "model.onnx", "voices.npz"
 VOCABULARY_FILES = CONFIG_FILE, "vocab.json", "tokenizer.json"
 DEFAULT_VOICE = "af_heart"
-METADATA = "kokoro_config"  # key of the graph's metadata that has the vocabulary
+METADATA = "kokoro_config"  # key in the graph's metadata under which the vocabulary may be
 
-# ids of Kokoro 1.0: the same as KittenTTS's, except these 14 (kokoro_onnx/config.json of 0.6.1)
+# The ids of Kokoro 1.0 (kokoro_onnx/config.json of 0.6.1). They differ from KittenTTS's only in these 14 symbols.
 VOCABULARY = {
     character: KITTEN_VOCABULARY[character]
     for character in (
@@ -59,7 +59,7 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
     """Read the model in a folder, or a graph and the files next to it.
 
     Raises:
-        UserError: There is no graph, or several, there are no voices, or a file is damaged.
+        UserError: There is no graph, or there are several, or there are no voices, or a file is damaged.
     """
     folder, graph, tables = find_files(path, voices)
     content, archive = with_durations(graph), BytesIO()
@@ -78,7 +78,7 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
 
 
 def read_voices(path: Path) -> StyleVoices:
-    """Read the voices in a file or a folder. Raises UserError if they are missing, damaged, or from KittenTTS."""
+    """Read the voices in a file or a folder. Raises UserError if they are missing, damaged, or those of KittenTTS."""
     tables = read_tables(path)
     if KITTEN_DEFAULT in tables:
         raise UserError(
@@ -89,7 +89,7 @@ def read_voices(path: Path) -> StyleVoices:
 
 
 def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]:
-    """Find the id of each character: in a file, in the graph's metadata, or in ``VOCABULARY``.
+    """Find the id of each character: in a file of the folder, in the graph's metadata, or in ``VOCABULARY``.
 
     Raises:
         UserError: A file is damaged.
@@ -105,7 +105,7 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
     """Find the folder, the graph and the voices of a published model.
 
     Raises:
-        UserError: There is no graph, or several, or there are no voices.
+        UserError: There is no graph, or there are several, or there are no voices.
     """
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")
@@ -121,13 +121,14 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
     tables = voices or next(voices_in(folder), None)
     if tables is None:
         raise UserError(
-            f"there are no voices next to {chosen} (voices*.bin, *.npz or a folder voices): name them with voices"
+            f"there are no voices next to {chosen} (voices*.bin, *.npz or a folder voices): say where they are with "
+            "voices"
         )
     return folder, chosen, tables
 
 
 def graphs_in(folder: Path) -> list[Path]:
-    """List the graphs in a folder, or in its subfolder ``onnx`` if it has none."""
+    """List the graphs in a folder. If there are none, list the graphs in its subfolder ``onnx``."""
     return [*folder.glob("*.onnx")] or [*folder.glob("onnx/*.onnx")]
 
 
@@ -140,7 +141,10 @@ def voices_in(folder: Path) -> Iterator[Path]:
 
 
 def vocabulary_of(content: Any) -> dict[str, int] | None:
-    """Return the object "vocab" of a JSON file, or of its object "model", if it maps characters to ids."""
+    """Return the vocabulary in the content of a JSON file, or ``None``.
+
+    It is the object "vocab", at the top level or in the object "model", if it maps characters to ids.
+    """
     if not isinstance(content, dict):
         return None
     inner = content.get("model")
@@ -155,7 +159,7 @@ def vocabulary_of(content: Any) -> dict[str, int] | None:
 
 VOICES = """alloy aoede bella heart jessica kore nicole nova river sarah sky
             adam echo eric fenrir liam michael onyx puck santa  alice emma isabella lily  daniel fable george lewis"""
-GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)  # American or British, female or male, and their number in VOICES
+GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)  # prefix (American or British, female or male), and its voices
 REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"  # files that a repository must have
 
 

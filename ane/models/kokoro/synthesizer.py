@@ -1,4 +1,4 @@
-"""Speak with a Kokoro model, with the sound that kokoro-onnx 0.6.1 makes from the same phonemes."""
+"""Speak with a Kokoro model. The sound is that of kokoro-onnx 0.6.1 for the same phonemes."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -15,9 +15,9 @@ from ane.text.english import normalise_cased
 from ane.text.passages import Passage
 from ane.text.phonemes import phonemise
 
-BRITISH = "bf_", "bm_"  # how names of British voices begin
+BRITISH = "bf_", "bm_"  # how the names of British voices begin
 PAUSES = (".!?…", 0.25), (",;:", 0.1)  # seconds after a chunk that ends in one of these marks
-FRAME, HOP = 2048, 512  # samples in a frame, and from one frame to the next, for finding silence
+FRAME, HOP = 2048, 512  # to find silence: samples in a frame, and samples from one frame to the next
 SILENCE = 1e-6  # a frame is silent below this share of the loudest frame's power (−60 dB)
 
 
@@ -31,14 +31,14 @@ class KokoroSynthesizer(StyleSpeaker):
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Id of each character."""
+        """The id of each character."""
         return read_json(self.model.file("config"))["vocab"]
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
-        """Split the text into chunks. The style of n phonemes is row n − 1."""
+        """Split the text into chunks. A chunk of n phonemes has the style in row n − 1 of the voice's table."""
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
@@ -54,15 +54,15 @@ class KokoroSynthesizer(StyleSpeaker):
         return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
 
     def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:
-        loud = np.flatnonzero(loud_frames(wave))  # has at least the loudest frame
+        loud = np.flatnonzero(loud_frames(wave))  # never empty, because the loudest frame is in it
         begin = int(loud[0]) * HOP
         return np.clip(wave[begin : (int(loud[-1]) + 1) * HOP], -1, 1), begin
 
 
 def loud_frames(wave: np.ndarray) -> np.ndarray:
-    """Mark the frames of a waveform (S,) that are not silent, (n,) bool. Each is centred on a multiple of ``HOP``.
+    """Find the frames of a waveform (S,) that are not silent. Returns (n,) bool.
 
-    This is librosa's ``trim``, as in kokoro_onnx/trim.py.
+    Frame i is centred on sample i · ``HOP``. The rule is that of librosa's ``trim``, as in kokoro_onnx/trim.py.
     """
     padded = np.pad(wave, FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]

@@ -1,1 +1,1 @@
-"""Share code between KittenTTS and Kokoro, which run one ONNX graph of StyleTTS 2 from phonemes and style to sound."""
+"""Share code between KittenTTS and Kokoro. Both run one ONNX graph of a StyleTTS 2 model."""

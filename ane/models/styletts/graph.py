@@ -1,12 +1,13 @@
-"""Declare models that have one ONNX graph and tables of voices, and run and check the graph.
+"""Run and check the ONNX graph of KittenTTS or Kokoro, and declare what both model families share.
 
-They have no PyTorch networks. A bundle has these files, by role:
+Such a model has no PyTorch networks. Its bundle has these files, by role:
 
     config      config.json: as published (KittenTTS), or with the vocabulary (Kokoro)
     graph       *.onnx
     voices      *.npz
 
-The only stage is the graph, from phonemes and a style to sound. Dimension names: T phonemes, S samples at 24 kHz.
+Its only stage (network call) is the graph, which makes sound from phonemes and a style. Dimension names: T phonemes,
+S samples at 24 kHz.
 """
 
 from abc import abstractmethod
@@ -21,23 +22,27 @@ from ane.bundles.family import ModelFamily
 from ane.models.styletts.voices import StyleVoices
 from ane.system.errors import UserError
 
-TOKENS = "tokens"  # name of input_ids in older exports of Kokoro
-DURATION = "duration"  # an output of newer exports
-CLIPPED = "/encoder/Clip_output_0"  # the same value inside older exports of Kokoro
-KINDS = {"int64": "tensor(int64)", "float32": "tensor(float)"}  # ONNX Runtime's names of types
+TOKENS = "tokens"  # name of the input input_ids in older exports of Kokoro
+DURATION = "duration"  # name of the output with the durations in newer exports
+CLIPPED = "/encoder/Clip_output_0"  # name of the tensor with the durations inside older exports of Kokoro
+KINDS = {"int64": "tensor(int64)", "float32": "tensor(float)"}  # ONNX Runtime's names of the types
 
-# phonemes in the order of KittenTTS's ids (kittentts/onnx_model.py). Kokoro has most of them too
-PUNCTUATION = ';:,.!?¡¿—…"«»"" '  # has the quotation mark three times. The last index of a character counts
+# Phonemes in the order of KittenTTS's ids (kittentts/onnx_model.py). Kokoro has most of these ids too.
+PUNCTUATION = ';:,.!?¡¿—…"«»"" '  # the quotation mark is here three times, and its last index is its id
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 IPA = (
     "ɑɐɒæɓʙβɔɕçɗɖðʤəɘɚɛɜɝɞɟʄɡɠɢʛɦɧħɥʜɨɪʝɭɬɫɮʟɱɯɰŋɳɲɴøɵɸθœɶʘɹɺɾɻʀʁɽʂʃʈʧʉʊʋⱱʌɣɤʍχʎʏʑʐʒʔʡʕʢǀǁǂǃˈˌːˑʼʴʰʱʲʷˠˤ˞↓↑→↗↘'\u0329'ᵻ"
 )
-SYMBOLS = "$" + PUNCTUATION + LETTERS + IPA  # the pad comes first. 175 of the 178 are different
+SYMBOLS = "$" + PUNCTUATION + LETTERS + IPA  # "$" is the pad; 175 of the 178 characters are different
 VOCABULARY = {symbol: index for index, symbol in enumerate(SYMBOLS)}  # character → id
 
 
 def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Run the graph for one text (``Stage.packaged``). Raises UserError if it returns no finite waveform."""
+    """Run the graph for one text. Backends call this as ``Stage.packaged``.
+
+    Raises:
+        UserError: The graph returns something else than one waveform, or NaN or infinite samples.
+    """
     [graph] = package.functions(stage)
     tokens = TOKENS if TOKENS in graph.inputs else "input_ids"
     outputs = graph(**{tokens if name == "input_ids" else name: array for name, array in inputs.items()})
@@ -52,7 +57,7 @@ def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) 
     return np.concatenate((durations if known else np.zeros(ids), wave.reshape(-1)), dtype=np.float32)
 
 
-# the output is the duration of each phoneme, or zeros if the graph does not return durations, and then the waveform
+# The output is one array: the durations of the phonemes (zeros if the graph does not return them), then the waveform.
 SPEECH = Stage(
     "graph",
     {"input_ids": TensorSpec((1, "T"), "int64"), "style": TensorSpec((1, 256)), "speed": TensorSpec((1,))},
@@ -62,7 +67,7 @@ SPEECH = Stage(
 
 
 def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> str:
-    """Describe how a graph's inputs differ from the inputs of ``SPEECH``, or return "" if they do not differ.
+    """Describe how a graph's inputs differ from the inputs of the stage ``SPEECH``. Returns "" if they do not.
 
     Args:
         inputs: Type and sizes of each input, by name.
@@ -83,9 +88,9 @@ def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> st
 
 
 def with_durations(path: Path) -> bytes:
-    """Return the graph in a file, and make the durations that it computes a further output.
+    """Read a graph, and make the durations inside it an output. Returns the bytes of the new graph.
 
-    Appending bytes is enough, because in this format joined bytes are joined messages.
+    To do this, it appends bytes. In protobuf, the graph's format, concatenated bytes are merged messages.
     """
     from onnx import GraphProto, ModelProto, TensorProto, helper
 
@@ -98,7 +103,7 @@ CONFIG_FILE = "config.json"
 
 
 class StyleFamily(ModelFamily):
-    """Base class of both families, which define ``import_checkpoints``, ``voices`` and ``settings``."""
+    """Base class of KittenTTS's and Kokoro's families. They define ``import_checkpoints``, ``voices``, ``settings``."""
 
     stages = ModelStages({"speech": SPEECH})
     files = ("config", "graph", "voices")

@@ -1,4 +1,4 @@
-"""Define the settings of KittenTTS and of Kokoro."""
+"""Define the settings of a request to KittenTTS, and of a request to Kokoro."""
 
 from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import validated
@@ -6,10 +6,11 @@ from ane.system.checked import validated
 
 @validated
 class KittenSettings(SpeechSettings):
-    # ``True`` means exactly the words, chunks and cut of KittenTTS 0.8.1: one chunk per sentence, without its mark, and
-    # 5000 samples less. ``False`` means that texts are read as by other models, and silence at the end is trimmed
+    # ``True`` does exactly what KittenTTS 0.8.1 does: it spells out text by KittenTTS's rules, makes one chunk per
+    # sentence without the final mark, and cuts 5000 samples from the end of a chunk. ``False`` reads text as for other
+    # models, and trims silence.
     published: bool = setting(
-        False, "for KittenTTS models, preprocess, split and cut exactly as KittenTTS 0.8.1", group="text"
+        False, "preprocess, split and cut exactly as KittenTTS 0.8.1 does (KittenTTS models only)", group="text"
     )
     split: tuple[int, int] | None = split_setting(200, 400)
 

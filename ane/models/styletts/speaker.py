@@ -1,4 +1,4 @@
-"""Speak with an ONNX graph of StyleTTS 2, several chunks in parallel."""
+"""Speak with the ONNX graph of a StyleTTS 2 model, and compute several chunks in parallel."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from ane.text import shorten
 from ane.text.passages import Passage
 
 SAMPLE_RATE = 24000
-MOST_IDS = 510 + 2  # most ids in one pass, with the pads
+MOST_IDS = 510 + 2  # largest number of ids in one pass: 510 phonemes and the two pads
 
-Spans = Sequence[tuple[str, int, int]]  # (word, index of its first id, index of the id after its last)
+Spans = Sequence[tuple[str, int, int]]  # (word, index of its first id, index after its last id)
 
 
 @dataclass(eq=False)
@@ -31,10 +31,10 @@ class StyleChunk(Chunk):
 
     Attributes:
         input_ids: Ids of the phonemes, (1, T) int64.
-        style_row: Row of the voice's table.
-        style: The style in this row, (1, 256) float32.
-        graph_speed: Product of the speeds of the request, its passage and its voice, (1,) float32.
-        spans: Words and their ids. Empty if they are not known.
+        style_row: Number of the row in the voice's table that ``style`` comes from.
+        style: Style vector, (1, 256) float32.
+        graph_speed: Product of the speeds of the request, the passage and the voice, (1,) float32.
+        spans: Where the words are among the ids. Empty if this is not known.
     """
 
     input_ids: np.ndarray
@@ -49,7 +49,9 @@ class StyleChunk(Chunk):
 
 
 class StyleSpeaker(Speaker):
-    """A model on the CPU. Several threads may call it. A kind of model defines ``chunks`` and ``trimmed``.
+    """Base class of the speakers of KittenTTS and Kokoro, which define ``chunks`` and ``trimmed``.
+
+    The graph runs on the CPU. Several threads may use a speaker at once.
 
     Raises:
         UserError: The voices are damaged.
@@ -63,18 +65,21 @@ class StyleSpeaker(Speaker):
 
     @abstractmethod
     def trimmed(self, wave: np.ndarray, settings: Any) -> tuple[np.ndarray, int]:
-        """Trim silence at both ends of a waveform (S,). Return the rest, and the samples removed at the beginning."""
+        """Trim silence at both ends of a waveform (S,).
+
+        Returns the rest, and the number of samples that were removed at the beginning.
+        """
 
     def pause(self, text: str) -> float:
-        """Return the seconds of silence between a chunk with this text and the next one."""
+        """Return the seconds of silence after a chunk with this text."""
         return 0.0
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> str:
-        """Return the name of the voice's table."""
+        """Return the name of the table of the request's voice."""
         return self.styles.resolve(request.voice)
 
     def voice_of_passage(self, passage: Passage, request: SpeechRequest, context: SpeechContext) -> str:
-        """Return the name of the table for the voice of a passage."""
+        """Return the name of the table of a passage's voice."""
         return self.named_voice(passage.voice, request, context) if passage.voice else self.voice_of(request, context)
 
     def facts(self, request: SpeechRequest, voice: str) -> dict[str, Any]:
@@ -90,7 +95,7 @@ class StyleSpeaker(Speaker):
         request: SpeechRequest,
         context: SpeechContext,
     ) -> StyleChunk:
-        """Make a chunk from ids (T,) int64, with the style in a row of its voice's table."""
+        """Make a chunk from ids (T,) int64. Its style is the row ``row`` of the voice's table."""
         voice = self.voice_of_passage(passage, request, context)
         return StyleChunk(
             text,
@@ -103,7 +108,7 @@ class StyleSpeaker(Speaker):
     def render(
         self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Compute several chunks at once, and yield each as soon as it and all chunks before it are ready."""
+        """Compute several chunks at once. Yields the chunks in order, each as soon as it is ready."""
         outputs = context.timeline.record_each(
             "synthesis",
             self.backend.run_all(
@@ -128,15 +133,15 @@ class StyleSpeaker(Speaker):
 
 
 def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: int, remaining: int) -> list[SpokenWord]:
-    """Time the words of a chunk, in seconds of its sound.
+    """Compute when the words of a chunk begin and end, in seconds of its sound.
 
     Args:
-        chunk: The chunk.
-        durations: Duration of each id, (T,), in any unit, or zeros if they are not known. Together they take ``whole``
-            samples.
+        chunk: Chunk, with the positions of its words in ``spans``.
+        durations: Duration of each id, (T,), in any unit. Zeros mean that durations are not known. The sum of the
+            durations corresponds to ``whole`` samples.
         whole: Number of samples that the graph made.
-        removed: Number of samples that were removed at the beginning.
-        remaining: Number of samples that remain.
+        removed: Number of samples that were trimmed at the beginning.
+        remaining: Number of samples that are left after trimming.
     """
     if not chunk.spans or not durations.any():
         return list(interpolate_words(chunk.text.split(), (0.0, remaining / SAMPLE_RATE)))

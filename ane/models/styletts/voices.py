@@ -1,4 +1,4 @@
-"""Read the voice tables of a model, which have a style for each length of text."""
+"""Read a model's voices. A voice is a table with a style vector for each length of text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import check_regular, read_regular
 
 STYLE_WIDTH = 256
-KITTEN_DEFAULT = "expr-voice-5-m"  # default voice of KittenTTS's published code
-MAX_TABLES = 256 << 20  # most bytes of all voices together. Kokoro's have 28 MB
+KITTEN_DEFAULT = "expr-voice-5-m"  # default voice in KittenTTS's own code
+MAX_TABLES = 256 << 20  # largest size of all voices together, in bytes; Kokoro's voices have 28 MB
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class StyleVoices:
     """The voices of a model.
 
     Attributes:
-        tables: Styles of each voice, (rows, 256) float32, one row per length.
-        preferred: Voice that speaks if none is named and the model has it.
+        tables: Table of each voice, (rows, 256) float32. A row is the style for one length of text.
+        preferred: Name of the default voice. The model may lack it.
         aliases: Name of the table for each friendly name.
-        speed_priors: Factor of the speed for each table.
+        speed_priors: Factor by which the speed is multiplied, for each table.
     """
 
     tables: Mapping[str, np.ndarray]
@@ -32,16 +32,16 @@ class StyleVoices:
 
     @property
     def names(self) -> list[str]:
-        """Names that ``resolve`` knows, friendly names first."""
+        """The names that ``resolve`` accepts. Friendly names come first."""
         return [*self.aliases, *(name for name in self.tables if name not in self.aliases)]
 
     @property
     def default(self) -> str:
-        """Name of the preferred voice, or of the first one if the model does not have it."""
+        """The name of the preferred voice, or of the first voice if the model lacks the preferred one."""
         return self.preferred if self.preferred in self.tables else next(iter(self.tables))
 
     def resolve(self, voice: str | None) -> str:
-        """Return the name of a voice's table. ``None`` means the default voice.
+        """Return the name of the table for a voice's name or alias. ``None`` means the default voice.
 
         Raises:
             NotFoundError: No voice has this name.
@@ -52,20 +52,20 @@ class StyleVoices:
         return name
 
     def style(self, name: str, row: int) -> tuple[int, np.ndarray]:
-        """Return the row, or the last one if the table has fewer rows, and its style, (1, 256) float32."""
+        """Return a row's number and its style, (1, 256) float32. If the table is too short, this is its last row."""
         row = min(row, len(self.tables[name]) - 1)
         return row, self.tables[name][row : row + 1]
 
     def speed(self, name: str, speed: float) -> np.ndarray:
-        """Return the graph's input for a speed, multiplied by the voice's factor, (1,) float32."""
+        """Multiply a speed by the voice's factor. Returns the graph's input, (1,) float32."""
         return np.array([speed * self.speed_priors.get(name, 1.0)], np.float32)
 
 
 def read_tables(path: Path) -> dict[str, np.ndarray]:
-    """Read the tables of all voices, (rows, 256) float32.
+    """Read the tables of all voices, each (rows, 256) float32.
 
     Args:
-        path: Path of an .npz file (without pickles), or of a folder with a file VOICE.bin per voice.
+        path: Path of an .npz file (without pickles), or of a folder with one file VOICE.bin per voice.
 
     Raises:
         UserError: The file is missing or damaged, or an array is not a table of styles.
@@ -93,7 +93,7 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
 
 def checked_table(table: np.ndarray, where: str) -> np.ndarray:
     """Convert a table (rows, 256) or (rows, 1, 256) to (rows, 256) float32. Raises UserError for anything else."""
-    if not isinstance(table, np.ndarray):  # a member of the archive without the header of an array
+    if not isinstance(table, np.ndarray):  # the file in the archive did not begin with NumPy's header
         raise UserError(f"{where} is not an array: the file is damaged")
     flat = table[:, 0] if table.ndim == 3 and table.shape[1] == 1 else table
     if flat.ndim != 2 or flat.shape[1] != STYLE_WIDTH or not len(flat) or flat.dtype.kind != "f":

@@ -1,1 +1,1 @@
-"""Tortoise: text and a reference voice to mel codes, to a spectrogram, to 24 kHz sound."""
+"""Speak with Tortoise, which turns text and a voice into mel codes, then into a mel spectrogram, then into sound."""

@@ -1,1 +1,1 @@
-"""Vocoders that several model families share: mel spectrograms to sound."""
+"""Vocoders, which turn mel spectrograms or other frames into sound, and which several model families share."""

@@ -1,8 +1,8 @@
-"""Define BigVGAN, which turns a mel spectrogram into sound with periodic activations (Lee et al. 2023).
+"""Define BigVGAN, a vocoder with periodic activations (Lee et al. 2023, arXiv 2206.04658).
 
-It has HiFi-GAN's levels and blocks, but Snake functions, x + sin²(αx)/β (Ziyin et al. 2020, arXiv 2006.08195), replace
-leaky ReLUs. A Snake is computed at twice the rate between two low-pass filters, so that its overtones do not alias. The
-code was written from the papers (BigVGAN: arXiv 2206.04658) and compared with NVIDIA/BigVGAN (MIT).
+It has the levels and blocks of HiFi-GAN, but its activations are Snakes, x + sin²(αx)/β (Ziyin et al. 2020, arXiv
+2006.08195), instead of leaky ReLUs. A Snake is computed at twice the sample rate, between two low-pass filters, so that
+its overtones do not alias. We wrote the code from the papers, and compared it with NVIDIA/BigVGAN (MIT).
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import BORDER, ImageConv, ImageConvTranspose, level_margins
 from ane.system.errors import UserError
 
-TAPS = 12  # taps of the low-pass filters, at twice the rate
-REACH = 6  # samples on either side that an activation reads
+TAPS = 12  # number of taps of the low-pass filters, at twice the sample rate
+REACH = 6  # how many samples an activation reads before and after a sample
 HOP, BANDS = 256, 100
 
 
 @dataclass(frozen=True)
 class BigVGANConfig(Config):
-    """Sizes, named as in NVIDIA's JSON. The defaults are the sizes of bigvgan_24khz_100band."""
+    """Sizes of a BigVGAN, named as in NVIDIA's JSON files. The defaults are the sizes of bigvgan_24khz_100band."""
 
     identifiers: ClassVar[frozenset[str]] = frozenset(("snake_logscale", "use_tanh_at_final", "use_bias_at_final"))
 
@@ -38,15 +38,15 @@ class BigVGANConfig(Config):
     resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
     resblock: str = "1"
     activation: str = "snakebeta"
-    snake_logscale: bool = True  # α and β are stored as logarithms
-    use_tanh_at_final: bool = True  # version 2 clips instead
+    snake_logscale: bool = True  # whether α and β are stored as logarithms
+    use_tanh_at_final: bool = True  # whether tanh limits the sound; version 2 of BigVGAN clips it instead
     use_bias_at_final: bool = True
 
     def check(self, where: str) -> None:
         levels = len(self.upsample_rates)
         if self.resblock != "1" or self.activation not in ("snake", "snakebeta"):
             raise UserError(
-                f"{where}: resblock must be '1' and activation snake or snakebeta, not {self.resblock!r} "
+                f"{where}: resblock must be '1', and activation must be snake or snakebeta, not {self.resblock!r} "
                 f"and {self.activation!r}"
             )
         if (
@@ -58,16 +58,16 @@ class BigVGANConfig(Config):
             )
             or (len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes))
         ):
-            raise UserError(f"{where}: the sizes of its levels and blocks do not fit together")
+            raise UserError(f"{where}: the sizes of the levels and of the blocks do not fit together")
         if prod(self.upsample_rates) != HOP or self.num_mels != BANDS:
             raise UserError(
-                f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples per "
-                f"frame, and Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band"
+                f"{where}: this BigVGAN takes {self.num_mels} mel bands and makes {prod(self.upsample_rates)} samples "
+                f"per frame, but Tortoise needs {BANDS} bands and {HOP} samples, as in bigvgan_24khz_100band"
             )
 
     @property
     def level_margins(self) -> list[int]:
-        """The margin in frames that the input of each level needs."""
+        """For each level of upsampling, the margin in frames that its input needs (see ``hifigan.margins``)."""
         blocks = max(
             sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
@@ -76,7 +76,7 @@ class BigVGANConfig(Config):
 
     @property
     def margin(self) -> int:
-        """The frames on either side that the sound of a frame depends on."""
+        """The number of frames before and after a frame on which the sound of the frame depends."""
         return self.level_margins[0] + BORDER
 
 
@@ -85,14 +85,14 @@ def is_bigvgan(keys: Iterable[str]) -> bool:
 
 
 def low_pass() -> np.ndarray:
-    """Return a low-pass filter, (12,) float32 of sum 1: a sinc of half the rate under a Kaiser window."""
-    attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95  # for a transition of 0.3
+    """Return the taps of a low-pass filter at half the rate, (12,) float32, whose sum is 1: a Kaiser-windowed sinc."""
+    attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95  # Kaiser's formula for a transition band of 0.3
     taps = np.kaiser(TAPS, 0.1102 * (attenuation - 8.7)) * np.sinc((np.arange(TAPS) - TAPS // 2 + 0.5) / 2)
     return (taps / taps.sum()).astype(np.float32)
 
 
 class Snake(nn.Module):
-    """The function x + sin²(αx)/β. The older of its two forms, "snake", has one parameter for α and β."""
+    """The activation x + sin²(αx)/β. If the config's ``activation`` is "snake", β is equal to α."""
 
     def __init__(self, channels: int, config: BigVGANConfig):
         super().__init__()
@@ -101,7 +101,7 @@ class Snake(nn.Module):
         self.beta = nn.Parameter(torch.empty(channels)) if config.activation == "snakebeta" else None
 
     def scales(self) -> tuple[Tensor, Tensor]:
-        """Return α, and β plus a tiny number, (C,) each."""
+        """Return α and β, each (C,). β has a tiny number added, so that x can be divided by it."""
         alpha, beta = self.alpha, self.alpha if self.beta is None else self.beta
         if self.logarithms:
             alpha, beta = alpha.exp(), beta.exp()
@@ -113,7 +113,7 @@ class Snake(nn.Module):
 
 
 class Activation(nn.Module):
-    """A Snake at twice the rate: (B, C, 1, T) → (B, C, 1, T). The ends are repeated, not padded with zeros."""
+    """A Snake at twice the sample rate: (B, C, 1, T) → (B, C, 1, T). Beyond both ends, the last sample is repeated."""
 
     def __init__(self, channels: int, config: BigVGANConfig):
         super().__init__()
@@ -125,16 +125,17 @@ class Activation(nn.Module):
         taps, half = self.taps.expand(channels, -1, -1, -1), TAPS // 2
         x = F.pad(x, (half - 1, half - 1, 0, 0), mode="replicate")
         x = F.conv_transpose2d(x, 2 * taps, stride=(1, 2), groups=channels)
-        crop = TAPS + half - 3  # the repeated ends, and half of the filter
+        crop = TAPS + half - 3  # samples that come from the repeated ends and from half of the filter
         x = self.act(x[..., crop:-crop])
         x = F.pad(x, (half - 1, half, 0, 0), mode="replicate")
         return F.conv2d(x, taps, stride=(1, 2), groups=channels)
 
 
 class PeriodicBlock(nn.Module):
-    """A residual block, (B, C, 1, T) → (B, C, 1, T).
+    """A residual block: (B, C, 1, T) → (B, C, 1, T).
 
-    For each dilation, it adds the result of an activation, a dilated convolution, an activation and a convolution.
+    For each dilation, it runs an activation, a dilated convolution, an activation and a convolution, and adds the
+    result to its input.
     """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...], config: BigVGANConfig):

@@ -1,4 +1,4 @@
-"""Read HiFi-GAN generators as jik876 and NVIDIA publish them, in files of torch.save."""
+"""Read HiFi-GAN generators from the files that jik876 and NVIDIA publish, which torch.save wrote."""
 
 import re
 from collections.abc import Mapping
@@ -16,23 +16,27 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 CONFIG_FILE = "config.json"
-NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")  # NVIDIA's names: level, block
-# dilations of the official versions: (kind of block, kernel size) → dilations
+NESTED_BLOCK = re.compile(
+    r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)"
+)  # NVIDIA's keys, with the numbers of the level and of the block in it
+# Dilations of the official versions, by the type of the block ("1" or "2") and its kernel size.
 DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
 
 
 class HifiganCheckpoint:
-    """A generator and its sizes.
+    """A HiFi-GAN generator that was read from a file.
 
-    The sizes come from config.json in the same folder, or from the file, or from the shapes of the tensors.
+    Its sizes come from config.json in the same folder. If there is none, they come from the file, or from the shapes of
+    the tensors.
 
     Attributes:
         config: Sizes of the generator.
-        unused: Names of the generator's entries that the network does not use.
-        beside: Other entries of the file, next to the generator.
+        unused: Keys of the generator's state dict that the network does not use.
+        beside: Entries of the file that are not the generator.
 
     Raises:
-        UserError: The file is missing or damaged, is not a HiFi-GAN generator, or makes a sound other than ``AUDIO``.
+        UserError: The file is missing or damaged, is not a HiFi-GAN generator, or was trained for sound that differs
+            from ``AUDIO``.
     """
 
     def __init__(self, path: Path, network: Network):
@@ -46,15 +50,15 @@ class HifiganCheckpoint:
             layout(network, self.config).shapes,
             self._entries,
             path,
-            lambda key: "this is not a HiFi-GAN generator, or its sizes are others than config.json beside it states",
-            lambda: "config.json beside it states other sizes, or the file is damaged",
+            lambda key: "this is not a HiFi-GAN generator, or config.json next to it has other sizes",
+            lambda: "config.json next to it has other sizes, or the file is damaged",
         )
         used = {part for source in self._found.values() for part in source}
         self.unused = [key for key in self._entries if key not in used]
         self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state dict, with weight norm folded in."""
+        """Return the state dict. Weights with weight normalisation are multiplied out."""
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
 
@@ -63,19 +67,19 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     entries = loaded.get("generator", loaded)
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
         raise UserError(
-            f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight: give a generator's file, such "
-            "as g_02500000 or generator_v1"
+            f"{path} is not a HiFi-GAN generator, because it has no conv_pre.weight: give the file of a generator, "
+            "such as g_02500000 or generator_v1"
         )
     entries = plain_names(entries)
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)
 
     def flat(key: str) -> str:
-        """Flatten a key: resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks per level."""
+        """Replace a block's two numbers by one: resblocks.2.1.convs1.0.weight → resblocks.7.…, for 3 blocks a level."""
         found = NESTED_BLOCK.fullmatch(key)
         return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
 
-    # NVIDIA may store a kernel as that of an image one pixel wide
+    # NVIDIA may store a kernel with a further axis of length 1, as for an image that is one pixel wide.
     return {
         flat(key): value[..., 0] if isinstance(value, torch.Tensor) and value.shape[3:] == (1,) else value
         for key, value in entries.items()
@@ -83,10 +87,10 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
 
 
 def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelHifiganConfig:
-    """Return the sizes from the first place that has them.
+    """Read the sizes from config.json next to the file, from the file, or from the shapes of the tensors.
 
     Raises:
-        UserError: The sizes do not describe a generator, or describe one for other mels.
+        UserError: The sizes do not describe a generator, or describe a generator for other mels than ``AUDIO``.
     """
     beside = path.parent / CONFIG_FILE
     stated, where = loaded.get("config"), f"{path}: config"
@@ -98,8 +102,8 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
         for name, value in AUDIO.items():
             if stated.get(name, value) != value:
                 raise UserError(
-                    f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
-                    "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz"
+                    f"{where}: {name} is {stated[name]}, but FastSpeech's mels need {value}: use a vocoder that was "
+                    "trained for 22.05 kHz, 80 bands, hop 256 and frequencies up to 8 kHz"
                 )
         values = {field.name: freeze(stated[field.name]) for field in fields(MelHifiganConfig) if field.name in stated}
         if "resblock" in values:
@@ -112,13 +116,15 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
 
 
 def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
-    """Infer the sizes of an official version from its tensors. Raises UserError for another version."""
+    """Infer the sizes from the shapes of the tensors. Raises UserError if they are not of an official version."""
 
     def shape(key: str) -> tuple[int, ...]:
         source = sources(f"{key}.weight", entries)
         value = entries[source[-1]] if source else None
         if not isinstance(value, torch.Tensor) or value.ndim != 3:
-            raise UserError(f"{path}: {key}.weight is missing or no kernel: this is not a HiFi-GAN generator")
+            raise UserError(
+                f"{path} is not a HiFi-GAN generator: {key}.weight is missing, or is not the kernel of a convolution"
+            )
         return tuple(value.shape)
 
     def count(pattern: str) -> int:
@@ -133,7 +139,7 @@ def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
         dilations = tuple(DILATIONS[kind, size] for size in sizes)
     except KeyError:
         raise UserError(
-            f"{path}: blocks with kernels of {', '.join(map(str, sizes))} are of no official version: "
-            f"put its {CONFIG_FILE} beside it"
+            f"{path}: no official version has blocks with kernels of {', '.join(map(str, sizes))}: "
+            f"put the model's {CONFIG_FILE} next to the file"
         ) from None
     return MelHifiganConfig(bands, kind, tuple(kernel // 2 for kernel in kernels), kernels, channels, sizes, dilations)

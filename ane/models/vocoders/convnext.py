@@ -1,7 +1,8 @@
-"""Define ConvNeXt blocks on sequences, a stack of them, and the network of a source-filter vocoder.
+"""Define ConvNeXt blocks for sequences, a stack of such blocks, and the network of the source-filter vocoder.
 
-The blocks are from Liu et al. 2022 (arXiv 2201.03545), used for speech in Vocos (arXiv 2306.00814). Axes: B batch,
-L frames, C channels. ``mask`` is 1 at real positions and 0 at padding. Padding changes no result at a real position.
+ConvNeXt is from Liu et al. 2022 (arXiv 2201.03545), and Vocos uses it for speech (arXiv 2306.00814). Axes: B batch,
+T positions, L frames, C channels. ``mask`` is 1 at real positions and 0 at padding. Padding does not change the result
+at a real position.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from ane.models.vocoders.source_filter import PARAMETERS
 
 
 class ConvNextBlock(nn.Module):
-    """Depthwise convolution, norm, two linear layers and a residual: x (B, T, C), mask (B, T, 1) → (B, T, C)."""
+    """A residual block of a depthwise convolution, a norm and two linear layers.
+
+    It turns x (B, T, C) with a mask (B, T, 1) into (B, T, C).
+    """
 
     def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
         super().__init__()
@@ -33,7 +37,7 @@ class ConvNextBlock(nn.Module):
 
 
 class FrameDecoder(nn.Module):
-    """A convolution, ``layers`` blocks, a norm and a linear layer, on frames."""
+    """A network over frames: a convolution, ``layers`` ConvNeXt blocks, a norm and a linear layer."""
 
     def __init__(self, channels: int, width: int, inner: int, layers: int, outputs: int):
         super().__init__()
@@ -54,7 +58,7 @@ class FrameDecoder(nn.Module):
 class SourceFilterConfig(Config):
     """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``."""
 
-    channels: int = 1024  # channels of the input frames: the decoder's latents, or bands of a mel
+    channels: int = 1024  # channels of an input frame: the width of the decoder's latents, or the number of mel bands
     width: int = 192  # channels of the blocks
     inner: int = 512  # channels within a block
     layers: int = 6  # number of blocks
@@ -65,7 +69,7 @@ class SourceFilterConfig(Config):
 
 
 class SourceFilterNetwork(FrameDecoder):
-    """Predicts the sound parameters of frames of 256 samples at 24 kHz."""
+    """Predicts the parameters of the source filter, for frames of 256 samples at 24 kHz."""
 
     def __init__(self, config: SourceFilterConfig):
         super().__init__(config.channels, config.width, config.inner, config.layers, PARAMETERS)

@@ -1,60 +1,62 @@
-"""Make sound without a network: filter harmonics of f0 and noise by predicted spectra, and invert one STFT.
+"""Make hibari's sound without a network: filter pulses and noise with predicted spectra, and invert the STFT.
 
-For each frame of 300 samples at 24 kHz there are f0 and five spectra of 601 bins, the parameters of
+A frame is 300 samples at 24 kHz. It has f0 and five spectra of 601 bins: harmonic, phase, noise, free and angle. The
+spectrum of the sound is
 
     S = exp(harmonic) · e^{iπ tanh(phase)} · STFT(pulses(f0)) + exp(noise) · Z + exp(free) · e^{i angle}
 
-with band-limited pulses of unit harmonics below 11 kHz and complex normal noise Z. The formula is from dsp.py of the
-package hibari-tts (Maureese Williams, Apache-2.0).
+where Z is complex normal noise, and the pulses have harmonics of amplitude 1 up to 11 kHz. The formula is from dsp.py
+of the package hibari-tts (Maureese Williams, Apache-2.0).
 
-``HarmonicNoise`` takes frames in pieces. Its samples do not depend on the division into pieces, because the phase of
-the pulses, the noise and the overlap of the inverse STFT continue from one piece to the next. Its noise comes from a
-table of complex normal numbers, because drawing an index takes a tenth of the time that drawing a normal number takes.
+You can give the frames to ``HarmonicNoise`` in several calls. How you divide them does not change the samples, because
+the phase of the pulses, the noise and the overlap of the inverse STFT continue from call to call. The noise comes from
+a table of complex normal numbers: drawing an index takes a tenth of the time that drawing a normal number takes.
 """
 
 from functools import cache
 
 import numpy as np
-from numpy import fft  # SciPy's saves 5 ms for 10 s of sound, and its import takes 0.3 s
+from numpy import fft  # SciPy's FFT would save 5 ms for 10 s of sound, but importing it takes 0.3 s
 
 SAMPLE_RATE, HOP, WINDOW = 24000, 300, 1200
 BINS, SPECTRA = WINDOW // 2 + 1, 5
 HALF = WINDOW // 2
-OVERLAP = WINDOW // HOP  # number of frames that contain a sample
+OVERLAP = WINDOW // HOP  # number of frames whose windows contain a given sample
 VOICED, HIGHEST = 40.0, 11000.0  # Hz: f0 above which a frame is voiced, and upper limit of the harmonics
-NORMALS = 2**13  # size of the table that noise is drawn from
-BLOCK = 64  # frames that are filtered at once, which fit into the processor's cache
+NORMALS = 2**13  # size of the table of noise
+BLOCK = 64  # number of frames that are filtered at once; they fit into the processor's cache
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
 PULSE_HANN = HANN * 4  # HANN / (WINDOW / 4), times WINDOW, because ``norm="forward"`` divides by WINDOW
-LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(np.float32)  # frames from a frame's middle to each of its samples
+LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(
+    np.float32
+)  # distance of each sample from the middle of its frame, in frames
 
 
 class HarmonicNoise:
-    """Makes the sound of frames that arrive in pieces.
+    """Makes sound from frames that arrive in several calls.
 
     Args:
-        f0: Fundamental frequency of all frames in Hz, (L,) float32.
+        f0: Fundamental frequency of every frame in Hz, (L,) float32.
         seed: Seed of the noise.
     """
 
     def __init__(self, f0: np.ndarray, seed: int):
         self.f0, self.random = f0, np.random.default_rng(seed)
         self.done = 0  # number of frames whose spectra have been added
-        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)  # sums that the next frames add to
-        self.source = np.zeros(0, np.float32)  # pulses made so far, without those no longer needed
-        self.first = 0  # sample at which ``source`` begins
-        self.pitches = 0.0  # sum of the pitch until the end of ``source``, exact in float64
-        # buffers for results: new arrays of this size would be new pages of memory each time
+        self.sums = np.zeros((OVERLAP - 1, HOP), np.float32)  # unfinished samples, to which the next frames add
+        self.source = np.zeros(0, np.float32)  # pulses that the next frames need
+        self.first = 0  # index of the sample at which ``source`` begins
+        self.pitches = 0.0  # sum of the pitch over all samples until the end of ``source``, exact in float64
+        # Buffers for results. For new arrays of this size, the system would have to map new memory each time.
         self.indices = np.empty((BLOCK, BINS + 1), np.intp)
         self.bins, self.polar = np.empty((2, BLOCK, BINS), np.complex64)
         self.size, self.part = np.empty((2, BLOCK, BINS), np.float32)
         self.filtered = np.empty((BLOCK, WINDOW), np.float32)
 
     def feed(self, spectra: np.ndarray) -> np.ndarray:
-        """Append frames (l, 5 · 601) float32, and return the samples (m,) that they complete.
+        """Append the spectra of frames, (l, 5 · 601) float32, and return the samples (m,) that are now final.
 
-        The last sample that depends on a frame is 600 samples after the frame's end. The last frames complete all
-        remaining samples.
+        A frame affects samples up to 600 samples after its end. With the last frame, all samples are final.
         """
         count, begins = len(spectra), self.done
         sums = np.zeros((count + OVERLAP - 1, HOP), np.float32)  # rows of 300 samples
@@ -63,11 +65,11 @@ class HarmonicNoise:
         for first in range(0, count, BLOCK):
             rows = slice(first, first + BLOCK)
             frames = self.frames(spectra[rows], windows[rows], np.flatnonzero(heard[rows]))
-            for part in reversed(range(OVERLAP)):  # the earliest frame of a row first, in this call or before
+            for part in reversed(range(OVERLAP)):  # a row adds its frames in order of time, however they arrive
                 sums[first + part : first + part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
         self.sums = sums[count:].copy()
         self.done += count
-        # the sound begins at the center of the first frame, and ends 300 samples after the center of the last
+        # The sound begins at the center of the first frame's window, and ends 300 samples after the last one's center.
         last = self.done == len(self.f0)
         start = max(HALF // HOP - begins, 0)
         stop = max(count + (HALF // HOP if last else 0), start)
@@ -84,11 +86,11 @@ class HarmonicNoise:
         count = len(spectra)
         harmonic, phase, noise, free, angle = spectra.reshape(-1, SPECTRA, BINS).transpose(1, 0, 2)  # (l, 601)
         indices, bins, size = self.indices[:count], self.bins[:count], self.size[:count]
-        # an even number for each frame: two share a draw of the generator
+        # The number of indices per frame is even, because the generator makes two 16-bit numbers from one draw.
         indices[:] = self.random.integers(NORMALS, size=indices.shape, dtype=np.uint16)
         normals().take(indices[:, :BINS], out=bins, mode="clip")
         magnitude(noise, size)
-        for component in (bins.real, bins.imag):  # in-place on each part, because NumPy would make the factor complex
+        for component in (bins.real, bins.imag):  # scale both in place; NumPy would convert the factor to complex
             component *= size
         bins += polar(free, angle, self.polar[:count], size, self.part[:count])
         if voiced := len(heard):
@@ -103,20 +105,28 @@ class HarmonicNoise:
         return frames
 
     def weights(self, first: int, count: int) -> np.ndarray:
-        """Return the factors of ``count`` rows of samples, (count, 300): 1 / the sum of the squared windows."""
+        """Return the factors that undo the windows, for ``count`` rows of 300 samples: (count, 300).
+
+        A factor is 1 / the sum of the squared windows at the sample.
+        """
         factors = np.repeat(weight(0, OVERLAP)[None], count, axis=0)
         stop, frames = first + count, len(self.f0)
         for row in {*range(first, min(stop, OVERLAP - 1)), *range(max(first, frames), stop)}:
-            factors[row - first] = weight(max(row + 1 - frames, 0), min(row + 1, OVERLAP))  # parts of existing frames
+            factors[row - first] = weight(
+                max(row + 1 - frames, 0), min(row + 1, OVERLAP)
+            )  # near the ends, fewer windows exist
         return factors
 
     def with_pulses(self, count: int) -> np.ndarray:
-        """Return whether each of the next frames may have pulses around its center, (count,) bool."""
+        """Return for each of the next frames whether its window may contain pulses, (count,) bool."""
         near = np.arange(self.done, self.done + count)[:, None] + np.arange(-OVERLAP, OVERLAP + 1)
         return (self.f0[np.clip(near, 0, len(self.f0) - 1)] > VOICED).any(axis=1)
 
     def windows(self, count: int) -> np.ndarray:
-        """Return the pulses around the centres of the next frames, (l, 1200), mirrored around the ends of the sound."""
+        """Return the pulses in the windows of the next frames, (count, 1200).
+
+        Beyond the ends of the sound, the pulses are a mirror image.
+        """
         begin, length = self.done * HOP - HALF, len(self.f0) * HOP
         end = begin + (count - 1) * HOP + WINDOW
         known, needed = (self.first + len(self.source)) // HOP, min(max(end, HALF + HOP), length) // HOP
@@ -125,25 +135,28 @@ class HarmonicNoise:
             kept = max(begin - self.first, 0)
             self.source, self.first = np.concatenate((self.source[kept:], made)), self.first + kept
         samples = np.arange(begin, end)
-        samples = (length - 1) - np.abs((length - 1) - np.abs(samples))  # of the sound, in 0 … length − 1
+        samples = (length - 1) - np.abs((length - 1) - np.abs(samples))  # indices from 0 to length − 1
         return np.lib.stride_tricks.sliding_window_view(self.source[samples - self.first], WINDOW)[::HOP]
 
 
 @cache
 def normals() -> np.ndarray:
-    """Return complex normal numbers with the exact power of 2, (NORMALS,) complex64."""
+    """Draw the table of noise: complex normal numbers, (NORMALS,) complex64, scaled to a mean power of exactly 2."""
     drawn = np.random.default_rng(0).standard_normal((NORMALS, 2), dtype=np.float32)
     return (drawn / np.sqrt(np.mean(drawn * drawn))).view(np.complex64)[:, 0]
 
 
 @cache
 def weight(first: int, stop: int) -> np.ndarray:
-    """Return 1 / the sum of the parts ``first`` to ``stop`` of the squared window, (300,) float32."""
+    """Return 1 / the sum of overlapping squared windows, (300,) float32.
+
+    A window has four parts of 300 samples. The parts from ``first`` up to ``stop`` overlap.
+    """
     return 1 / np.maximum((HANN * HANN).reshape(OVERLAP, HOP)[first:stop].sum(axis=0), np.float32(1e-11))
 
 
 def magnitude(logarithm: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return exp(logarithm), at most e⁷, in ``out`` if it is given."""
+    """Compute exp(logarithm), but at most e⁷. The result is written to ``out`` if it is given."""
     return np.exp(np.minimum(logarithm, np.float32(7), out=out), out=out)
 
 
@@ -154,14 +167,14 @@ def polar(
     size: np.ndarray | None = None,
     part: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return exp(logarithm) · e^{i angle}, complex64, with exp(logarithm) limited by ``magnitude``.
+    """Compute exp(logarithm) · e^{i angle}, complex64. ``magnitude`` limits exp(logarithm).
 
     Args:
         logarithm: Logarithm of the magnitude, float32.
         angle: Angle in radians, float32.
-        out: Array for the result.
-        size: Array for the magnitude.
-        part: Array for the cosine, which may be ``angle``.
+        out: Array to write the result to.
+        size: Array to write the magnitude to.
+        part: Array to write the cosine to. It may be ``angle``.
     """
     out = np.empty(logarithm.shape, np.complex64) if out is None else out
     size = magnitude(logarithm, size)
@@ -171,17 +184,17 @@ def polar(
 
 
 def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.ndarray, float]:
-    """Make the pulses of some frames, with zeros where there is no voice.
+    """Make the pulses of ``count`` frames. They are zero where the voice is silent.
 
     Args:
-        f0: Fundamental frequency of all frames in Hz, (L,).
-        first: Index of the first frame.
-        count: Number of frames.
-        pitches: Sum of the pitch at all earlier samples. Float64 holds it exactly, so the phase does not depend on the
-            division into pieces.
+        f0: Fundamental frequency of every frame in Hz, (L,).
+        first: Index of the first frame to make.
+        count: Number of frames to make.
+        pitches: Sum of the pitch over all earlier samples. Float64 holds it exactly, so the phase of the pulses does
+            not depend on how the frames are divided among calls.
 
     Returns:
-        The pulses (300 · count,) float32, and the sum of the pitch up to their end.
+        The pulses, (300 · count,) float32, and the sum of the pitch up to their end.
     """
     near = f0[np.clip(np.arange(first - 1, first + count + 1), 0, len(f0) - 1)].astype(np.float32, copy=False)[:, None]
     half = HOP // 2
@@ -199,9 +212,9 @@ def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.n
 
 
 def unit_harmonics(phase: np.ndarray, pitch: np.ndarray, highest: float) -> np.ndarray:
-    """Return the sum of all harmonics below ``highest`` Hz with amplitude 1, (n,) float32.
+    """Add up all harmonics below ``highest`` Hz, each with amplitude 1. Returns (n,) float32.
 
-    Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
+    Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½. If t is a multiple of 2π, the sum is H.
 
     Args:
         phase: Phase in turns, (n,) float64, at least 0.

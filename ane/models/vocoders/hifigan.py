@@ -1,9 +1,11 @@
 """Define HiFi-GAN, versions 1 to 3, which turns a mel spectrogram into sound (Kong et al. 2020, arXiv 2010.05646).
 
-Names are from jik876/hifi-gan (models.py). NVIDIA's HiFi-GAN (DeepLearningExamples,
-PyTorch/SpeechSynthesis/HiFiGAN) is the same network under the same names. Tortoise's HiFi-GAN
-(``ane.models.tortoise.networks.hifigan``) has the same levels and is conditioned on a voice. This module also has the
-convolutions of all vocoders, on images one pixel high, and computes how many frames the sound of a frame depends on.
+The names of parameters are from jik876/hifi-gan (models.py). NVIDIA's HiFi-GAN (DeepLearningExamples,
+PyTorch/SpeechSynthesis/HiFiGAN) is the same network with the same names. Tortoise's HiFi-GAN
+(``ane.models.tortoise.networks.hifigan``) has the same levels, but is conditioned on a voice.
+
+This module also has two things that all vocoders use: convolutions that treat sound as an image one pixel high, and
+functions that compute on how many neighboring frames the sound of a frame depends (its margin).
 """
 
 from collections.abc import Sequence
@@ -21,10 +23,10 @@ from ane.system.errors import UserError
 
 
 class ImageConv(nn.Conv1d):
-    """A zero-padded convolution in time (no groups) of images one pixel high: (B, C, 1, T) → (B, O, 1, T').
+    """A convolution in time over images one pixel high, with zero padding: (B, C, 1, T) → (B, O, 1, T').
 
-    torch supports channels last for images, but not for sequences. With channels last, oneDNN does not need to reorder
-    input and output, which takes a tenth to two fifths of a float32 convolution's time.
+    It exists because torch supports channels last for images, but not for sequences. With channels last, oneDNN need
+    not reorder input and output, which takes a tenth to two fifths of a float32 convolution's time. It has no groups.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +38,10 @@ class ImageConv(nn.Conv1d):
 
 
 class ImageConvTranspose(nn.ConvTranspose1d):
-    """``ImageConv`` for a transposed convolution (no output padding): (B, C, 1, T) → (B, O, 1, T')."""
+    """A transposed convolution over images one pixel high, like ``ImageConv``: (B, C, 1, T) → (B, O, 1, T').
+
+    It has no output padding.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -47,22 +52,27 @@ class ImageConvTranspose(nn.ConvTranspose1d):
 
 
 def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
-    """Return the margin in frames that the input of each level needs, because of padding in this and all later levels.
+    """Compute how many frames of margin the input of each level needs, so that padding does not affect the sound.
+
+    A level's margin covers the padding in this level and in all later levels.
 
     Args:
-        rates: Samples per frame of each level, in order.
-        reaches: Samples at either end that padding in a level affects, at the level's rate.
+        rates: Samples per frame at each level's rate, in order of the levels.
+        reaches: For each level, how many samples at either end its padding affects, at the level's rate.
     """
     levels = [-(-reach // rate) for rate, reach in zip(rates, reaches, strict=True)]
     return [sum(levels[level:]) for level in range(len(levels))]
 
 
 def affected_samples(size: int, stride: int, pad: int) -> int:
-    """Return how many output samples at an end would differ if a transposed convolution's input continued there."""
+    """Return how many output samples of a transposed convolution depend on the end of its input.
+
+    These samples at either end would differ if the input continued beyond its end.
+    """
     return max(size - stride - pad, pad)
 
 
-# the sound that vocoders must have been trained for, with the names of jik876's config.json
+# Properties of the sound that a vocoder must have been trained for, with the names of jik876's config.json.
 AUDIO = {
     "sampling_rate": 22050,
     "num_mels": 80,
@@ -72,12 +82,12 @@ AUDIO = {
     "fmin": 0,
     "fmax": 8000,
 }
-BORDER = 3  # positions on either side that conv_pre and conv_post (kernel size 7) read
+BORDER = 3  # how many positions before and after a position conv_pre and conv_post read (kernel size 7)
 
 
 @dataclass(frozen=True)
 class MelHifiganConfig(Config):
-    """Sizes, named as in jik876's config.json. The defaults are the sizes of version 1."""
+    """Sizes of a HiFi-GAN, named as in jik876's config.json. The defaults are the sizes of version 1."""
 
     num_mels: int = 80
     resblock: str = "1"
@@ -88,10 +98,10 @@ class MelHifiganConfig(Config):
     resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
 
     def check(self, where: str) -> None:
-        """Raise UserError if the sizes do not describe a generator, or describe one for mels other than ``AUDIO``."""
+        """Raise UserError if the sizes do not fit together, or describe a generator for mels other than ``AUDIO``."""
         levels = len(self.upsample_rates)
         if self.resblock not in ("1", "2"):
-            raise UserError(f"{where}: resblock must be one of 1, 2, not {self.resblock!r}")
+            raise UserError(f"{where}: resblock must be 1 or 2, not {self.resblock!r}")
         if not levels or len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1:
             raise UserError(
                 f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel do not fit together"
@@ -105,20 +115,20 @@ class MelHifiganConfig(Config):
             raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
         if self.hop != AUDIO["hop_size"] or self.num_mels != AUDIO["num_mels"]:
             raise UserError(
-                f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples per frame, and mels "
-                f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, "
-                "or put its config.json beside it"
+                f"{where}: this vocoder takes {self.num_mels} mel bands and makes {self.hop} samples per frame, but "
+                f"FastSpeech needs {AUDIO['num_mels']} bands and {AUDIO['hop_size']} samples: use such a vocoder, "
+                "or put the vocoder's config.json next to it"
             )
 
     @property
     def hop(self) -> int:
-        """The samples of a mel frame."""
+        """The number of samples per mel frame."""
         return prod(self.upsample_rates)
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs."""
-        plain = self.resblock == "1"  # its blocks have an undilated convolution after each dilated one
+        """For each level of upsampling, the margin in frames that its input needs (see ``margins``)."""
+        plain = self.resblock == "1"  # blocks of type 1 have an undilated convolution after each dilated one
         blocks = max(
             sum((size - 1) * dilation // 2 + (size - 1) // 2 * plain for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)
@@ -127,16 +137,17 @@ class MelHifiganConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames on either side that the sound of a frame depends on."""
+        """The number of frames before and after a frame on which the sound of the frame depends."""
         return self.level_margins[0] + BORDER
 
 
 def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: int) -> list[int]:
-    """Margin in frames that the input of each level needs.
+    """Compute the margin in frames that the input of each level needs (see ``margins``).
 
     Args:
-        factors, kernel_sizes: of each level's transposed convolution.
-        blocks: samples on either side that a level's residual blocks read.
+        factors: Upsampling factor of each level.
+        kernel_sizes: Kernel size of each level's transposed convolution.
+        blocks: How many samples before and after a sample the residual blocks of a level read.
     """
     reaches = [
         blocks + affected_samples(size, factor, (size - factor) // 2)
@@ -147,7 +158,10 @@ def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: i
 
 
 class HifiganResBlock(nn.Module):
-    """For each dilation: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
+    """A residual block of type 1: (B, C, 1, T) → (B, C, 1, T).
+
+    For each dilation, it runs a dilated convolution and a plain one, and adds the result to its input.
+    """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -166,7 +180,10 @@ class HifiganResBlock(nn.Module):
 
 
 class SmallResBlock(nn.Module):
-    """For each dilation: dilated convolution, add; (B, C, 1, T) → the same. Version 3 has it (ResBlock2 there)."""
+    """A residual block of type 2, which version 3 has (upstream: ResBlock2): (B, C, 1, T) → (B, C, 1, T).
+
+    For each dilation, it runs a dilated convolution, and adds the result to its input.
+    """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -202,15 +219,15 @@ class MelHifigan(nn.Module):
         self.conv_post = ImageConv(widths[-1], 1, 7, padding=3)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Mel (B, M, L), natural logarithms → audio (B, 1, hop · L) within ±1."""
+        """Make audio (B, 1, hop · L) within ±1 from a mel (B, M, L) of natural logarithms."""
         x = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
         return upsampled(x, self.ups, self.resblocks, self.conv_post)
 
 
 def upsampled(x: Tensor, ups: nn.ModuleList, resblocks: nn.ModuleList, conv_post: nn.Module) -> Tensor:
-    """HiFi-GAN after its first convolution: x (B, C, 1, L) → audio (B, 1, hop · L) within ±1.
+    """Run HiFi-GAN after its first convolution: x (B, C, 1, L) → audio (B, 1, hop · L) within ±1.
 
-    After each of the ``ups`` the mean of its residual blocks is taken; all have equally many.
+    A level is one of the ``ups``, followed by the mean of its residual blocks. All levels have equally many blocks.
     """
     sizes = len(resblocks) // len(ups)
     for level, up in enumerate(ups):
@@ -220,5 +237,5 @@ def upsampled(x: Tensor, ups: nn.ModuleList, resblocks: nn.ModuleList, conv_post
         for block in others:
             total += block(x)
         x = total / sizes
-    # slope 0.01 here, 0.1 above: as upstream was trained
+    # The slope is 0.01 here and 0.1 above, because upstream was trained with these slopes.
     return torch.tanh(conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]

@@ -1,8 +1,8 @@
-"""Compute how many neighboring frames a network over frames reads, without importing torch."""
+"""Compute how many neighboring frames a ConvNeXt network reads. This module does not import torch."""
 
 FRAME_KERNEL = 7  # kernel size of a ``ConvNextBlock`` over frames
 
 
 def frame_margin(layers: int) -> int:
-    """Return the frames on either side that an output of a ``FrameDecoder`` with ``layers`` blocks depends on."""
+    """Return how many frames to either side of a frame a ``FrameDecoder`` with ``layers`` blocks reads."""
     return FRAME_KERNEL // 2 * (1 + layers)

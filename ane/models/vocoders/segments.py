@@ -1,8 +1,8 @@
-"""Run vocoders on fixed-shape functions for any number of frames, in windows that join to the sound of one long call.
+"""Run a vocoder of fixed shape on any number of frames, window by window. The joined sound equals one long call.
 
-A function's bucket names two lengths: ``frames`` and ``margin``. The function takes ``frames`` frames with ``margin``
-more on either side, and returns the sound of the inner frames. Before the beginning and after the end of the sound its
-inputs are zeros, and a mask marks them (``converters.vocoders``).
+A package's function has a fixed length, its bucket, which consists of ``frames`` and ``margin``. The function takes
+``frames`` frames and ``margin`` more frames on either side, and returns the sound of the inner frames. Beyond the
+beginning and the end of the speech, its inputs are zeros, and a mask marks these zeros (``converters.vocoders``).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,10 @@ from ane.backends.fixed_shapes import FixedFunction, smallest_fitting
 
 
 def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Return columns ``start`` … ``start + width`` of (C, n), zeros outside the array: (1, C, 1, width) float32."""
+    """Cut columns ``start`` to ``start + width`` from an array (C, n), with zeros outside of it.
+
+    Returns (1, C, 1, width) float32.
+    """
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)
     if left < right:
@@ -24,16 +27,16 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
 def sound_of_windows(
     functions: Sequence[FixedFunction], stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Return the sound (samples,) of the first ``stop`` frames.
+    """Make the sound (samples,) of the first ``stop`` frames, window by window.
 
-    Windows have the length of the largest bucket. The last window takes the smallest bucket that fits.
+    Windows have the length of the largest bucket. The last window uses the smallest bucket that it fits into.
 
     Args:
-        functions: Functions of one network, all of one kind and with the same margin.
+        functions: Functions of one network that differ only in their number of frames.
         stop: Number of frames that need sound.
-        length: Number of frames that exist. Frames from ``stop`` on are only context.
-        inputs: ``inputs(begin, width)`` returns the function's inputs for frames ``begin`` … ``begin + width``, without
-            the mask ``inside``.
+        length: Number of frames that exist. The frames from ``stop`` on are only context.
+        inputs: Function that returns the network's inputs for frames ``begin`` to ``begin + width``, without the mask
+            ``inside``. Its arguments are ``begin`` and ``width``.
     """
     inside, sound = np.ones((1, length), np.float32), []
     margin, largest = functions[0].bucket["margin"], max(function.bucket["frames"] for function in functions)
@@ -49,7 +52,10 @@ def sound_of_windows(
 def hifigan_sounds(
     functions: Sequence[FixedFunction], frames: np.ndarray, conditioning: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the sound (B, 1, hop·L) of frames (B, D, L), all float32. A conditioned network also takes (B, D')."""
+    """Make the sound (B, 1, hop·L) of frames (B, D, L) with HiFi-GAN. Tortoise's also takes a conditioning (B, D').
+
+    All arrays are float32.
+    """
     sounds = []
     for index, row in enumerate(frames):
         constant = {} if conditioning is None else {"conditioning": conditioning[index : index + 1, :, None, None]}

@@ -57,7 +57,7 @@ def resized(key, *shape):
         (without("mel_side.position.weight"), "mel_side.position.weight is missing"),
         (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
         (resized("mel_side.position.weight", 201, 24), "is not FastSpeech's table of sines"),
-        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "must have a multiple of 192 rows"),
+        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "must have 192 rows per head"),
         (resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3), "has shape 24×40×3, the network has 24×40×5"),
         (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
         (resized("word_emb.weight", 149), "word_emb.weight has a wrong shape"),
@@ -123,5 +123,5 @@ def test_a_vocoder_for_other_mels_is_refused(tmp_path, files):
     entries = fastspeech_entries()
     entries["mel_linear.weight"], entries["mel_linear.bias"] = torch.zeros(40, 24), torch.zeros(40)
     path = write_fastspeech(tmp_path / "x.pt", entries)
-    with pytest.raises(UserError, match=r"takes 80 mel bands and .* predicts 40"):
+    with pytest.raises(UserError, match=r"takes 80 mel bands, but .* predicts 40"):
         import_fastspeech(path, vocoder=write_hifigan(tmp_path / "generator.pth"))

@@ -144,10 +144,10 @@ def with_seven_frames(model: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_padding, "its part 'pads' is missing"),
+        (without_padding, "it lacks 'pads'"),
         (with_seven_frames, "ONNX Runtime cannot run it: "),
         (without_part, "pn.pro_in.weight"),
-        (with_unknown, "m.more.weight has the shape (9, 9), the network has none"),
+        (with_unknown, "m.more.weight has the shape (9, 9) in the file and none in the network"),
         (not_finite, "m.head.bias has NaN"),
         (other_inputs, "its inputs are ids, tempo, not ids and speed"),
     ],
@@ -170,7 +170,7 @@ def test_a_graph_that_names_its_values_otherwise_is_cut_at_the_same_places(graph
 @pytest.mark.parametrize(
     ("name", "cut", "message"),
     [
-        ("voice.onnx", 7_000_000, "is damaged: it is not a whole ONNX graph"),
+        ("voice.onnx", 7_000_000, "is damaged, because it is not a whole ONNX graph"),
         ("hibari.onnx", 7_000_000, f"has another SHA-256 than the voice heart of {RELEASE}"),
         ("am_fenrir_v2.int8.onnx", None, f"has another SHA-256 than the voice fenrir of {RELEASE}"),
     ],

@@ -18,5 +18,5 @@ def test_a_chunk_takes_words_up_to_the_maximum() -> None:
 
 def test_the_longest_word() -> None:
     assert preprocess("a" * MAX_WORD) == "a" * MAX_WORD
-    with pytest.raises(UserError, match=f"at most {MAX_WORD} can be spoken: insert spaces"):
+    with pytest.raises(UserError, match=f"can have at most {MAX_WORD}: insert spaces"):
         preprocess("a" * (MAX_WORD + 1))

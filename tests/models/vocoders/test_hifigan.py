@@ -116,11 +116,11 @@ def test_sizes_that_config_json_states(tmp_path):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"sampling_rate": 44100}, "sampling_rate is 44100, and mels of FastSpeech need 22050"),
+        ({"sampling_rate": 44100}, "sampling_rate is 44100, but FastSpeech's mels need 22050"),
         ({"hop_size": 512}, "hop_size is 512"),
         ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples per frame"),
         ({"upsample_rates": "8,8"}, "upsample_rates must be like"),
-        ({"resblock": "3"}, "resblock must be one of 1, 2"),
+        ({"resblock": "3"}, "resblock must be 1 or 2"),
         ({"upsample_rates": [8, 8]}, "do not fit together"),
         ({"resblock_kernel_sizes": [3]}, "differ in length"),
         ({"upsample_rates": [8, 8, 1, 4]}, "must be upsample_rates plus an even"),
