@@ -1,1 +1,1 @@
-"""Convert the networks of ``ane`` to packages for Core ML and ONNX."""
+"""Convert the networks of ``ane`` to files for other engines: Core ML and ONNX packages, Swift, and ggml."""

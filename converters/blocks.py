@@ -1,22 +1,25 @@
-"""Build Core ML graphs from blocks in the Neural Engine's layout: (batch, channels, 1, sequence).
+"""Build layers of Core ML graphs (linear layers, norms, attention) in the layout that suits the Neural Engine.
 
-Each block takes its weights from a layer of the reference network, and ``kernel`` knows how each kind of layer stores
-them. The blocks follow these principles, which comments cite by number:
+The layout is (batch, channels, 1, sequence). Every function here takes its weights from a layer of the PyTorch network.
+``kernel`` knows how each class of layer stores its weights. Graphs follow these principles, which comments cite by
+number. The source of each principle is in brackets.
 
-1. Channels first, rank 4, the long axis last. The engine pads the last axis to 64 bytes, so an axis of size 1 there
-costs 32 times its memory. (Apple, "Deploying Transformers on the Apple Neural Engine", principle 1. coreai-models,
-neural_engine_rules.md.)
-2. A linear layer is a 1×1 convolution, because the engine is a convolution engine. (ml-ane-transformers, principle 1.)
-3. No transposes, and no reshapes that touch the last axis, because each is a full copy. (ml-ane-transformers, principle
-3.)
-4. The highest-level operation available (layer_norm, softmax, gelu) instead of its parts. (coreai-models.)
-5. No fused attention, which may drop its mask if there are several queries. Instead, one matmul for as many heads as
-keep their scores on the chip. (coreai-models.)
-6. Masks are added, finite (−1e4) and computed by the host. No operation in a graph compares, gathers or counts.
+1. A tensor has four axes. Channels come first and the long axis last, because the engine pads the last axis to 64
+bytes. A last axis of size 1 would cost 32 times the memory. (Apple, "Deploying Transformers on the Apple Neural
+Engine", principle 1. coreai-models, neural_engine_rules.md.)
+2. A linear layer is a 1×1 convolution, because the engine is made for convolutions. (ml-ane-transformers, principle 1.)
+3. A graph has no transposes, and no reshapes that change the last axis, because each of them copies the whole tensor.
+(ml-ane-transformers, principle 3.)
+4. A graph uses the highest-level operation (layer_norm, softmax, gelu) instead of its elementary operations.
 (coreai-models.)
-7. A residual stream is stored divided by a power of two, which is folded into the weights that write to it. Trained
-networks have single channels of several thousand, whose squares overflow fp16 (65504). Norms do not depend on the scale
-except for their eps, which is divided by the scale's square. This is exact and adds no operation.
+5. A graph has no fused attention, which may ignore its mask if there are several queries. Instead, one matmul computes
+the scores of several heads, and of no more heads than keep their scores on the chip. (coreai-models.)
+6. A mask is added to scores. It is finite (−1e4), and the host computes it: the program that calls the package. No
+operation in a graph compares, gathers or counts. (coreai-models.)
+7. A residual stream is multiplied by a scale, which is a power of two of at most 1. Without the scale, squares would
+overflow fp16 (65504), because trained networks have single channels with values of several thousand. The weights that
+write to the stream contain the scale, which is exact and adds no operation. A norm's output does not depend on the
+scale if the norm's eps is multiplied by the square of the scale.
 """
 
 from collections.abc import Sequence
@@ -34,18 +37,18 @@ from converters.neural_engine import ON_CHIP
 
 
 def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return a layer's weight (out, in, 1, k) and bias (out,) or ``None``, in float32.
+    """Convert a layer's weight to (out, in, 1, k) and its bias to (out,), in float32.
 
-    Raises TypeError unless the layer is a linear layer or a convolution.
+    The bias is ``None`` if the layer has none. Raises TypeError unless the layer is linear or a convolution.
     """
     if isinstance(layer, EqualLinear):
         return array(layer.weight)[:, :, None, None] * layer.scale, array(layer.bias) * layer.rate
     weight = array(layer.weight)
-    if isinstance(layer, Conv1D):  # GPT-2: (in, out)
+    if isinstance(layer, Conv1D):  # GPT-2's linear layer stores (in, out)
         weight = weight.T[:, :, None, None]
-    elif isinstance(layer, nn.Linear):  # (out, in)
+    elif isinstance(layer, nn.Linear):  # stores (out, in)
         weight = weight[:, :, None, None]
-    elif isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):  # (out, in, k); transposed: (in, out, k)
+    elif isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):  # stores (out, in, k), or (in, out, k) if transposed
         weight = weight[:, :, None]
     else:
         raise TypeError(f"{type(layer).__name__} has no kernel")
@@ -53,14 +56,14 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options: Any) -> Var:
-    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'), unpadded by default.
+    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'). By default without padding.
 
     Args:
         s: Style of the graph.
         x: Input, (B, C, 1, S).
         weight: Weight, (O, C, 1, k) float32.
-        bias: Bias, (O,) float32.
-        name: Module path that the output is named after.
+        bias: Bias, (O,) float32, or ``None``.
+        name: Path of the module whose output this is. The value gets its name from the path.
         options: Options of ``mb.conv``: pad_type, pad, strides, dilations.
     """
     pad_type = options.pop("pad_type", "valid")
@@ -70,23 +73,26 @@ def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: st
 
 
 def named(name: str | None) -> dict[str, str]:
-    """Return the argument ``name`` of an operation for the module path ``name``, or {} for ``None``."""
+    """Return the keyword argument that names an operation after a module path. Return {} if the path is ``None``."""
     return {"name": value_name(name)} if name else {}
 
 
 def rename(x: Var, name: str) -> None:
-    """Name a value that was made without a name after the module path ``name``."""
+    """Name a value, which was built without a name, after the module path ``name``."""
     x.set_name(value_name(name))
 
 
 def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: float = 1.0) -> Var:
-    """Apply a linear layer, or a convolution of kernel size 1, and multiply its output by ``scale`` (principle 2)."""
+    """Apply a linear layer, or a convolution with kernel size 1, and multiply its output by ``scale`` (principle 2)."""
     weight, bias = kernel(layer)
     return conv(s, x, weight * scale, None if bias is None else bias * scale, name)
 
 
 def same_conv(s: Style, x: Var, layer: nn.Conv1d, name: str | None = None, scale: float = 1.0) -> Var:
-    """Convolve with the layer's zero padding, stride and dilation: (B, C, 1, S) → (B, O, 1, S')."""
+    """Apply a convolution with its zero padding, stride and dilation: (B, C, 1, S) → (B, O, 1, S').
+
+    The output is multiplied by ``scale``.
+    """
     weight, bias = kernel(layer)
     (pad,) = layer.padding
     return conv(
@@ -110,8 +116,9 @@ def scaled(s: Style, x: Var, factor: float) -> Var:
 def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, scale: float = 1.0) -> Var:
     """Normalise over channels: (B, C, 1, S) → (B, C, 1, S). ``scale`` is the scale of ``x`` (principles 4 and 7).
 
-    The scaled eps, 1e-8, is 0 in fp16. That is more exact (SNR of 70 dB at a variance of 0.016, 83 at 0.3) than fp16's
-    smallest number (55 and 80). But no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
+    In fp16, a scaled eps of 1e-8 becomes 0. This is more exact than to use fp16's smallest number instead. The SNR is
+    70 dB instead of 55 dB at a variance of 0.016, and 83 dB instead of 80 dB at a variance of 0.3. But with an eps of
+    0, the values of a column must not all be equal (``ane.backends.packaged.decoder.pack_columns``).
     """
     return mb.layer_norm(
         x=x,
@@ -124,26 +131,27 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
 
 
 def key_mask(s: Style, inside: Var) -> Var:
-    """Return the mask to add to the attention scores of keys.
+    """Compute a mask to add to attention scores: 0 for keys in the sequence, −1e4 for keys in the padding.
 
     Args:
         s: Style of the graph.
-        inside: (1, 1, 1, S), which is 1 in the sequence and 0 after it.
+        inside: Tensor (1, 1, 1, S) that is 1 in the sequence and 0 in the padding.
     """
     return mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
 
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """The positions of a bucket that hold the sequence, and the positions that are padding.
+    """Tensors that separate a sequence from the padding after it. Each has the shape (1, 1, 1, S).
 
     Attributes:
-        inside: (1, 1, 1, S): 1 in the sequence, 0 in the padding. An input of the graph.
-        mean_weight: (1, 1, 1, S): ``inside`` divided by the sequence length, so that a mean is a sum. An input of the
-            graph.
-        mask: (1, 1, 1, S): 0 in the sequence, −1e4 in the padding, to add to the attention scores of keys.
-        weight: (1, 1, 1, S): ``mean_weight`` times S, so that a mean over the sequence is a mean over the bucket. Small
-            squares times ``mean_weight`` would underflow in fp16 (below 6e-8).
+        inside: Input of the graph that is 1 in the sequence and 0 in the padding.
+        mean_weight: Input of the graph: ``inside`` divided by the sequence's length. The mean over the sequence is the
+            sum of the values times ``mean_weight``.
+        mask: Mask to add to attention scores: 0 for keys in the sequence, −1e4 for keys in the padding.
+        weight: ``mean_weight`` times S. The mean over the sequence is the mean over all S positions of the values times
+            ``weight``. Norms use ``weight``, because small squares times ``mean_weight`` would underflow in fp16 (below
+            6e-8).
     """
 
     inside: Var
@@ -156,10 +164,9 @@ class PaddingMask:
         return cls(inside, mean_weight, key_mask(s, inside), mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
-PEAK, SMALLEST_PEAK = (
-    16,
-    2.0**-11,
-)  # largest value of a group when it is squared. Values below SMALLEST_PEAK are not raised to PEAK
+# ``group_norm`` scales every group so that its largest value is about PEAK before it squares the values. A group whose
+# largest value is far below SMALLEST_PEAK stays below PEAK
+PEAK, SMALLEST_PEAK = 16, 2.0**-11
 
 
 def group_norm(
@@ -170,18 +177,19 @@ def group_norm(
     scale: float = 1.0,
     modulation: tuple[Var, Var] | None = None,
 ) -> Var:
-    """Normalise over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
+    """Normalise groups of channels over the positions of the sequence: (B, C, 1, S) → (B, C, 1, S).
 
-    Each group is divided by its largest value before it is squared. Squares of a scaled stream are below the normal
-    numbers of fp16, which an M1 replaces by 0.
+    All intermediate tensors have four axes (principle 1). Every group is divided by its largest value before it is
+    squared. Otherwise, the squares of a scaled residual stream would be subnormal in fp16, and an M1 replaces subnormal
+    numbers by 0.
 
     Args:
         s: Style of the graph.
         x: Input, (B, C, 1, S).
-        layer: The reference layer.
-        padding: Padding of ``x``. ``None`` means that there is no padding.
+        layer: Layer of the PyTorch network.
+        padding: Padding of ``x``. ``None`` means that ``x`` has no padding.
         scale: Scale of ``x`` (principle 7).
-        modulation: Pair (scale, shift), each (1, C, 1, 1). The result is multiplied by 1 + scale, then shift is added.
+        modulation: Pair (scale, shift), each (1, C, 1, 1). The output is multiplied by 1 + scale, then shift is added.
     """
     B, C, _, S = x.shape
     grouped = (1, layer.num_groups, C // layer.num_groups, 1)
@@ -209,13 +217,13 @@ def group_norm(
     centred = mb.mul(x=centred, y=factor)
     eps = mb.square(x=mb.mul(x=factor, y=s.dtype(scale * layer.eps**0.5)))
     inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=s.dtype(0))
-    # multiplying the two small factors first saves one product over the sequence, and its rounding
+    # multiplying the two small factors first saves a product over the whole sequence, and the rounding of that product
     y = mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
     return mb.reshape(x=y, shape=(B, C, 1, S))
 
 
 def split_heads(x: Var, heads: int) -> Var:
-    """Reshape (B, C, 1, S) → (B, heads, C / heads, S), with the last axis untouched (principle 3)."""
+    """Reshape (B, C, 1, S) → (B, heads, C / heads, S). The last axis does not change (principle 3)."""
     B, C, _, S = x.shape
     return mb.reshape(x=x, shape=(B, heads, C // heads, S))
 
@@ -230,7 +238,9 @@ def join_heads(x: Var) -> Var:
 class LayerPool:
     """Keys and values that one layer computed in earlier calls, each (1, heads, width, N slots).
 
-    ``recent`` has further keys and values, which come after these slots.
+    Attributes:
+        keys, values: The keys and the values.
+        recent: Keys and values of later columns, or ``None``.
     """
 
     keys: Var
@@ -239,16 +249,17 @@ class LayerPool:
 
 
 def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None = None) -> Var:
-    """Let a call's columns attend to a pool of slots and to each other (principles 5 and 6).
+    """Let the columns of a call attend to a pool of slots and to each other (principles 5 and 6).
 
     Args:
         s: Style of the graph.
-        q, k, v: Queries, keys and values, (B, C, 1, S), with heads outermost in the channels. q is already divided by
-            √width.
+        q, k, v: Queries, keys and values of the columns, (B, C, 1, S). The channels of a head are adjacent. q is
+            already divided by √width, where width is the width of a head.
         heads: Number of heads.
-        mask: Mask to add to the scores, (1, 1, S or 1, N + S). It has a row for each query, and the pool's slots
-            (``recent`` last) before the columns. ``None`` means that every column attends to every other.
-        pool: Keys and values from earlier calls.
+        mask: Mask to add to the scores, (1, 1, S, N + S), or (1, 1, 1, N + S) if all queries share it. On its last
+            axis, the pool's slots come first, then the pool's recent columns, then the S columns of the call. ``None``
+            means that every column attends to every column.
+        pool: Keys and values from earlier calls, or ``None``.
 
     Returns:
         Output of the attention, (B, C, 1, S).
@@ -265,14 +276,14 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
 
 
 def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
-    """Let a call's columns (B, C, 1, S) attend to a memory, all of which every column sees."""
+    """Let the columns of a call, (B, C, 1, S), attend to all positions of a memory."""
     return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
 
 
 def head_groups(heads: int, score_bytes: int) -> int:
-    """Split the heads into as few equal groups as possible whose scores each stay on the chip, and return their number.
+    """Return the smallest number of equal groups of heads with which the scores of a group stay on the chip.
 
-    ``score_bytes`` is the size of one head's scores.
+    If no number is large enough, return ``heads``. ``score_bytes`` is the size of one head's scores.
     """
     return next(
         groups
@@ -282,7 +293,10 @@ def head_groups(heads: int, score_bytes: int) -> int:
 
 
 def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
-    """Compute the attention of (B, heads, width, S), with a pool's keys and values → (B, heads, width, S)."""
+    """Compute attention for some heads: q, k and v (B, heads, width, S) → (B, heads, width, S).
+
+    ``pool`` has the keys and the values of the pool for these heads, or is ``None``.
+    """
     scores = mb.matmul(x=q, y=k, transpose_x=True)
     if pool is not None:
         scores = mb.concat(values=[mb.matmul(x=q, y=pool[0], transpose_x=True), scores], axis=3)
@@ -294,19 +308,19 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
 
 
 def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
-    """Split as ``mb.split`` does, which does not return a sequence for one part."""
+    """Call ``mb.split``, but return a sequence even for one part, for which ``mb.split`` returns a single value."""
     return [x] if parts == 1 else mb.split(x=x, num_splits=parts, axis=axis)
 
 
 def joined(parts: Sequence[Var], axis: int) -> Var:
-    """Join as ``mb.concat`` does, which needs more than one part."""
+    """Call ``mb.concat``, but also accept a single part, which is returned unchanged."""
     return parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=axis)
 
 
 def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return weight and bias of the queries, the keys and the values, which ``layer`` stores interleaved by head.
+    """Separate the weights and biases for queries, keys and values, which ``layer`` stores interleaved by head.
 
-    Queries and keys are multiplied by width^−¼ each, where ``width`` is the width of a head.
+    The weights and biases for queries and for keys are multiplied by width^−¼ each, where width is the width of a head.
     """
     weight, bias = kernel(layer)
     width = len(weight) // (3 * heads)

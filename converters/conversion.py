@@ -1,4 +1,8 @@
-"""Convert a model to a bundle with packages, resume after an interruption, and publish the bundle atomically."""
+"""Convert a model's networks to packages, and write a bundle with the model and the packages.
+
+A package holds one network for one engine. A conversion that was interrupted resumes at the package, or at the function
+of a Core ML package, that it did not finish. The bundle appears only when it is complete.
+"""
 
 import dataclasses
 import hashlib
@@ -25,40 +29,46 @@ from converters.coreml.coreml_package import CoreMLTarget
 from converters.function_table import chosen_networks, convertible_networks, models
 from converters.progress import ConversionProgress, count_functions, weights_of
 
-Progress = Callable[[str, str], None]  # network, activity
+Progress = Callable[[str, str], None]  # takes the network's name and the activity
 PROGRESS_FILE = "progress.json"
 ROOT = Path(__file__).parents[1]  # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
-# files and folders of ``converters`` that do not change a graph
+# files and folders of ``converters`` whose content has no influence on a graph
 NO_GRAPHS = frozenset(
     {"proof", "swift", "ggml", "conversion.py", "progress.py", "tortoise_probes.py", "whisper_probes.py"}
 )
 
 
 class ConversionTarget(Protocol):
-    """A format of packages.
+    """A format of packages, such as Core ML.
 
-    The options for packages of one precision have ``precision`` and ``stored(network)``, which is the precision of a
-    network's package.
+    Each format has its own class of options. An object of that class describes the packages of one requested precision.
+    It has ``precision``, and a method ``stored(network)``, which returns the precision in which the package of that
+    network is really stored.
 
     Attributes:
         name: A name in ``ane.bundles.package_records.FORMATS``.
-        unmerged: Largest number of a package's functions that are on disk at once with separate weights.
+        unmerged: Largest number of functions of one package that are on disk at the same time, each with its own copy
+            of the weights.
     """
 
     name: str
     unmerged: int
 
     def check(self, options: Sequence[Any], model: Bundle) -> None:
-        """Raise UserError for invalid options, or on a machine that cannot convert."""
+        """Raise UserError if an option is invalid, or if this machine cannot convert."""
 
     def versions(self) -> tuple[str, ...]:
-        """Return the versions of the libraries that write packages."""
+        """Return the versions of the libraries that write the packages."""
 
     def package(
         self, model: Bundle, network: str, options: Any, work: Path, progress: Callable[[str], None], licence: str
     ) -> PackageRecord:
-        """Write and measure a package. Raises UserError if it is below its threshold or cannot be written."""
+        """Write a package, and measure how exactly it computes.
+
+        Raises:
+            UserError: The package is less exact than its threshold, or cannot be written.
+        """
 
 
 COREML_TARGET = CoreMLTarget()
@@ -73,24 +83,26 @@ def convert(
     progress: Progress = lambda network, activity: None,
     target: ConversionTarget = COREML_TARGET,
 ) -> Bundle:
-    """Write ``model`` with packages in the target's format as a bundle.
+    """Convert networks of ``model`` to packages, and write a bundle with the model and these packages.
 
-    Packages are collected in ``<destination>.converting`` until all are done. After an interruption, the next call
-    reuses the complete packages, and the complete functions of a Core ML package, if the model, the options and the
-    code that builds the graphs are unchanged. The model's other packages stay in the bundle.
+    Packages that the model already has are copied to the new bundle, unless this call converts them again.
+
+    ``convert`` collects the new packages in ``<destination>.converting``. If it is interrupted, the next call reuses
+    the complete packages in this folder, and the complete functions of a Core ML package. It reuses them only if the
+    model, the options and the code that builds the graphs have not changed.
 
     Args:
         model: The bundle to convert.
         destination: Directory of the new bundle.
-        options: Options for each precision. The runtime uses the first precision by default.
+        options: One object of options per precision. The runtime uses the first precision by default.
         networks: Networks to convert (default: all convertible networks of the model).
         overwrite: Whether to replace a bundle that exists at ``destination``.
-        progress: Function that is called with a network and the current activity.
+        progress: Function that is called with a network's name and the current activity.
         target: Format of the packages.
 
     Raises:
-        UserError: The destination exists, another process converts to it, the disk is full, a package is below its
-            threshold, or a network is unknown.
+        UserError: The destination exists, another process converts to it, the disk is full, a package is less exact
+            than its threshold, or a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
     chosen = chosen_networks(model, networks, target.name)
@@ -105,7 +117,7 @@ def convert(
         for option in options:
             for network in chosen:
                 if (key := (target.name, network, option.stored(network))) not in finished:
-                    missing.setdefault(key, option)  # two precisions may store a network alike
+                    missing.setdefault(key, option)  # two requested precisions may need the same package of a network
         counted = ConversionProgress(
             progress,
             [
@@ -126,14 +138,14 @@ def convert(
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
-    """Return a digest that changes with the code that builds graphs, the reference networks and the libraries."""
+    """Return a hash of the code that builds graphs, the PyTorch networks, and the versions of the libraries."""
     return graph_fingerprint(target.versions())
 
 
 def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
-    """Return a digest of ``libraries``' versions and the content of ``graph_sources``.
+    """Return a hash of the libraries' versions and of the files that ``graph_sources`` lists.
 
-    Packages made by other code are not reused.
+    If the hash changes, a conversion does not reuse the packages of an earlier call.
     """
     digest = hashlib.sha256("\n".join(libraries).encode())
     for path in graph_sources(root):
@@ -143,7 +155,10 @@ def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
 
 
 def graph_sources(root: Path = ROOT) -> list[Path]:
-    """Return the reference networks of every model, and the modules of ``converters`` that build graphs, sorted."""
+    """List the files on which graphs depend: the PyTorch networks, and the modules of ``converters`` that build graphs.
+
+    The list is sorted.
+    """
     names = (SHARED_NETWORKS, *(model.networks for model in models().values()))
     modules = [root / name.replace(".", "/") for name in names]
     networks = {path for module in modules for path in (*module.glob("*.py"), *module.parent.glob(f"{module.name}.py"))}
@@ -157,7 +172,7 @@ def graph_sources(root: Path = ROOT) -> list[Path]:
 
 @contextmanager
 def _locked(destination: Path) -> Iterator[None]:
-    """Lock a destination. Raises UserError if another process converts to it."""
+    """Hold a lock on a destination. Raises UserError if another process converts to the same destination."""
     lock = destination.with_name(f".{destination.name}.converting.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -175,19 +190,19 @@ def _key(package: PackageRecord) -> tuple[str, str, str]:
 
 
 def _copy_other_packages(model: Bundle, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
-    """Copy the model's packages in any format, except those converted again, to ``work``."""
+    """Copy the model's existing packages, in every format, to ``work``. Packages in ``converted`` are not copied."""
     others = [package for package in (*model.packages, *model.onnx_packages) if _key(package) not in converted]
     for package in others:
         check_hashes(model.path, package.files)
         shutil.rmtree(work / package.path, ignore_errors=True)
-        # onnx refuses weights that are hard links
+        # the onnx library rejects weight files that are hard links
         copy = shutil.copyfile if package.format == "onnx" else link_or_copy
         shutil.copytree(model.path / package.path, work / package.path, copy_function=copy)
     return others
 
 
 def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str], target: ConversionTarget) -> str:
-    """Return a digest of the model, options and code. An unfinished conversion resumes if it is unchanged."""
+    """Return a hash of the model, the options and the code. An unfinished conversion resumes if the hash is equal."""
     parts = [
         model.identity,
         target.name,
@@ -199,7 +214,17 @@ def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str
 
 
 def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTarget) -> list[PackageRecord]:
-    """Return the intact packages that an interrupted run left in ``work``. ``overwrite`` deletes other leftovers."""
+    """Prepare the folder ``work``, and return the intact packages that an interrupted conversion left in it.
+
+    Args:
+        work: Folder in which the conversion collects its packages.
+        fingerprint: Hash from ``fingerprint_of``.
+        overwrite: Whether to delete what a conversion with another hash left in the folder.
+        target: Format of the packages.
+
+    Raises:
+        UserError: The folder holds another unfinished conversion and ``overwrite`` is false, or it holds other files.
+    """
     progress_file = work / PROGRESS_FILE
     if progress_file.is_file():
         progress = read_json(progress_file)
@@ -242,7 +267,10 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(
     destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any], target: ConversionTarget
 ) -> None:
-    """Raise UserError unless the disk has room for packages, the largest one's unmerged functions and weights."""
+    """Raise UserError if the disk has no room for the packages, or the temporary folder for the largest weights.
+
+    The packages need extra room while the functions of the largest package are not merged yet.
+    """
     values = [weights_of(model, network) for network in networks]
     width = max(PACKAGES[target.name][option.precision].bytes for option in options)
     largest = width * max(values)

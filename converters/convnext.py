@@ -1,7 +1,7 @@
-"""Build Core ML graphs of ConvNeXt blocks, stacks of them, and the networks of source-filter vocoders.
+"""Build Core ML graphs of ConvNeXt blocks, of stacks of blocks, and of the networks of source-filter vocoders.
 
-References: ``ane.models.vocoders.convnext``. x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence
-and 0 after it.
+The PyTorch networks are in ``ane.models.vocoders.convnext``. Every graph has an input ``inside`` (1, 1, 1, N), which is
+1 in the sequence and 0 in the padding after it. The input x is 0 in the padding.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,20 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.function_table import Bucket, Function, stage_probe
 from converters.onnx.graph import masked, network_call, noise, traced
 
-FRAMES = 64, 256  # a window of a stream, and the longest window of whole speech
-SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # 6 dB or more below what the embedded networks reach
-SMALLEST = 54  # frames of a window: new frames, and the largest margin on either side
-MISSING = 5  # length of a bucket less the length of its test input
-BATCH, LENGTH = 2, 29  # sizes of the inputs that ONNX graphs are traced with
+FRAMES = 64, 256  # lengths of the functions, in frames: one for a stream's window, one for the longest window of speech
+SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # thresholds in dB, at least 6 dB below the embedded networks' measurements
+SMALLEST = 54  # smallest length of a function, in frames: new frames, and the largest margin on either side of them
+MISSING = 5  # a test input is this much shorter than the function's length
+BATCH, LENGTH = 2, 29  # batch and length of the inputs with which ONNX graphs are traced
 
 
 def masked_graph(
     kind: str, unit: str, length: int, channels: int, compute: Callable[[Style, Var, Var], Var]
 ) -> CoreMLGraph:
-    """Return the graph x (1, channels, 1, N), inside (1, 1, 1, N) → y, where y is ``compute(style, x, inside)``."""
+    """Describe a graph with the inputs x (1, channels, 1, N) and inside (1, 1, 1, N), and one output y.
+
+    ``compute(style, x, inside)`` builds y.
+    """
     return CoreMLGraph(
         kind,
         {unit: length},
@@ -34,7 +37,7 @@ def masked_graph(
 
 
 def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: str = "") -> Var:
-    """Decode (1, C, 1, N) → (1, C', 1, N), with arbitrary values in the padding.
+    """Apply a frame decoder: (1, C, 1, N) → (1, C', 1, N). The output's values in the padding are meaningless.
 
     ``path`` is the network's module path, with a dot at its end.
     """
@@ -45,7 +48,7 @@ def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: st
 
 
 def convnext_block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: str) -> Var:
-    """Apply a block: (1, C, 1, N) → (1, C, 1, N). The factors ``gamma`` are part of the second linear layer."""
+    """Apply a block: (1, C, 1, N) → (1, C, 1, N). Its factors ``gamma`` are folded into its second linear layer."""
     y = blocks.layer_norm(s, _depthwise(s, x, block.dw), block.norm, f"{name}.norm")
     y = mb.gelu(x=blocks.linear(s, y, block.pw1, f"{name}.pw1"), mode="EXACT")
     weight, bias = blocks.kernel(block.pw2)
@@ -64,9 +67,9 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
 
 
 def source_filter(name: str) -> Function:
-    """Return the function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N).
+    """List the function of a source-filter network: x (1, D, 1, N), inside → y (1, 66, 1, N).
 
-    Its test inputs are parameters of frames that nearly fill the bucket.
+    y has the parameters of the sound for N frames. The test input is nearly as long as the function's fixed length.
     """
 
     def graph(network: SourceFilterNetwork, frames: int) -> CoreMLGraph:

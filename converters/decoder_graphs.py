@@ -1,17 +1,20 @@
 """Build Core ML graphs of any model's autoregressive decoder: prefills, and steps with either kind of kv-cache.
 
-The last axis holds *columns*: positions of one sequence, lanes of several, or both. ``prefill`` has no cache: its
-columns attend to each other as the mask allows. A step also attends to a pool of *slots*, which holds the keys and
-values of earlier columns. The mask alone defines which column sees which slot, so sharing a prefix and resetting or
-refilling a lane change only the mask. Every step returns the new columns' keys and values, and no step writes to a
-cache.
+The last axis of a graph's tensors holds *columns*. A column is one position of one sequence. The columns of a call may
+be positions of the same sequence, or belong to several lanes, which are sequences decoded side by side.
 
-With cache "io" the pool is an input, which the host passes at each call. With cache "state" it is a state. The host
-keeps the columns since the last ``store`` and passes them at each call, and ``store`` copies them into the state, block
-by block. So a step reads only the part of the state that is in use, writes nothing to it, and needs no operation on
-integers.
+``prefill`` decodes a prompt, and has no cache: its columns attend to each other as the mask allows. A ``step`` also
+attends to a pool of *slots*, which holds the keys and values of earlier columns. Only the mask decides which column
+sees which slot. So a shared prefix, or a lane that starts a new sequence, needs only another mask. A step returns the
+keys and values of its columns, and never writes to a cache.
 
-Embedding tables, positions and masks stay on the host (``blocks``, principle 6).
+With cache "io", the pool is an input. The host, which is the program that calls the package, passes it at every call.
+
+With cache "state", the pool is a Core ML state. The host passes only the keys and values of recent columns, and calls
+``store`` from time to time, which copies a block of them into the state. So a step reads only the slots in use, writes
+nothing to the state, and needs no operation on integers.
+
+Embedding tables, positions and masks stay on the host (``converters.blocks``, principle 6).
 """
 
 import math
@@ -26,24 +29,26 @@ from ane.backends.decoding import DecoderShape
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
-LARGEST = 64.0  # value of a scaled stream. The square of four times that still fits fp16
+LARGEST = 64.0  # largest value of a scaled residual stream. The square of four times this value still fits in fp16
 SMALLEST_SCALE = 1 / 64
-# Columns that a store copies into a state. A state's slots are a multiple of this number, which is itself a multiple of
-# neural_engine.STATE_WIDTH. With more columns, each step would pass more. With fewer, a store would run more often.
+# Number of columns that ``store`` copies into a state. The number of a state's slots must be a multiple of it. It is a
+# multiple of neural_engine.STATE_WIDTH. A larger number makes every step's inputs larger, and a smaller number makes
+# ``store`` run more often.
 RECENT = 32
 
 
 def scale_for(largest: float) -> float:
-    """Return a power of two for a residual stream with values up to ``largest`` (``blocks``, principle 7), 1 if small.
+    """Return the power of two by which to multiply a residual stream with values up to ``largest``.
 
-    Scaling by more than a network needs costs precision: a norm's eps shrinks with the scale's square and underflows in
-    fp16, which matters if embeddings are small.
+    ``converters.blocks``, principle 7, explains why. The scale is 1 if the values are already small. A smaller scale
+    than necessary costs precision: the eps of a norm shrinks with the square of the scale and underflows in fp16, which
+    matters if embeddings are small.
     """
     return min(1.0, max(SMALLEST_SCALE, 2.0 ** math.floor(math.log2(LARGEST / largest))))
 
 
 def measured_scale(blocks: Iterable[nn.Module], run: Callable[[], object]) -> float:
-    """Return ``scale_for`` the largest value that these blocks take or return while ``run`` is called."""
+    """Call ``run``, and return ``scale_for`` the largest input or output of these blocks during the call."""
     peaks: list[float] = []
 
     def record(_: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -60,14 +65,15 @@ def measured_scale(blocks: Iterable[nn.Module], run: Callable[[], object]) -> fl
 
 @dataclass(frozen=True)
 class DecoderGraphBuilder:
-    """The graphs of one decoder.
+    """Describes the graphs of one decoder.
 
     Attributes:
         shape: Shape of the decoder.
-        body: Function (style, x, mask, pools, further inputs by name) → outputs by name, among them new_keys and
-            new_values (layers, heads, width, columns). x (1, D, 1, columns) are embeddings times the stream's scale.
-            The mask (1, 1, columns, slots + columns), 0 or −1e4, has a row for each column.
-        inputs: Shapes of the further inputs of every graph.
+        body: Function that builds the decoder. It takes the style, x, mask, pools, and further inputs by name, and
+            returns the outputs by name. Two of the outputs are new_keys and new_values (layers, heads, width, columns).
+            x (1, D, 1, columns) holds embeddings, multiplied by the scale of the residual stream. The mask (1, 1,
+            columns, slots + columns) has a row for each column, with 0 where the column attends and −1e4 elsewhere.
+        inputs: Shapes of the further inputs of every graph, by name.
     """
 
     shape: DecoderShape
@@ -75,7 +81,7 @@ class DecoderGraphBuilder:
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def prefill(self, columns: int) -> CoreMLGraph:
-        """Build the decoder without a cache."""
+        """Describe the graph that decodes a prompt, without a cache."""
         return CoreMLGraph(
             "prefill",
             {"columns": columns},
@@ -84,11 +90,17 @@ class DecoderGraphBuilder:
         )
 
     def step(self, columns: int, slots: int, cache: str = "io", capacity: int | None = None) -> CoreMLGraph:
-        """Build the decoder with a pool of slots, which come first in the mask.
+        """Describe the graph of a step, which reads keys and values of earlier columns from a pool of slots.
 
-        With cache "io", keys and values (layers, heads, width, slots) are inputs. With cache "state", they are the
-        first slots of the states key_cache and value_cache, which have ``capacity`` slots (default: as many). There,
-        recent_keys and recent_values (layers, heads, width, ``RECENT``) are inputs, and follow the slots in the mask.
+        In the mask's last axis, the slots come first, then the recent columns of a state, then the new columns.
+
+        Args:
+            columns: Number of new columns.
+            slots: Number of slots that the step reads.
+            cache: With "io", the inputs keys and values (layers, heads, width, slots) are the pool. With "state", the
+                pool is the first ``slots`` slots of the states key_cache and value_cache. The inputs recent_keys and
+                recent_values (layers, heads, width, ``RECENT``) have the columns that are not in the state yet.
+            capacity: Number of slots of the states (default: ``slots``).
         """
 
         def step(s: Style, x: Var, mask: Var, keys: Var, values: Var, **inputs: Var) -> dict[str, Var]:
@@ -123,9 +135,10 @@ class DecoderGraphBuilder:
         )
 
     def store(self, capacity: int) -> CoreMLGraph:
-        """Build the graph that copies keys and values (layers, heads, width, ``RECENT``) into the states.
+        """Describe the graph that copies a block of keys and values (layers, heads, width, ``RECENT``) into the states.
 
-        The input ``begin`` (4,) int32 is their first position on each axis. The graph returns a part of the keys.
+        The input ``begin`` (4,) int32 is the position of the block on each axis of the states. The only output is a
+        slice of the keys, because a graph needs an output.
         """
 
         def body(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
@@ -154,24 +167,28 @@ class DecoderGraphBuilder:
 
 
 def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]], cache: str) -> list[CoreMLGraph]:
-    """Build steps with one kind of cache: for each number of columns, a step per number of slots.
+    """Describe the steps with one kind of cache. ``pools`` has the numbers of slots for each number of columns.
 
-    The functions with one number of columns share a state, which has the largest number of slots.
+    All steps with the same number of columns share a state, which is as large as the largest number of slots.
     """
     return [graphs.step(columns, slots, cache, max(sizes)) for columns, sizes in pools.items() for slots in sizes]
 
 
 def stores(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]]) -> list[CoreMLGraph]:
-    """Build the stores for the states of ``cached_steps``."""
+    """Describe the ``store`` graphs for the states that the steps of ``cached_steps`` read."""
     return [graphs.store(capacity) for capacity in sorted({max(sizes) for sizes in pools.values()})]
 
 
-SAVED = 30_000_000  # bytes of a pool that a smaller bucket must save: half a millisecond on an M1
-FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)  # shares of the largest bucket. 16 lanes of 300 codes fit the first
+# A step with fewer slots is worth building if it reads this many bytes less, which takes an M1 half a millisecond
+SAVED = 30_000_000
+FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)  # shares of the most slots. 16 lanes of 300 codes fit in the first one
 
 
 def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
-    """Return numbers of slots up to ``largest``. They are few for a small model, whose whole pool is read quickly."""
+    """Choose the numbers of slots for which to build steps, up to ``largest``.
+
+    A small model gets few numbers, because a step reads even its whole pool quickly.
+    """
     slot_bytes = 2 * 2 * shape.layers * shape.heads * shape.head_width
     buckets = [largest]
     for fraction in FRACTIONS:
@@ -182,7 +199,7 @@ def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
 
 
 def layer_pool(cache: Var, index: int, slots: int | None = None, dtype: str | None = None) -> Var:
-    """Slice one layer: (layers, heads, width, N) → (1, heads, width, N or the first ``slots``)."""
+    """Select one layer, and optionally its first slots: (layers, heads, width, N) → (1, heads, width, slots or N)."""
     *sizes, length = cache.shape[1:]
     part = mb.slice_by_index(x=cache, begin=(index, 0, 0, 0), end=(index + 1, *sizes, slots or length))
     return part if dtype is None else mb.cast(x=part, dtype=dtype)
@@ -190,11 +207,13 @@ def layer_pool(cache: Var, index: int, slots: int | None = None, dtype: str | No
 
 @dataclass(frozen=True)
 class Pools:
-    """Keys and values of all layers (layers, heads, width, N slots), of which the first ``slots`` are read.
+    """Keys and values of earlier columns for all layers, each (layers, heads, width, N slots).
 
     Attributes:
-        recent: Keys and values that are not in the pool yet.
-        dtype: Type that values are converted to when they are read. ``None`` means that they have it already.
+        keys, values: The keys and the values.
+        slots: Number of slots to read, from the first slot on. ``None`` means all slots.
+        recent: Keys and values of columns that are not in the pool yet.
+        dtype: Type to which the graph converts keys and values after reading. ``None`` means no conversion.
     """
 
     keys: Var

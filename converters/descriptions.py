@@ -1,4 +1,7 @@
-"""Describe all inputs, outputs and states of packages, and the rows that their host looks up."""
+"""Describe the inputs, outputs and states of packages, and the embeddings that a package's host must look up.
+
+The host is the program that calls the package.
+"""
 
 import csv
 import re
@@ -6,11 +9,11 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-# A line has a value's axes in order, and its meaning. An axis name stands for one length throughout a function, "+"
-# joins parts in their order on the axis, and a number is a fixed length.
+# Every line of this table describes an input, output or state: its axes in order, and its meaning. An axis name stands
+# for the same length throughout a function. A number is a fixed length. "a + b" means a positions, followed by b more.
 VALUES = Path(__file__).with_name("values.tsv")
 
-# network → where to find the rows of its embeddings, which no package contains
+# network → where a host finds the rows of the network's embedding tables, which no package contains
 EMBEDDINGS = {
     "autoregressive": "Rows of parameters in the bundle's weights/autoregressive.safetensors. The columns of a prefix "
     "are the voice's latent, text_embedding.weight[token] + text_pos_embedding.emb.weight[i] for the start token, "
@@ -26,12 +29,12 @@ EMBEDDINGS = {
 
 
 def describe(target: str, kind: str, name: str) -> str:
-    """Return the axes and the meaning of an input, output or state, such as ``keys_3``, or "" without a description.
+    """Return the axes and the meaning of an input, output or state, or "" if the table does not describe it.
 
     Args:
         target: Format of the package: "coreml" or "onnx".
         kind: Kind of the function, as in ``converters.function_table.Function``.
-        name: Name of the input, output or state.
+        name: Name of the input, output or state, such as "keys_3" for layer 3.
     """
     axes, meaning = descriptions().get((target, kind, re.sub(r"_\d+$", "", name)), ("", ""))
     return f"({axes}) {meaning}" if axes else ""
@@ -39,7 +42,7 @@ def describe(target: str, kind: str, name: str) -> str:
 
 @cache
 def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Return axes and meaning by format, kind of function and name."""
+    """Read the table of descriptions. The keys are (format, kind of function, name), the values (axes, meaning)."""
     with VALUES.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return {
@@ -50,7 +53,7 @@ def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
 
 
 def notes(target: str, network: str, kinds: Iterable[str]) -> dict[str, str]:
-    """Return the entries of a package's metadata that explain its network and its kinds of functions."""
+    """Return texts for a package's metadata that explain its masks and its embeddings, by metadata key."""
     axes = {kind: descriptions().get((target, kind, "mask"), ("", ""))[0] for kind in kinds}
     entries = {
         "mask": ". ".join(f"Axes of the mask of {kind}: {order}" for kind, order in axes.items() if "+" in order),

@@ -1,9 +1,12 @@
-"""Convert FastSpeech and its vocoder: Core ML graphs, ONNX graphs, default lengths and test inputs of their functions.
+"""Convert FastSpeech and its vocoder as three functions: ``text``, ``mel`` and ``vocoder``.
 
-Reference: ``ane.models.fastspeech.networks``. The embedding table and the length regulator stay on the host, and the
-regulator's repeats arrive as a matrix of zeros and ones. Streams are normalised after every residual, so they stay near
-1 and are not scaled (blocks, principle 7). A text and its frames get their buckets independently: the text by its
-symbols, then, when the durations are known, the mel by its frames.
+The PyTorch network is in ``ane.models.fastspeech.networks``. The host, which is the program that calls the packages,
+looks up embeddings. It also computes from the durations which symbol each frame belongs to, and passes this to ``mel``
+as a matrix of zeros and ones.
+
+The host chooses the length of ``text`` by the number of symbols. When the durations are known, it chooses the length of
+``mel`` by the number of frames. FastSpeech normalises its residual stream after every addition, so the stream stays
+near 1 and needs no scale (``converters.blocks``, principle 7).
 """
 
 import re
@@ -25,16 +28,17 @@ from converters.neural_engine import MAX_AXIS
 from converters.onnx.graph import masked, network_call, noise, traced
 from converters.vocoders import hifigan
 
-SYMBOLS = 32, 64, 96, 128, 192, 256, 384  # 384 symbols fill about 2048 frames
-FRAMES = 256, 512, 768, 1024, 1536, 2048
-SHORT_WINDOW = 14  # frames of the vocoder's smaller bucket
-MISSING = 5  # length of a bucket less the length of its test input
+SYMBOLS = 32, 64, 96, 128, 192, 256, 384  # lengths of ``text``. 384 symbols fill about 2048 frames
+FRAMES = 256, 512, 768, 1024, 1536, 2048  # lengths of ``mel``
+SHORT_WINDOW = 14  # smaller length of ``vocoder``, in frames
+MISSING = 5  # a test input is this much shorter than the function's length
 
 
 def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
-    """Return the graph x (1, C, 1, T), inside (1, 1, 1, T) → states (1, C, 1, T), log_durations (1, 1, 1, T).
+    """Describe the graph x (1, C, 1, T), inside (1, 1, 1, T) → states (1, C, 1, T), log_durations (1, 1, 1, T).
 
-    x holds embeddings. inside is 1 at symbols and 0 in the padding. Inputs and outputs are 0 in the padding.
+    x holds the embeddings of T symbols. ``inside`` is 1 at the text's symbols and 0 in the padding after them, where
+    all other inputs and outputs are also 0.
     """
     exact = network.config.padding == "exact"
 
@@ -48,10 +52,11 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
 
 
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
-    """Return the graph states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
+    """Describe the graph states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
 
-    Frame l belongs to symbol t if the alignment is 1 there (``ane.models.durations``), so one product repeats the
-    states. Both inputs are 0 in the padding of symbols and frames.
+    alignment[0, 0, t, l] is 1 if frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). A matrix
+    product with it repeats the states of the symbols for their frames. ``states`` and ``alignment`` are 0 in the
+    padding of symbols and of frames.
     """
 
     def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:
@@ -73,10 +78,10 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
 
 
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
-    """Add positions, then apply the blocks: (1, C, 1, S) → (1, C, 1, S), 0 in the padding.
+    """Add positions, then apply the stack's blocks: (1, C, 1, S) → (1, C, 1, S). The output is 0 in the padding.
 
-    The padding gets positions too. No query attends to its keys, and the first norm's result is masked. The positions
-    keep columns of padding from being constant, as ``blocks.layer_norm`` needs.
+    The padding gets positions too, because ``blocks.layer_norm`` allows no column whose values are all equal. This does
+    not change the sequence: no query attends to the padding, and the output of the first norm is masked.
     """
     _, C, _, S = x.shape
     mask = blocks.key_mask(s, inside)
@@ -101,13 +106,13 @@ def _block(s: Style, x: Var, inside: Var, mask: Var, block: FFTBlock, name: str,
 
 
 def _normalised(s: Style, y: Var, x: Var, inside: Var, norm: nn.LayerNorm, name: str) -> Var:
-    """Normalise y + x, 0 in the padding. The result is the output of the module ``name``."""
+    """Normalise y + x, and set the padding to 0. The result is named after the module ``name``, whose output it is."""
     x = mb.add(x=y, y=x, **blocks.named(f"{name}.residual"))
     return mb.mul(x=blocks.layer_norm(s, x, norm, f"{name}.layer_norm"), y=inside, **blocks.named(name))
 
 
 def _log_durations(s: Style, states: Var, inside: Var, network: FastSpeech, exact: bool) -> Var:
-    """Predict log durations: (1, C, 1, T) → (1, 1, 1, T), 0 in the padding."""
+    """Predict log durations of symbols: (1, C, 1, T) → (1, 1, 1, T). They are 0 in the padding."""
     predictor, path = network.length_regulator.duration_predictor, "length_regulator.duration_predictor"
     x = states
     for layer in (1, 2):
@@ -127,12 +132,12 @@ def positions(model: Bundle) -> int:
 
 
 def up_to(most: int, sizes: Sizes) -> Sizes:
-    """Return the ``sizes`` below ``most``, then ``most`` itself, or the largest of ``sizes`` if that is smaller."""
+    """Limit ascending ``sizes`` to ``most``: return the sizes below ``most``, then ``min(most, largest size)``."""
     return (*(size for size in sizes[:-1] if size < most), min(most, sizes[-1]))
 
 
 def vocoder_windows(model: Bundle) -> Sizes:
-    """Return a short window, and the longest one that fits on the engine's widest axis."""
+    """Return the vocoder's lengths in frames: a short window, and the longest window that the engine takes."""
     config = model.config("vocoder")
     longest = MAX_AXIS // config.hop - 2 * config.level_margins[-1]
     return tuple(dict.fromkeys((min(SHORT_WINDOW, longest), longest)))
@@ -144,7 +149,7 @@ def vocoder_windows(model: Bundle) -> Sizes:
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return states and log durations of symbols that nearly fill the bucket."""
+    """Encode random symbols that nearly fill the bucket, and return their states and log durations."""
     length = probed_length(model, bucket["symbols"])
     ids = rng.integers(1, model.config("fastspeech").embeddings, (1, length))
     encoded = backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))
@@ -152,7 +157,7 @@ def probe_text(
 
 
 def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the mel of states that are repeated unevenly, in frames that nearly fill the bucket."""
+    """Repeat random states unevenly for frames that nearly fill the bucket, and return the mel of these frames."""
     frames, symbols = probed_length(model, bucket["frames"]), max(bucket["symbols"] - MISSING, 1)
     counts = rng.multinomial(frames, np.full(symbols, 1 / symbols))[None]
     states = rng.standard_normal((1, symbols, model.config("fastspeech").d_model), dtype=np.float32)
@@ -164,22 +169,25 @@ def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
 
 
 def probed_length(model: Bundle, bucket: int) -> int:
-    """Return a little less than the bucket, or all of it if padding changes the result, as with NVIDIA's class."""
+    """Return the length of a test input: a little less than the bucket, so that the probe also tests the padding.
+
+    If padding changes the result, as in NVIDIA's class, return the whole bucket.
+    """
     config = model.config("fastspeech")
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)
 
 
-# the sound of a mel that nearly fills the bucket
+# runs the vocoder on a random mel that nearly fills the bucket
 probe_vocoder = stage_probe(
     "vocoder", mel=lambda model, bucket: (1, model.config("vocoder").num_mels, bucket["frames"] - 1)
 )
 
 
-# ONNX graphs: the reference networks, batch first. Named axes have any length
+# ONNX graphs: torch traces the PyTorch networks, batch first. Axes with a name may have any length
 
 
 class StoredPositions(nn.Module):
-    """``PositionEncoding`` with a slice of a table, since a graph cannot compute positions for a dynamic length."""
+    """``PositionEncoding`` that reads positions from a table, because a graph cannot compute them for any length."""
 
     table: Tensor
 
@@ -192,9 +200,9 @@ class StoredPositions(nn.Module):
 
 
 class ExplicitAttention(nn.Module):
-    """``HeadAttention`` in its parts.
+    """``HeadAttention`` as separate products and a softmax.
 
-    ONNX Runtime's operator takes no mask that is the same for all queries.
+    ONNX Runtime's attention operator cannot take a mask that all queries share.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -203,7 +211,7 @@ class ExplicitAttention(nn.Module):
 
 
 def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
-    """Replace the modules of the acoustic network that cannot be traced."""
+    """Replace the modules of FastSpeech that torch cannot trace. Other networks stay unchanged."""
     if not isinstance(network, FastSpeech):
         return
     # TensorRT builds an engine for the largest length of a bucket, which may exceed the model's positions
@@ -235,10 +243,11 @@ onnx_vocoder = traced(
 )
 
 
-# The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
-# The example stores references and then computes in place, so its ``conv2`` has the residual too and its ``ln`` is
-# masked. Here ``conv2`` is the convolution's output, and ``ln`` is the norm's output. ``dur`` is the logarithm, because
-# the host rounds it, and the host makes ``out.seq_mask``, an input of the mel side.
+# Module → the name of its output in NVIDIA's verify_trt.py (DeepLearningExamples, CUDA-Optimized/FastSpeech). Three
+# values differ from NVIDIA's values of the same name. NVIDIA's script keeps references to tensors that are later
+# changed in place, so its ``conv2`` includes the residual and its ``ln`` is masked. Here, they are the plain outputs of
+# the convolution and of the norm. ``dur`` is the logarithm of the durations, because the host rounds them.
+# NVIDIA's ``out.seq_mask`` is missing, because the host makes this input of ``mel``.
 PUBLISHED = {
     "attention": "scaled_dot",
     "layer_norm": "ln",
@@ -260,7 +269,7 @@ WHOLE = {
 
 
 def published(path: str) -> str:
-    """Return NVIDIA's name for the output of a module (``ConvertibleModel.published``)."""
+    """Return NVIDIA's name for the output of a module, or "" (``ConvertibleModel.published``)."""
     layer = re.fullmatch(r"(\w+_side\.layer_stack\.\d+)(?:\.(slf_attn|pos_ffn)\.(\w+))?", path)
     if not layer:
         return WHOLE.get(path, "")
@@ -268,7 +277,7 @@ def published(path: str) -> str:
     return f"act.{block}" if part is None else f"act.{block}.{part}.{PUBLISHED[name]}" if name in PUBLISHED else ""
 
 
-# random weights at the official size reach 61 dB, with rounding 58
+# with random weights of the official size, the functions reach 61 dB, and 58 dB if every operation is rounded
 ACOUSTIC = {"fp16": (55.0, 45.0)}
 
 FUNCTIONS = (
@@ -289,7 +298,7 @@ FUNCTIONS = (
         probe_mel,
         onnx=onnx_mel,
         onnx_lengths={"frames": 90, "symbols": 30},
-        # called with the states of a text in any bucket
+        # the host may pass the states of a text of any length
         coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
         bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
         outputs={"mel": "mel_linear"},
@@ -303,7 +312,7 @@ FUNCTIONS = (
         onnx_lengths={"frames": 30},
         coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
         bucket=Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model))),
-        # like Tortoise's HiFi-GAN
+        # the thresholds are similar to those of Tortoise's HiFi-GAN
         outputs={"sound": ""},
         thresholds={"fp16": (60.0, 45.0)},
     ),

@@ -1,7 +1,10 @@
-"""List the converted functions, a row for each kind, for `ane convert`, `ane verify` and the tests.
+"""List the functions that packages contain, one row per kind, for `ane convert`, `ane verify` and the tests.
 
-To add another model, add a module with its rows, ``converters/NAME.py`` or ``converters/NAME/NAME_functions.py``. No
-target changes.
+A package holds one network as one or several functions. Functions of one kind compute the same, and differ in their
+fixed lengths. A function's lengths together are called its bucket.
+
+To add another model, add a module with its rows, ``converters/NAME.py`` or ``converters/NAME/NAME_functions.py``. The
+code for Core ML and ONNX needs no change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,28 +30,30 @@ if TYPE_CHECKING:
     from converters.onnx.graph import OnnxGraph
 
 Sizes = tuple[int, ...]
-# calls one function of a package with test inputs of its bucket and returns the outputs. On float32 torch, these are
-# the reference
+# calls one function of a package with test inputs that fit its bucket, and returns the outputs. The same call on the
+# torch backend in float32 returns the reference outputs
 Probe = Callable[[Backend, Bundle, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 
-# Precision → dB that a Core ML function must reach: see ``PackagePrecision``
+# Precision → dB of signal to error that a Core ML function must reach (``PackagePrecision`` explains the two numbers)
 THRESHOLDS = {name: (row.decibels, row.rounded) for name, row in CORE_ML.items()}
 ONNX_THRESHOLDS = {name: row.decibels for name, row in ONNX.items()}
-# Precision → number of sentences, among 20 spoken by `demo`, whose codes all equal the codes of float32. The decoder is
-# a Core ML package that the interpreter runs with fp16 rounding (tools/campaigns/results/codes.json)
+# Precision → how many of 20 sentences spoken by the model `demo` keep every code that float32 draws. The decoder was a
+# Core ML package, which the interpreter ran with fp16 rounding (tools/campaigns/results/codes.json)
 KEPT_CODES = {"fp16": 19}
-ONNX_ERROR = 1e-4  # the largest error of an fp32 graph, as a share of the largest value
+ONNX_ERROR = 1e-4  # largest error of an fp32 graph, divided by the largest output value
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Lengths in which Core ML functions are built, by default or as --buckets requests.
+    """The lengths that a kind of Core ML function can have. --buckets replaces the default lengths.
 
     Attributes:
-        unit: Unit that a length counts.
+        unit: Unit that a length counts, such as "frames".
         smallest: Smallest length that the probe supports.
-        lengths: Default lengths. ``None`` means that they depend on the number of lanes (``ConvertibleModel.slots``).
-        most: Largest length that the model supports. ``None`` means any length that the engine takes.
+        lengths: Function that returns the default lengths. ``None`` means that the default lengths depend on the number
+            of lanes (``ConvertibleModel.slots``).
+        most: Function that returns the largest length that the model supports. ``None`` means that only the engine
+            limits the length.
     """
 
     unit: str
@@ -59,13 +64,13 @@ class Bucket:
 
 @dataclass(frozen=True)
 class GraphRequest:
-    """The inputs from which the Core ML graphs of a function are built.
+    """The information from which a function's Core ML graphs are built.
 
     Attributes:
-        network: Reference network.
+        network: PyTorch network.
         model: The bundle.
-        scale: Factor by which the host multiplies inputs.
         lanes, caches, buckets: As in ``CoreMLOptions``.
+        scale: Factor by which the host, which is the program that calls the package, multiplies the inputs.
     """
 
     network: Any
@@ -76,14 +81,14 @@ class GraphRequest:
     scale: float = 1.0
 
     def lengths(self, kind: str) -> Sizes:
-        """Return the requested or default lengths for a kind of function."""
+        """Return the lengths for a kind of function: the requested lengths, or the default lengths."""
         requested = self.buckets.get(kind)
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
     def pools(self, cache: str) -> dict[int, Sizes]:
-        """Return the numbers of slots for each number of lanes of a decoder's steps.
+        """Return the numbers of kv-cache slots of a decoder's steps, by number of lanes.
 
-        They are {} unless this cache is requested.
+        A step is built for each number of slots. If this kind of cache was not requested, return {}.
         """
         requested, model = self.buckets.get("step"), convertible_model(self.model)
         return {
@@ -100,17 +105,21 @@ class Function:
     Attributes:
         kind: Name of the kind.
         network: Name of the network.
-        probe: Calls the function with test inputs.
-        coreml: Builds its Core ML graphs, one for each bucket. ``None`` means that Core ML packages do not have it.
-        onnx: Builds its ONNX graph from the reference and its dtype. ``None`` means that ONNX packages do not have it.
-        bucket: Lengths that its Core ML graphs are built in, which --buckets names by the kind. ``None`` means that it
-            has the lengths of other kinds.
-        onnx_lengths: Lengths that its ONNX graph is probed with, which differ from the lengths that it was traced with.
-        calls: Kinds of other functions that the probe calls.
-        outputs: Output → path of the reference's module that returns the same. "" means the network itself.
-        thresholds: Thresholds by precision, in place of ``THRESHOLDS``.
-        onnx_fp32: In fp32, the dB that its ONNX graph must reach and its largest error, in place of ``ONNX_THRESHOLDS``
-            and ``ONNX_ERROR``.
+        probe: Python function that calls the package's function with test inputs.
+        coreml: Python function that builds the Core ML graphs, one per bucket. ``None`` means that Core ML packages do
+            not contain this kind.
+        onnx: Python function that builds the ONNX graph from the PyTorch network and its dtype. ``None`` means that
+            ONNX packages do not contain this kind.
+        bucket: Lengths of the Core ML graphs, for which --buckets uses the name of the kind. ``None`` means that the
+            lengths of other kinds apply.
+        onnx_lengths: Lengths of the test inputs of the ONNX graph. They differ from the lengths with which the graph
+            was traced.
+        calls: Other kinds of functions that the probe calls.
+        outputs: Output → path of the module in the PyTorch network that returns the same value. "" means the network
+            itself.
+        thresholds: Thresholds by precision. They replace ``THRESHOLDS``.
+        onnx_fp32: Thresholds of the ONNX graph in fp32, which replace ``ONNX_THRESHOLDS`` and ``ONNX_ERROR``: the dB
+            that it must reach, and the largest error that it may have.
     """
 
     kind: str
@@ -127,7 +136,7 @@ class Function:
 
 
 def speech_lines(precisions: Iterable[str]) -> list[str]:
-    """Return a line for each precision of Tortoise's decoder about its effect on speech, if that was measured."""
+    """Say how each precision of Tortoise's decoder changes the speech of `demo`, one line per measured precision."""
     return [
         f"Speech in {precision}: the decoder of demo keeps all codes of {KEPT_CODES[precision]} of 20 sentences. "
         "It reads the other sentences differently, not necessarily worse: word errors were not counted."
@@ -139,9 +148,13 @@ def speech_lines(precisions: Iterable[str]) -> list[str]:
 def stage_probe(
     stage: str, masked: bool = False, **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]
 ) -> Probe:
-    """Return a probe of a stateless stage, whose inputs are normally distributed and have these shapes.
+    """Create a probe for a network without a state. The probe's inputs are normally distributed.
 
-    ``masked`` means that there is one input, and a mask of ones for its first two axes.
+    Args:
+        stage: Name under which a backend runs the network.
+        masked: Whether the network also takes a mask. The mask is 1 everywhere, and has the first two axes of the only
+            other input.
+        shapes: For each input, a function from the bundle and the lengths to the input's shape.
     """
 
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -159,16 +172,17 @@ class ConvertibleModel:
     """The converted functions of one model.
 
     Attributes:
-        networks: Package of the reference networks.
+        networks: Python package with the PyTorch networks.
         functions: Rows of the table.
-        lanes: Numbers of lanes that a Core ML decoder's steps take by default.
-        scales: Network → factor of its residual stream, by which the host multiplies a decoder's input columns
-            (default: 1).
-        slots: Returns the default numbers of slots of steps with so many lanes. ``None`` means that the model has no
-            decoder.
-        before_tracing: Makes a reference traceable. It is called before ONNX graphs are built.
-        published: Returns the authors' name for the output of a module, given the module's path, or "" if there is
-            none.
+        lanes: Numbers of lanes for which a Core ML decoder has steps by default.
+        scales: Network → function that returns the factor of the network's residual stream. The host multiplies a
+            decoder's input columns by this factor. A network without a function has the factor 1.
+        slots: Function that returns the default numbers of slots for steps with a number of lanes. ``None`` means that
+            the model has no decoder.
+        before_tracing: Function that changes a PyTorch network so that torch can trace it. It is called before ONNX
+            graphs are built.
+        published: Function that takes a module's path, and returns the name that the network's authors give its output.
+            It returns "" if the authors name none.
     """
 
     networks: str
@@ -181,11 +195,11 @@ class ConvertibleModel:
 
     @property
     def buckets(self) -> dict[str, Bucket]:
-        """The buckets that --buckets can name."""
+        """The lengths that --buckets can change, by kind of function."""
         return {row.kind: row.bucket for row in self.functions if row.bucket}
 
 
-# the family's name → the module with its ``MODEL``, imported when it is needed
+# family of models → name of the module that defines the family's ``MODEL``. ``models`` imports the modules when needed
 MODULES = {
     name: f"converters.{path.replace('/', '.')}"
     for name in family_names()
@@ -196,25 +210,25 @@ MODULES = {
 
 @cache
 def models() -> dict[str, ConvertibleModel]:
-    """Return the models that can be converted, by the family's name."""
+    """Import the modules of ``MODULES``, and return the models that can be converted, by family."""
     return {family: import_module(module).MODEL for family, module in MODULES.items()}
 
 
 @cache
 def all_functions() -> tuple[Function, ...]:
-    """Return the whole table."""
+    """Return the rows of all models."""
     return tuple(row for model in models().values() for row in model.functions)
 
 
 def convertible_model(model: Bundle) -> ConvertibleModel:
-    """Return the functions to convert of a model. Raises UserError if its family cannot be converted."""
+    """Return the rows for a model's family. Raises UserError if models of this family cannot be converted."""
     if model.family.name not in MODULES:
         raise UserError(f"{model.name} is a {model.family.title} model, which cannot be converted: it runs on torch")
     return models()[model.family.name]
 
 
 def family_of(network: str) -> ModelFamily:
-    """Return the family that a network belongs to. Raises UserError if no model that can be converted has it."""
+    """Return the family to which a network belongs. Raises UserError if no convertible model has this network."""
     matching = next((family for family in map(find_family, MODULES) if network in family.networks), None)
     if matching is None:
         raise UserError(f"no model that can be converted has a network {network}")
@@ -222,7 +236,7 @@ def family_of(network: str) -> ModelFamily:
 
 
 def network_spec(network: str) -> Network:
-    """Return the model's declaration of a network. Raises UserError as ``family_of`` does."""
+    """Return the declaration of a network in its family. Raises the errors of ``family_of``."""
     return family_of(network).networks[network]
 
 
@@ -232,12 +246,12 @@ def weights_sha256(model: Bundle, network: str) -> str:
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:
-    """Return the networks that can be converted to a target ("coreml" or "onnx"), in order."""
+    """List the networks that can be converted to a target ("coreml" or "onnx"), in the order of the table."""
     return tuple(dict.fromkeys(row.network for row in all_functions() if getattr(row, target)))
 
 
 def functions_of(network: str, target: str) -> dict[str, Function]:
-    """Return the rows of a network by kind. Raises UserError if it is not converted to this target."""
+    """Return a network's rows, by kind. Raises UserError if the network cannot be converted to this target."""
     matching = {row.kind: row for row in all_functions() if row.network == network and getattr(row, target)}
     if not matching:
         raise UserError(f"{network} is not converted: choose from {', '.join(convertible_networks(target))}")
@@ -245,40 +259,41 @@ def functions_of(network: str, target: str) -> dict[str, Function]:
 
 
 def scale_of(network: str, reference: "nn.Module") -> float:
-    """Return the factor of a network's residual stream."""
+    """Measure the factor by which a network's residual stream is multiplied. Most networks have the factor 1."""
     measure = models()[family_of(network).name].scales.get(network)
     return measure(reference) if measure else 1.0
 
 
 def published_name(network: str, path: str) -> str:
-    """Return the authors' name for the output of a network's module, or "" if there is none."""
+    """Return the name that the network's authors give the output of a module, or "" if they name none."""
     return models()[family_of(network).name].published(path)
 
 
 def coreml_graphs(network: str, request: GraphRequest) -> "list[CoreMLGraph]":
-    """Return the functions of a network's Core ML package. Raises UserError if a bucket is too long for the engine."""
+    """Describe the functions of a network's Core ML package. Raises UserError if the engine rejects a length."""
     return [graph for row in functions_of(network, "coreml").values() if row.coreml for graph in row.coreml(request)]
 
 
 def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "dict[str, OnnxGraph]":
-    """Return the graphs of a network's ONNX package by kind. ``reference`` computes in ``dtype``, and is modified."""
+    """Describe the graphs of a network's ONNX package, by kind. Modifies ``reference``, which computes in ``dtype``."""
     models()[family_of(network).name].before_tracing(reference, dtype)
     return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}
 
 
 def chosen_networks(model: Bundle, requested: Sequence[str] | None, target: str) -> list[str]:
-    """Return the networks to convert to a target, in order (default: all that the model has).
+    """Return the requested networks in the order of the table. ``None`` requests all networks that the model has.
 
-    Raises UserError as ``pick_networks`` does.
+    Raises the errors of ``pick_networks``.
     """
     return pick_networks(model, requested, convertible_networks(target))
 
 
 def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequence[str]) -> list[str]:
-    """Return the requested networks in the order of ``possible`` (default: all that the model has).
+    """Return the requested networks in the order of ``possible``. ``None`` requests all networks that the model has.
 
-    Raises UserError for an empty request, an unknown network, a network that the model lacks, or a model that is not
-    converted.
+    Raises:
+        UserError: The request is empty or has an unknown network, the model lacks a requested network, or no network of
+            the model is in ``possible``.
     """
     known = [network for network in possible if network in model.family.networks]
     if not known:
@@ -295,7 +310,7 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
 
 
 def check_precision(model: Bundle, name: str, precision: PackagePrecision) -> None:
-    """Raise UserError if a precision compresses weights and no network of the model may be compressed."""
+    """Raise UserError if a precision compresses weights, but no network of the model can be compressed."""
     if precision.bits and not any(getattr(network, precision.flag) for network in model.family.networks.values()):
         raise UserError(
             f"precision={name} has no effect: no network of a {model.family.title} model is {precision.flag}"

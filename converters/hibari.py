@@ -1,9 +1,11 @@
-"""Convert hibari: its three parts as Core ML and ONNX graphs, their default lengths and their test inputs.
+"""Convert hibari, a text-to-speech model, as three functions: ``text``, ``prosody`` and ``spectra``.
 
-Reference: ``ane.models.hibari.networks``. The embedding tables, the repeats of states and the order of the prosody's
-frames stay on the host. In every Core ML graph x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence
-and 0 after it. The output is y (1, C', 1, N). A text gets its bucket by its phonemes. Frames are computed in windows of
-any length up to the largest bucket.
+The PyTorch network is in ``ane.models.hibari.networks``. The host, which is the program that calls the packages, looks
+up embeddings, repeats the states of a phoneme for its frames, and puts the prosody's frames in order.
+
+Every Core ML graph takes x (1, C, 1, N) and ``inside`` (1, 1, 1, N), and returns y (1, C', 1, N). ``inside`` is 1 in
+the sequence and 0 in the padding after it, where x is also 0. The number of phonemes in a text decides the length of
+``text``. The host calls ``prosody`` and ``spectra`` for windows of frames, which may have any length up to the largest.
 """
 
 from collections.abc import Mapping
@@ -23,13 +25,13 @@ from converters.onnx.graph import masked, noise, traced
 SYMBOLS = 64, 128, 256, 416
 SLOW_FRAMES = 256, 512
 FRAMES = 96, 512
-SMALLEST = 16  # the smallest length of a bucket
+SMALLEST = 16  # smallest length that a function may have
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
-    """Return the graph of the text part → states of prosody and sound, and log durations.
+    """Describe the graph that encodes phonemes. Its output has states for prosody, states for sound, and log durations.
 
-    x holds embeddings of phonemes, for the prosody and then for the sound.
+    In x, the channels of the prosody's embedding come first, then the channels of the sound's embedding.
     """
     widths = [network.config.prosody_width, network.config.width]
 
@@ -45,9 +47,9 @@ def text(network: Hibari, symbols: int) -> CoreMLGraph:
 
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
-    """Return the graph of the prosody part → f0 of two frames in hundreds of Hz, then their energy.
+    """Describe the graph that predicts prosody. A position covers two frames. Its output has their f0 and their energy.
 
-    x holds states of the prosody, repeated.
+    x holds states for prosody, repeated by their durations. f0 is in hundreds of Hz.
     """
 
     def compute(s: Style, x: Var, inside: Var) -> Var:
@@ -60,9 +62,9 @@ def prosody(network: Hibari, frames: int) -> CoreMLGraph:
 
 
 def spectra(network: Hibari, frames: int) -> CoreMLGraph:
-    """Return the graph of the sound part → five spectra of 601 bins.
+    """Describe the graph that predicts sound. Its output has five spectra of 601 bins for every frame.
 
-    x holds states of the sound, log f0 and energy.
+    In x, the channels of the states for sound come first, then log f0, then energy.
     """
     return masked_graph(
         "spectra",
@@ -74,9 +76,9 @@ def spectra(network: Hibari, frames: int) -> CoreMLGraph:
 
 
 def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
-    """Encode (1, C, 1, T) → (1, C, 1, T), 0 in the padding.
+    """Encode phonemes: (1, C, 1, T) → (1, C, 1, T). The output is 0 in the padding.
 
-    The layer that is applied several times has its weights once.
+    The encoder applies its attention layer several times with the same weights, which the package stores once.
     """
     for index, block in enumerate(encoder.convs):
         x = convnext_block(s, x, inside, block, f"{path}.convs.{index}")
@@ -96,7 +98,7 @@ def _attention(s: Style, x: Var, mask: Var, layer: AttentionLayer) -> Var:
 
 
 def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return weight and bias of queries, keys and values. Queries and keys are multiplied by width^−¼ each."""
+    """Return the weight and bias for queries, for keys and for values. Scale queries and keys by width^−¼ each."""
     weight, bias = array(layer.self_attn.in_proj_weight), array(layer.self_attn.in_proj_bias)
     width = len(weight) // (3 * layer.self_attn.heads)
     factors = width**-0.25, width**-0.25, 1.0
@@ -130,13 +132,13 @@ onnx_spectra = traced(
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Run the stage ``text`` on phonemes that nearly fill the bucket, and return its states and log durations."""
+    """Encode random phonemes that nearly fill the bucket, and return the states and log durations."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]
 
 
-# f0 and energy, and spectra, for inputs that nearly fill the bucket
+# both probes use random inputs that nearly fill the bucket
 probe_prosody = stage_probe(
     "prosody",
     masked=True,

@@ -1,11 +1,11 @@
-"""List facts about the Neural Engine: limits that graphs respect, and published figures for each chip."""
+"""List limits of Apple's Neural Engine that graphs respect, and published speeds of the engine in each chip."""
 
 from dataclasses import dataclass
 
-MAX_AXIS = 16384  # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
-MAX_CHANNELS = 65536  # most channels (ane-guide, chapter 17)
-STATE_WIDTH = 32  # a state's last axis is a multiple of this (coremltools issue 2631)
-ON_CHIP = 2_000_000  # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
+MAX_AXIS = 16384  # largest width or height of a tensor (hollance/neural-engine; ane-guide, chapter 17)
+MAX_CHANNELS = 65536  # largest number of channels of a tensor (ane-guide, chapter 17)
+STATE_WIDTH = 32  # the length of a state's last axis must be a multiple of this (coremltools issue 2631)
+ON_CHIP = 2_000_000  # a tensor of at most this many bytes stays in the chip's own memory (ane-guide, chapter 9)
 
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
@@ -16,14 +16,15 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip's Neural Engine.
+    """The Neural Engine of one chip.
 
     Attributes:
-        generation: Generation of the chip, 1 for an M1.
-        bandwidth: GB/s at which it reads weights.
-        tflops: TFLOPS in fp16.
-        source: Source of both figures.
-        assumed: Figure without a published measurement, and the figures that it is derived from.
+        name: Name of the chip.
+        generation: Generation of the chip. An M1 has generation 1.
+        bandwidth: Speed at which the engine reads weights, in GB/s.
+        tflops: Speed at which the engine computes in fp16, in TFLOPS.
+        source: Where both figures were published.
+        assumed: If nobody published one of the figures: which figure it is, and how it is derived from other figures.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Estimate the progress of a conversion: how far it is, how long it may still take, and the memory that it needs."""
+"""Report how far a conversion is, and estimate the time and the memory that it needs."""
 
 import math
 import time
@@ -12,12 +12,13 @@ from ane.bundles.weights import layout
 from converters.coreml.coreml_package import load_reference
 from converters.function_table import coreml_graphs, functions_of
 
-ACTIVITIES = "building", "measuring"  # first words of a package's activities. Each function has both
-# Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted
-# to the official sizes, within 0.9 GB: 7.5 GB for the decoder with 24 functions (2026-11-23-decoder-official.json in
-# benchmarks/results), 5.4 for the denoiser, 5.2 for CLVP, 2.8 for HiFi-GAN (2026-11-21-convert-amd-epyc.json).
+ACTIVITIES = "building", "measuring"  # first words of the activities. A conversion builds and measures every function
+# The peak memory of a Core ML conversion is about BASE bytes, plus PER_BYTE bytes for each byte of the largest network
+# in float32. The numbers are fitted to measurements of networks of the official sizes, and differ from them by at most
+# 0.9 GB. In benchmarks/results, 2026-11-23-decoder-official.json measures 7.5 GB for the decoder with 24 functions.
+# 2026-11-21-convert-amd-epyc.json measures 5.4 GB for the denoiser, 5.2 GB for CLVP and 2.8 GB for HiFi-GAN.
 BASE, PER_BYTE = 2e9, 3.6
-SHARE = 0.75  # share of the machine's memory that a conversion may take before it swaps
+SHARE = 0.75  # a conversion that needs more than this share of the machine's memory is likely to swap
 
 
 def weights_of(model: Bundle, network: str) -> int:
@@ -26,12 +27,12 @@ def weights_of(model: Bundle, network: str) -> int:
 
 
 def memory_needed(model: Bundle, network: str) -> float:
-    """Estimate the bytes of memory at the peak of a network's conversion to Core ML, by the formula above."""
+    """Estimate the peak memory of a network's conversion to Core ML, in bytes (see ``BASE``)."""
     return BASE + PER_BYTE * 4 * weights_of(model, network)
 
 
 def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -> str:
-    """Return a line with advice if the conversion is likely to swap, or "" otherwise.
+    """Return a warning with advice if the conversion will probably need more memory than the machine has, or "".
 
     Args:
         model: The bundle to convert.
@@ -52,7 +53,7 @@ def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -
 
 
 def count_functions(form: str, model: Bundle, network: str, options: Any) -> int:
-    """Return the number of functions that a package gets. ``form`` is "coreml" or "onnx"."""
+    """Return the number of functions in a network's package. ``form`` is "coreml" or "onnx"."""
     if form == "coreml":
         return len(coreml_graphs(network, options.request(load_reference(model, network), model)))
     return len(functions_of(network, form))
@@ -60,14 +61,15 @@ def count_functions(form: str, model: Bundle, network: str, options: Any) -> int
 
 @dataclass
 class ConversionProgress:
-    """A reporter that words the activities of a conversion.
+    """A reporter that turns the activities of a conversion into lines with counts and the time left.
 
-    The conversion names every function before it is built and before it is measured. The time left assumes that a value
-    of a network's weights takes as long in each function as it has taken so far.
+    The conversion calls ``report`` before it builds a function, and again before it measures the function. The time
+    left is an estimate. It assumes that every function takes time in proportion to the number of its network's weights.
 
     Args:
-        show: Called with a network, and its activity in words.
-        packages: Network, number of functions, and number of weights of each package to come.
+        show: Function that is called with a network's name and a line about the activity.
+        packages: The packages to make: network, number of functions, and number of the network's weights.
+        clock: Function that returns the time in seconds.
     """
 
     show: Callable[[str, str], None]
@@ -76,14 +78,14 @@ class ConversionProgress:
 
     def __post_init__(self) -> None:
         work = sum(functions * weights for _, functions, weights in self.packages)
-        self.left = dict.fromkeys(ACTIVITIES, work)  # weights times functions
+        self.left = dict.fromkeys(ACTIVITIES, work)  # sum over functions that are left, of their networks' weights
         self.seconds: dict[str, float] = defaultdict(float)
         self.done = Counter[str]()
-        self.running: tuple[str, int, float] | None = None  # activity, weights, when it began
+        self.running: tuple[str, int, float] | None = None  # current activity, weights of its network, second it began
         self.started: Counter[tuple[int, str]] = Counter()
 
     def report(self, package: int, activity: str) -> None:
-        """Show an activity of the package with this index in ``packages``."""
+        """Show a line about an activity. ``package`` is the index of its package in ``packages``."""
         network, functions, weights = self.packages[package]
         word = activity.partition(" ")[0]
         self._end()

@@ -1,16 +1,16 @@
 """Build Core ML graphs of vocoders that compute audio in segments.
 
-The segments join to exactly the audio of one long call. References: ``ane.models.vocoders.hifigan``,
+The joined segments are exactly the audio of one long call. The PyTorch networks are in ``ane.models.vocoders.hifigan``,
 ``ane.models.tortoise.networks.hifigan`` (HiFi-GAN conditioned on a voice) and ``ane.models.vocoders.bigvgan``.
 
-A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
-on either side, as wide as the receptive field of the levels after it needs (``ane.models.vocoders.hifigan``). The
-margin shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the
-border of a segment affects only samples in the margin.
+A call computes ``frames`` frames of sound. A vocoder has several levels, and each level multiplies the rate, from
+frames up to samples. Every level also computes a margin on both sides of the segment. The margin is as wide as the
+receptive field of the later levels needs, so it is narrow at the last levels, which cost the most
+(``ane.models.vocoders.hifigan``). The padding of a convolution at the border of a segment changes only the margin.
 
-At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the
-input of every convolution is multiplied by a mask that is 0 outside the audio. One graph serves first, middle and last
-segments.
+At the two ends of the audio, the PyTorch network pads every convolution with zeros. A segment has a margin there
+instead. So the graph multiplies the input of every convolution by a mask that is 0 outside the audio. The same graph
+then computes the first, the middle and the last segments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,30 +30,34 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.neural_engine import MAX_AXIS
 
 SLOPE, LAST_SLOPE = 0.1, 0.01  # slopes of HiFi-GAN's leaky ReLUs
-REACH = TAPS // 4  # positions on either side that half of a BigVGAN filter reads
+# BigVGAN's low-pass filter is split into its even and its odd taps. Each half reads REACH positions on either side
+REACH = TAPS // 4
 EVEN, ODD = low_pass()[1::2], low_pass()[0::2]
-# kernels over 2·REACH + 1 positions: to the even and odd samples at twice the rate, and back from them
+# kernels over 2·REACH + 1 positions. UP computes the even and the odd samples at twice the rate, DOWN goes back
 UP = 2 * np.pad(EVEN[::-1], (0, 1)), 2 * np.pad(ODD[::-1], (1, 0))
 DOWN = np.pad(EVEN, (1, 0)), np.pad(ODD, (0, 1))
 
 
 def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -> CoreMLGraph:
-    """Return the graph x (1, D, 1, W), conditioning (1, D', 1, 1) if needed, inside → sound (``segmented``).
+    """Describe HiFi-GAN's graph x (1, D, 1, W), inside → sound (``segmented``).
 
-    The mean over a level's blocks is computed as their sum. The division is folded into the weights that read the sum,
-    which is exact because the leaky ReLU in between commutes with a positive factor.
+    Tortoise's HiFi-GAN, which is conditioned on a voice, has one more input: conditioning (1, D', 1, 1).
+
+    Each level computes the sum of its blocks instead of their mean. The weights of the next layer contain the division.
+    This is exact, because the leaky ReLU before that layer commutes with a positive factor.
     """
     voice = {"conditioning": network.config.cond_channels} if isinstance(network, Hifigan) else {}
     return segmented(kind, network, frames, network.config.hop, _hifigan, {"x": network.conv_pre.in_channels}, voice)
 
 
 def bigvgan(network: BigVGAN, frames: int) -> CoreMLGraph:
-    """Return the graph x (1, M, 1, W), inside → sound (``segmented``).
+    """Describe BigVGAN's graph x (1, M, 1, W), inside → sound (``segmented``).
 
-    An activation works at twice the rate. Its even and odd samples are two tensors here, so that no axis is twice as
-    long: a filter with 12 taps becomes two filters with 6. At the ends of the sound, where convolutions see zeros, the
-    filters see the first and the last sample again. Masks select these samples, since the end may be anywhere in a
-    segment.
+    BigVGAN's activations work at twice the rate. The graph keeps the even and the odd samples in two tensors, so that
+    no axis is twice as long. A filter with 12 taps becomes two filters with 6 taps.
+
+    Beyond the ends of the sound, convolutions read zeros, but the activations' filters read the first or the last
+    sample again. The sound may begin or end anywhere in a segment, so masks select these two samples.
     """
     return segmented("bigvgan", network, frames, HOP, _bigvgan, {"x": network.config.num_mels})
 
@@ -67,14 +71,23 @@ def segmented(
     channels: Mapping[str, int],
     once: Mapping[str, int] = MappingProxyType({}),
 ) -> CoreMLGraph:
-    """Return the graph that computes ``frames`` frames of sound from these and ``margin`` more on either side.
+    """Describe the graph of a vocoder that computes one segment of ``frames`` frames.
 
-    Inputs of ``channels`` (1, D, 1, W), inputs of ``once`` (1, D, 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1,
-    hop·frames), where W = frames + 2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it,
-    where the other inputs are 0.
+    The graph reads W = frames + 2·margin frames, and returns sound (1, 1, 1, hop·frames). Its input ``inside`` (1, 1,
+    1, W) is 1 in the frames of the sound, and 0 before and after them. The other inputs must be 0 where ``inside`` is
+    0.
+
+    Args:
+        kind: Name of the function.
+        network: PyTorch network.
+        frames: Frames of sound in one call.
+        hop: Samples per frame.
+        build: Function that builds the graph's outputs from its inputs.
+        channels: Number of channels of each input with the shape (1, channels, 1, W).
+        once: Number of channels of each input with the shape (1, channels, 1, 1).
 
     Raises:
-        UserError: There are more frames than the engine's widest axis allows, or kernels that do not fit their strides.
+        UserError: ``frames`` is too large for the engine, or a kernel of the vocoder does not fit its stride.
     """
     margins, margin = network.config.level_margins, network.config.margin
     most = MAX_AXIS // hop - 2 * margins[-1]
@@ -126,7 +139,7 @@ def _hifigan(
 
 
 def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock | SmallResBlock, name: str) -> Var:
-    """Apply a block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
+    """Apply a residual block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
     pairs = (
         [(conv,) for conv in block.convs]
         if isinstance(block, SmallResBlock)
@@ -172,12 +185,14 @@ def _bigvgan(s: Style, x: Var, inside: Var, *, network: BigVGAN, margins: list[i
 
 @dataclass(frozen=True)
 class SoundEnds:
-    """Masks (1, 1, 1, n) of a level.
+    """Masks for the samples at the ends of the sound, at one level. Each mask (1, 1, 1, n) is 0 or 1.
 
     Attributes:
         inside: 1 in the sound.
-        first, last: 1 at the sound's first sample and at its last one, if they are in the segment.
-        before, after: 1 at the REACH positions before the first sample and after the last one.
+        first: 1 at the sound's first sample, if this segment contains it.
+        last: 1 at the sound's last sample, if this segment contains it.
+        before: 1 at the REACH positions before the first sample.
+        after: 1 at the REACH positions after the last sample.
     """
 
     inside: Var
@@ -199,9 +214,10 @@ class SoundEnds:
         return cls(inside, first, last, shifted(first, near), shifted(last, near[::-1]))
 
     def repeated(self, first: Var, last: Var) -> Var:
-        """Repeat ``first``'s first sample before the sound and ``last``'s last sample after it: (1, C, 1, n).
+        """Return a tensor (1, C, 1, n) that repeats the sound's end samples outside the sound, and is 0 elsewhere.
 
-        The result is 0 elsewhere.
+        Before the sound it repeats the first sample of the tensor ``first``, and after the sound the last sample of the
+        tensor ``last``.
         """
 
         def copied(x: Var, sample: Var, mask: Var) -> Var:
@@ -211,7 +227,7 @@ class SoundEnds:
 
 
 def _periodic_block(s: Style, x: Var, ends: SoundEnds, block: PeriodicBlock, name: str) -> Var:
-    """Apply a block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
+    """Apply a residual block: (1, C, 1, n) → (1, C, 1, n). Input and output are 0 outside the sound."""
     pairs = list(zip(block.convs1, block.convs2, block.activations[::2], block.activations[1::2], strict=True))
     for index, (dilated, plain, first, second) in enumerate(pairs):
         y = x
@@ -232,7 +248,7 @@ def _activation(s: Style, x: Var, ends: SoundEnds, activation: Activation) -> Va
 
 
 def _filtered(s: Style, x: Var, kernel: np.ndarray) -> Var:
-    """Filter each channel by the same kernel."""
+    """Filter every channel with the same kernel."""
     channels = x.shape[1]
     return blocks.conv(
         s, x, np.tile(kernel, (channels, 1, 1, 1)), None, pad_type="custom", pad=[0, 0, REACH, REACH], groups=channels
@@ -247,13 +263,13 @@ def _snake(s: Style, x: Var, activation: Activation) -> Var:
 
 @dataclass(frozen=True)
 class SoundMask:
-    """A mask (1, 1, 1, frames + 2·margin) that is 1 in the frames of the sound and 0 outside."""
+    """A mask at the frame rate, (1, 1, 1, frames + 2·margin). It is 1 in the frames of the sound and 0 outside."""
 
     frames: Var
     margin: int
 
     def at(self, s: Style, margin: int, rate: int) -> Var:
-        """Return the mask of a level, (1, 1, 1, (frames + 2·margin)·rate)."""
+        """Return the mask for a level with this margin, (1, 1, 1, (frames + 2·margin)·rate)."""
         mask = cropped(self.frames, self.margin - margin)
         n = mask.shape[3]
         if rate == 1:
@@ -263,7 +279,7 @@ class SoundMask:
 
 
 def cropped(x: Var, columns: int) -> Var:
-    """Return ``x`` without ``columns`` columns at either end."""
+    """Remove ``columns`` columns at both ends of the last axis."""
     if not columns:
         return x
     *others, width = x.shape
@@ -277,8 +293,10 @@ def leaky(s: Style, x: Var, slope: float) -> Var:
 def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
     """Apply a transposed convolution to ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride).
 
-    The operation states the shape of its output, as coremltools' passes would add it. Raises UserError if the kernel
-    does not multiply the length by the stride.
+    The operation gets an explicit output shape, which otherwise a pass of coremltools would add.
+
+    Raises:
+        UserError: The kernel's size and padding do not make the output exactly ``stride`` times as long.
     """
     (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
     if size - 2 * pad + extra != stride:

@@ -1,1 +1,1 @@
-"""Convert networks to Core ML packages: graphs, options, compression, merging of functions."""
+"""Convert networks to Core ML packages: build graphs, compress weights, and merge functions into one package."""

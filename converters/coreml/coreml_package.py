@@ -1,4 +1,8 @@
-"""Convert a network to a Core ML package: build, compress, merge, lint and measure its functions."""
+"""Convert a network to a Core ML package: build its functions, compress and merge them, and check the result.
+
+The check has two parts. ``converters.proof.lint`` looks for operations that the Neural Engine rejects or runs slowly.
+``converters.proof.parity`` measures how far the outputs are from those of the PyTorch network.
+"""
 
 import json
 import os
@@ -43,19 +47,22 @@ from converters.neural_engine import MAX_AXIS
 from converters.proof.lint import REFUSED, STRICT, lint
 from converters.proof.parity import measure_parity
 
-ON_GPU = frozenset({"univnet"})  # its long rows and its kernel per frame are slow on the Neural Engine
+ON_GPU = frozenset({"univnet"})  # UnivNet's long rows, and its separate kernel for each frame, slow the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
 @validated
 class CoreMLOptions:
-    """One set of options, for packages of one precision.
+    """Options for the packages of one precision.
 
     Attributes:
         precision: A name in ``ane.bundles.precisions.CORE_ML``.
-        lanes: Numbers of columns of the decoder's step functions.
-        caches: Kinds of kv-cache to build step functions for: "io", "state".
-        buckets: Lengths by kind of function, instead of the model's defaults (``converters.function_table``).
+        lanes: Numbers of lanes for which a decoder gets step functions. A lane is one of the sequences that the decoder
+            decodes at the same time.
+        caches: Kinds of kv-cache for which a decoder gets step functions: "io", "state"
+            (``converters.decoder_graphs``).
+        buckets: Fixed lengths of functions, by kind of function. They replace the model's default lengths
+            (``converters.function_table``).
     """
 
     precision: Literal[tuple(CORE_ML)] = "fp16"  # type: ignore[valid-type]
@@ -67,21 +74,21 @@ class CoreMLOptions:
         return Style("fp32" if self.stored(network) == "fp32" else "fp16")
 
     def stored(self, network: str) -> str:
-        """Return the precision of a network's package.
+        """Return the precision in which this network is stored.
 
-        Some networks are always fp32, and only the largest are compressed.
+        Some networks are always stored in fp32. Only the largest networks are compressed.
         """
         return stored_precision(CORE_ML, network_spec(network), self.precision)
 
     def request(self, reference: Any, model: Bundle, scale: float = 1.0) -> GraphRequest:
-        """Return the request for the graphs of these options."""
+        """Combine these options with a network, its model and its scale, as the table of functions needs them."""
         return GraphRequest(reference, model, self.lanes, self.caches, self.buckets, scale)
 
     @classmethod
     def of(cls, package: PackageRecord) -> "CoreMLOptions":
-        """Return the options that a package was made with. Raises UserError if its record lacks them."""
+        """Return the options with which a package was made. Raises UserError if its record lacks them."""
         options = deepcopy(package.source.get("options"))
-        # earlier versions also had another form of attention, and operations in float32 in fp16 graphs
+        # earlier versions had two more options, ``heads`` and ``wide``. Only one value of each is still supported
         if (
             not isinstance(options, dict)
             or options.pop("heads", "matmul") != "matmul"
@@ -95,9 +102,10 @@ class CoreMLOptions:
 
 
 def compressed(model: Any, bits: int) -> Any:
-    """Compress the weights of a one-function MLModel, except weights with at most 2048 values.
+    """Compress the weights of an MLModel with one function. Weights with at most 2048 values are not compressed.
 
-    Raises UserError if palettes need scikit-learn, which is not installed.
+    Raises:
+        UserError: ``bits`` is less than 8, and scikit-learn is not installed, which such palettes need.
     """
     palette = bits < 8
     if palette and find_spec("sklearn") is None:
@@ -109,13 +117,14 @@ def compressed(model: Any, bits: int) -> Any:
         if palette:
             config = optimize.OpPalettizerConfig(mode="kmeans", nbits=bits)
             return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
-        # with a zero point for each channel, since trained weights are not centred: 1.4 dB more in the embedded decoder
+        # uint8 has a zero point for each channel, because the mean of trained weights is not 0. This gains 1.4 dB in
+        # the embedded decoder
         config = optimize.OpLinearQuantizerConfig(mode="linear", dtype="uint8")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
 
 
 def load_reference(model: Bundle, network: str) -> nn.Module:
-    """Return the reference network with the model's weights as stored, memory-mapped."""
+    """Load the PyTorch network with the model's weights in their stored precision. The weights are memory-mapped."""
     module = skeleton(model.family.networks[network], model.config(network))
     module.load_state_dict(model.tensors(network), assign=True)
     return module.eval().requires_grad_(False)
@@ -130,15 +139,22 @@ def write_package(
     functions: Collection[str] | None = None,
     resume: bool = False,
 ) -> PackageRecord:
-    """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically.
+    """Write the package ``bundle``/packages/<network>-<precision>.mlpackage. It appears when it is complete.
 
-    Each function is built, compressed and saved alone, then added to the package, which stores shared weights once.
-    The record has no files and no parity yet. ``finish_package`` adds them.
+    Every function is built, compressed and saved in a package of its own, and then added to the final package, which
+    stores shared weights once.
 
     Args:
-        progress: Called with the name of each function before it is built.
-        functions: Names of the only functions to write. ``None`` means all.
-        resume: Whether to keep the functions that an interrupted call with the same arguments has left.
+        model: The model.
+        network: Name of the network.
+        options: Options of the package.
+        bundle: Folder of the bundle, in which the package is written.
+        progress: Function that is called with the name of each function before the function is built.
+        functions: Names of the functions to write. ``None`` means all functions.
+        resume: Whether to keep the functions that an interrupted call with the same arguments has written.
+
+    Returns:
+        The record of the package. It has no hashes of files and no measurements. ``finish_package`` adds them.
 
     Raises:
         UserError: The folder cannot be written, or the disk is full.
@@ -155,7 +171,7 @@ def write_package(
     package, unfinished = bundle / path, (bundle / path).with_suffix(".unfinished")
     if not resume:
         shutil.rmtree(unfinished, ignore_errors=True)
-    elif package.exists():  # whole, and not measured
+    elif package.exists():  # the interrupted call wrote the whole package, but did not measure it
         package.rename(unfinished)
     done = merged_functions(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
@@ -192,9 +208,9 @@ def write_package(
 
 @contextmanager
 def writing(bundle: Path) -> Iterator[None]:
-    """Convert errors from writing a package to UserError: the disk is full, or permission is missing.
+    """Within the ``with`` block, raise UserError if a package cannot be written, such as when the disk is full.
 
-    coremltools writes to the temporary folder first.
+    The message also names the temporary folder, because coremltools writes there first.
     """
     try:
         yield
@@ -218,7 +234,18 @@ def finish_package(
     warnings: list[dict[str, Any]],
     licence: str,
 ) -> PackageRecord:
-    """Write the measurements into the package's metadata, and return the record with them and the files' hashes."""
+    """Write measurements and descriptions into the package's metadata, and complete the package's record.
+
+    Args:
+        bundle: Folder of the bundle.
+        package: Record from ``write_package``.
+        functions: Records of the functions with their measurements, by name.
+        warnings: What lint found.
+        licence: Licence of the model.
+
+    Returns:
+        The record with the measurements, the warnings and the hashes of the package's files.
+    """
     path = bundle / package.path
     model = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
     spec = ct.proto.Model_pb2.Model()
@@ -258,7 +285,7 @@ def _origin(model: Bundle, network: str, options: CoreMLOptions) -> dict[str, An
 
 
 def _make_readable(package: Path) -> None:
-    """Set the umask's permissions, because coremltools creates some files that only their owner can read."""
+    """Give all files the permissions of the umask, because coremltools lets only the owner read some files."""
     umask = os.umask(0)
     os.umask(umask)
     for path in (package, *package.rglob("*")):
@@ -266,8 +293,8 @@ def _make_readable(package: Path) -> None:
 
 
 STEP = "step"
-PLACES_AFTER = 32  # slots of a step that must remain after the longest prefix
-DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}  # option that has no effect without a decoder → its name for users
+PLACES_AFTER = 32  # after the longest prefix, a step's pool must have at least this many slots left for codes
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}  # option that only decoders have → name of the option for users
 
 
 class CoreMLTarget:
@@ -305,13 +332,13 @@ class CoreMLTarget:
                 )
             functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         except UserError:
-            shutil.rmtree(work / package.path)  # the next run must not resume from it: its weights may be damaged
+            shutil.rmtree(work / package.path)  # its weights may be damaged, so the next run must not resume from it
             raise
         return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 
 
 def check_options(options: CoreMLOptions, model: Bundle) -> None:
-    """Raise UserError for options without effect on this model, and for lengths that it or the engine does not take."""
+    """Raise UserError if an option has no effect on this model, or if the model or the engine rejects a length."""
     convertible = convertible_model(model)
     buckets = convertible.buckets
     for kind, sizes in options.buckets.items():
@@ -341,7 +368,7 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
-    """Raise UserError for decoder steps that the engine does not take, or that no prefix fits in."""
+    """Raise UserError if the engine rejects a number of slots or lanes, or if the longest prefix does not fit."""
     sizes, prefill = options.buckets.get(STEP), options.buckets.get("prefill")
     most = max(sizes or default)
     if most > MAX_AXIS:

@@ -1,8 +1,8 @@
-"""Describe and build one Core ML graph: named inputs, and a body that computes the outputs.
+"""Describe a Core ML graph by its inputs and a function that computes its outputs, and build the graph.
 
-Graphs are written with coremltools' builder, not traced from torch, so the written operations are the ones that run. No
-tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes them, and 30
-layers build in seconds instead of minutes.
+Graphs are written with coremltools' builder instead of traced from torch. So Core ML runs exactly the operations that
+the code here writes: no tracer splits an attention or inserts a cast. A value keeps the name of the PyTorch module that
+computes it, and 30 layers build in seconds instead of minutes.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ import numpy as np
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, log records below ERROR and standard error inside the block. Exceptions still propagate.
+    """Suppress warnings, log records below ERROR, and standard error within the ``with`` block, but not exceptions.
 
-    coremltools and torch warn about platform and versions, and print progress bars.
+    coremltools and torch warn about the platform and about versions, and print progress bars.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -42,15 +42,16 @@ PASSES = ["common::const_deduplication"]
 Var = Any  # coremltools' type of a value in a graph under construction
 ArrayLike = Any  # a torch tensor, an array or a number
 
-TARGET = ct.target.iOS18  # macOS 15: states, grouped palettes, several functions in one package
+TARGET = ct.target.iOS18  # also macOS 15. It brought states, grouped palettes, and several functions in one package
 KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 
 @dataclass(frozen=True)
 class Style:
-    """Precision of a graph's weights, inputs, outputs and arithmetic.
+    """The precision of a graph's weights, inputs, outputs and arithmetic.
 
-    ``precision`` is "fp16", which is all that the Neural Engine supports, or "fp32".
+    Attributes:
+        precision: "fp16" or "fp32". The Neural Engine supports only "fp16".
     """
 
     precision: str = "fp16"
@@ -64,17 +65,17 @@ class Style:
 
 
 def array(values: ArrayLike) -> np.ndarray:
-    """Return numbers as float32."""
+    """Convert numbers to a float32 array."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
     return np.asarray(values, dtype=np.float32)
 
 
 class UnprintedProgram(Program):
-    """A program that coremltools neither checks nor prints around each of its passes.
+    """A program that skips two tasks of coremltools: to check and to print all operations before and after each pass.
 
-    Checking every operation and printing all of them for a log takes half the time of building. The program is checked
-    once, before the passes.
+    The two tasks take half of the time that building needs. ``CoreMLGraph.build`` checks the program once, before the
+    passes.
     """
 
     def validate(self, check_essential_scope: bool | None = False) -> None:
@@ -89,12 +90,13 @@ class CoreMLGraph:
     """One function of a package.
 
     Attributes:
-        kind: Name of the computation. Functions of one kind differ only in their bucket.
+        kind: Name of the computation. Functions of the same kind differ only in their bucket.
         bucket: Fixed lengths of the function, by name ("columns", "slots", "frames", …).
-        inputs: Shapes by name, all in the style's precision.
-        body: Takes the style, and inputs and states by keyword, and returns the outputs by name.
-        states: Shapes by name, always fp16 (Core ML supports no other type).
-        integers: Shapes of further inputs by name, int32.
+        inputs: Shapes of the inputs, by name. Their type is the precision of the style.
+        body: Python function that builds the computation. It takes the style, and the inputs and states by keyword, and
+            returns the outputs by name.
+        states: Shapes of the states, by name. Their type is fp16, because Core ML supports no other type.
+        integers: Shapes of further inputs, by name. Their type is int32.
     """
 
     kind: str
@@ -106,17 +108,17 @@ class CoreMLGraph:
 
     @property
     def name(self) -> str:
-        """The kind and the lengths: step_16_4352."""
+        """Name of the function, made of its kind and its lengths, such as "step_16_4352"."""
         return "_".join([self.kind, *map(str, self.bucket.values())])
 
     def build(self, style: Style) -> Any:
-        """Build the graph as a coremltools MLModel, an mlprogram with one function, "main"."""
+        """Build the graph, and return it as coremltools' MLModel with one function, "main"."""
         kind = KINDS[style.precision][1]
         specs = {name: mb.TensorSpec(shape, kind) for name, shape in self.inputs.items()}
         specs |= {name: mb.TensorSpec(shape, types.int32) for name, shape in self.integers.items()}
         specs |= {name: mb.StateTensorSpec(shape, types.fp16) for name, shape in self.states.items()}
-        # coremltools counts names across all graphs since its last conversion, even in a graph that was never
-        # converted. A value's name would depend on them
+        # coremltools numbers equal names across all graphs that were built since its last conversion. Without this, a
+        # value's name would depend on graphs that were built before
         mb.name_count.clear()
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})
@@ -125,8 +127,8 @@ class CoreMLGraph:
         program.add_function("main", function)
         Program.validate(program)
         with quiet():
-            # only the pass for equal weights changes these graphs, and running it alone takes a sixth of the time.
-            # FLOAT32 keeps every dtype as written here
+            # Of all passes, only the one that merges equal weights changes these graphs. Running it alone takes a sixth
+            # of the time. FLOAT32 means that coremltools changes no dtype
             return ct.convert(
                 program,
                 convert_to="mlprogram",
@@ -144,5 +146,5 @@ def renamed(value: Var, name: str) -> Var:
 
 
 def value_name(module: str) -> str:
-    """Return the name of the value that a module of the reference computes: gpt.h.3.attn → gpt__h__3__attn."""
+    """Return the name for the value that a PyTorch module computes: the path gpt.h.3.attn becomes gpt__h__3__attn."""
     return module.replace(".", "__")

@@ -1,1 +1,1 @@
-"""Writes Tortoise models for programs built on ggml: one GGUF file, or the files of tortoise.cpp."""
+"""Write Tortoise models for programs that use ggml: as one GGUF file, or as the files that tortoise.cpp reads."""

@@ -1,1 +1,1 @@
-"""Convert networks to ONNX packages: export of graphs, precision, shared weights."""
+"""Convert networks to ONNX packages: export graphs, reduce their precision, and store shared weights once."""

@@ -1,12 +1,14 @@
-"""Describe and export one ONNX graph of a network: a call of it, and inputs and outputs by name.
+"""Describe an ONNX graph by a call of the PyTorch network and its inputs and outputs, and export it with torch.
 
-torch's exporter writes the graph. Decoders attend to caches that the runtime holds. A step reads the keys and values of
-the prefix and of the lanes' earlier positions, and returns only the new columns' keys and values, which the runtime
-stores. So the kv-cache is never copied or concatenated.
+The graphs of a decoder attend to a kv-cache that the runtime stores. A column is a position of one sequence, and a lane
+is one of the n sequences that a step decodes. A step reads the keys and values of the prompt (the prefix) and of the
+lanes' earlier positions. It returns only the keys and values of the new columns, which the runtime then stores. So no
+graph copies or concatenates the cache.
 
-Each layer's cache is a separate input, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) for the lanes,
-``prefix_keys_i`` and ``prefix_values_i`` for the prefix. ``mask`` (n, T, P + L + T) float32 is added to the scores. Its
-last axis holds P positions of the prefix, L of the lane, then the T new columns.
+The cache of each layer i is a separate input, so that a graph needs no slices: ``keys_i`` and ``values_i`` (n, heads,
+L, w) for the lanes, ``prefix_keys_i`` and ``prefix_values_i`` for the prefix. The input ``mask`` (n, T, P + L + T)
+float32 is added to the attention scores. Its last axis has the P positions of the prefix, the L positions of the lane,
+and the T new columns, in this order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,23 +25,25 @@ from converters.coreml.graph import quiet
 if TYPE_CHECKING:
     import onnx_ir
 
-# The first opset with an attention operator. Later ones add nothing that the graphs use and need newer runtimes.
+# Opset 23 was the first with an attention operator. Later opsets add nothing that the graphs use, and need newer
+# runtimes
 OPSET = 23
-SCOPES = "pkg.torch.onnx.name_scopes"  # the exporter's key for a node's modules, outermost first
-NETWORK_PREFIX = "network."  # starts the paths of parameters and modules inside ``NetworkCall``
+SCOPES = "pkg.torch.onnx.name_scopes"  # the exporter's metadata key for the names of a node's modules, outermost first
+NETWORK_PREFIX = "network."  # the paths of parameters and modules within ``NetworkCall`` begin with this
 
 Axes = Mapping[int, str]  # index of a dynamic axis → its name
-# name → an example value for tracing (or a list of values, one for each layer), and its dynamic axes
+# name → an example tensor for tracing (or a list of tensors, one per layer), and the tensor's dynamic axes
 Inputs = Mapping[str, tuple[Tensor | list[Tensor], Axes]]
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """One graph of a network. Each kind of function has one.
+    """The description of one graph of a network. Each kind of function has one graph.
 
     Attributes:
-        module: Module that takes the inputs in order and returns a tensor or a tuple. Its ``network`` is the reference.
-        inputs: Example values and dynamic axes by name.
+        module: Module that takes the inputs in order, and returns a tensor or a tuple. Its attribute ``network`` is the
+            PyTorch network.
+        inputs: Example tensors and dynamic axes, by the name of the input.
         outputs: Names of the outputs.
     """
 
@@ -48,7 +52,7 @@ class OnnxGraph:
     outputs: Sequence[str]
 
     def export(self) -> "onnx_ir.Model":
-        """Export the graph to ONNX. Its parameters share torch's memory and have their names in the state dict."""
+        """Export the graph to ONNX. Its weights share torch's memory, and keep their names in the state dict."""
         examples = tuple(example for example, _ in self.inputs.values())
         shapes = tuple(
             [dict(axes) for _ in example] if isinstance(example, list) else dict(axes)
@@ -71,7 +75,7 @@ class OnnxGraph:
                 dynamic_shapes=(shapes,),
             )
         model = program.model
-        for node in model.graph.all_nodes():  # keep the names of its modules, but no paths of source files
+        for node in model.graph.all_nodes():  # keep the names of the node's modules, but no paths of source files
             for key in [key for key in node.metadata_props if key != SCOPES]:
                 del node.metadata_props[key]
         model.metadata_props.clear()
@@ -95,28 +99,28 @@ class NetworkCall(nn.Module):
 def traced(
     call: Callable[..., Any], outputs: Sequence[str], inputs: Callable[[Any, torch.dtype], Inputs]
 ) -> Callable[[nn.Module, torch.dtype], OnnxGraph]:
-    """Return a function that builds the graph of ``call(network, *inputs)`` for a network and its dtype."""
+    """Return a function that takes a network and its dtype, and describes the graph of ``call(network, *inputs)``."""
     return lambda network, dtype: OnnxGraph(NetworkCall(network, call), inputs(network, dtype), outputs)
 
 
 def network_call(network: nn.Module, *inputs: Tensor) -> Any:
-    """Call the network itself. Pass this as ``call`` of ``traced``."""
+    """Call the network itself. Pass this function to ``traced`` as ``call``."""
     return network(*inputs)
 
 
 def noise(*shape: int) -> Tensor:
-    """Return normally distributed numbers to trace with, the same at each call."""
+    """Return normally distributed numbers as an example input. Every call returns the same numbers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def masked(name: str, example: Tensor, axis: str, dtype: torch.dtype) -> Inputs:
-    """Return the input ``name`` (B, L, …), whose second axis is called ``axis``, and a mask (B, L) of ones."""
+    """Describe two inputs: ``name`` (B, L, …), and a mask (B, L) of ones. ``axis`` is the name of the axis L."""
     axes = {0: "batch", 1: axis}
     return {name: (example, axes), "mask": (torch.ones(example.shape[:2], dtype=dtype), axes)}
 
 
 def ids(count: int, *shape: int) -> Tensor:
-    """Return whole numbers below ``count`` to trace with."""
+    """Return random whole numbers from 0 to ``count`` − 1 as an example input."""
     return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -128,9 +132,10 @@ LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4  # sizes of the 
 
 
 def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
-    """Compute a prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
+    """Decode a prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
 
-    ``cross`` is the cross-attention of the layers, for a network that has it.
+    ``hidden`` and ``logits`` belong to the prefix's last column. ``cross`` has the cross-attention of every layer, if
+    the network has cross-attention.
     """
     stored: list[tuple[Tensor, Tensor]] = []
 
@@ -150,17 +155,26 @@ def decoder_step(
     caches: Sequence[list[Tensor]],
     *cross: Any,
 ) -> tuple[Tensor, ...]:
-    """Compute columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values.
+    """Decode the new columns of all lanes, (n, T, D).
 
-    The new keys and values are (layers, n, heads, T, w). Lanes share one prefix (heads, P, w), whose scores are
-    computed in one matrix product. Or ``prefix_index`` (n,) int64 selects each lane's prefix from (prefixes, heads, P,
-    w).
+    Args:
+        network: The decoder.
+        columns: New columns, (n lanes, T columns, D).
+        mask: Mask to add to the scores, (n, T, P + L + T).
+        prefix_index: Index of each lane's prefix, (n,) int64. The prefixes' keys and values have the shape (prefixes,
+            heads, P, w). ``None`` means that all lanes share one prefix (heads, P, w). Then one matrix product per head
+            computes the scores of all lanes.
+        caches: Keys, values, keys of the prefix and values of the prefix, each as a list with one tensor per layer.
+        cross: Cross-attention of every layer, if the network has cross-attention.
+
+    Returns:
+        hidden (n, T, D), logits of the last column (n, V), new keys and new values (layers, n, heads, T, w).
     """
     new: list[tuple[Tensor, Tensor]] = []
     hidden = network(
         columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)], *cross
     )
-    logits = network.logits(hidden[:, -1:])[:, 0]  # rank 3, so that the product can be quantised
+    logits = network.logits(hidden[:, -1:])[:, 0]  # the input has three axes, so that the product can be quantised
     return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
@@ -173,7 +187,10 @@ def attention(
     prefix_keys: Tensor,
     prefix_values: Tensor,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return the attention of one layer to its cache. When called, it appends the new keys and values to ``new``."""
+    """Return a function that computes one layer's attention to its cache.
+
+    The function also appends the keys and values of the new columns to ``new``.
+    """
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
@@ -188,7 +205,7 @@ def attention(
 
 
 def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """Compute scores (n, heads, T, P) of queries (n, heads, T, w)."""
+    """Compute the scores (n, heads, T, P) of the queries (n, heads, T, w) and the prefix's keys."""
     if prefix_index is not None:
         return q @ keys[prefix_index].transpose(2, 3)
     n, heads, T, width = q.shape
@@ -197,7 +214,7 @@ def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
 
 
 def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """Compute the prefix's part (n, heads, T, w) of the output from attention weights (n, heads, T, P)."""
+    """Multiply attention weights (n, heads, T, P) by the prefix's values. The product is (n, heads, T, w)."""
     if prefix_index is not None:
         return weight @ values[prefix_index]
     n, heads, T, P = weight.shape
@@ -206,10 +223,10 @@ def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> 
 
 
 def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
-    """Return the inputs of a step. ``shared`` means that all lanes have one prefix."""
+    """Describe the inputs of a step. ``shared`` says whether all lanes share one prefix."""
     layers, heads, width = shape.layers, shape.heads, shape.head_width
 
-    def caches(*size: int) -> list[Tensor]:  # distinct tensors: the tracer merges inputs that share one
+    def caches(*size: int) -> list[Tensor]:  # one tensor per layer, because the tracer merges inputs that are the same
         return [torch.zeros(size, dtype=dtype) for _ in range(layers)]
 
     before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)

@@ -1,10 +1,13 @@
-"""Write a network as an ONNX package: a graph for each function, and one file that has each weight once.
+"""Write a network as an ONNX package: one graph per function, and one file that has every weight once.
 
-``int8`` stores weights of the decoder's matrix products in 8 bits with a scale for each column, and rounds the other
-factor to 8 bits at run time with one scale (dynamic quantisation). In Whisper's trained networks, the largest values
-leave all other values few of the 8 bits (14.8 dB in the encoder of base), so these networks have a scale for every 32
-numbers (30.7 dB). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. For fp16 the
-networks are traced in fp16, with norms and the residual stream in float32 as on torch.
+The precisions are:
+
+- ``int8`` stores the weights of the decoder's matrix products in 8 bits, with one scale per column. At run time, the
+  other factor of a product is rounded to 8 bits with a single scale (dynamic quantisation). Whisper's networks have one
+  scale per 32 numbers instead, because their largest values would leave few of the 8 bits to all other values. This
+  raises the SNR of the encoder of Whisper base from 14.8 dB to 30.7 dB.
+- ``int4`` stores these weights in 4 bits, with one scale per 32 weights. Nothing else is rounded.
+- ``fp16``: the networks are traced in fp16. Norms and the residual stream stay in float32, as in the torch backend.
 """
 
 import hashlib
@@ -34,16 +37,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS_FILE = "weights.bin"
-ALIGNMENT = 4096  # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads all others
+ALIGNMENT = 4096  # ONNX Runtime can memory-map a tensor only if the tensor begins at a page boundary
 MIN_BYTES = 1024  # smaller tensors stay in the graph
-BLOCK = 32  # weights that share a scale in fewer than 8 bits
+BLOCK = 32  # number of weights that share a scale in ``BLOCKWISE`` networks, and in fewer than 8 bits
 QUANTISED = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
 BLOCKWISE = ("encoder", "decoder")  # Whisper's networks
 
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """Options of a conversion. ``precision`` is a name in ``ane.bundles.precisions.ONNX``."""
+    """Options for the packages of one precision. ``precision`` is a name in ``ane.bundles.precisions.ONNX``."""
 
     precision: str = "fp32"
 
@@ -58,7 +61,7 @@ class OnnxTarget:
     unmerged = 4
 
     def check(self, options: Sequence[OnnxOptions], model: Bundle) -> None:
-        """Raise UserError if a library is not installed, or for an unknown precision."""
+        """Raise UserError if a library is not installed, or if a precision is unknown or has no effect."""
         require_libraries()
         for option in options:
             if option.precision not in ONNX:
@@ -89,7 +92,7 @@ class OnnxTarget:
 
 
 def require_libraries() -> None:
-    """Raise UserError if a library that writes ONNX packages is not installed."""
+    """Raise UserError if one of the libraries that write ONNX packages is not installed."""
     try:
         import onnx
         import onnxruntime
@@ -107,12 +110,21 @@ def write_package(
     progress: Callable[[str], None] = lambda function: None,
     licence: str = "",
 ) -> PackageRecord:
-    """Write ``bundle``/packages/<network>-<precision>.onnx atomically. Each graph passes ONNX's checker.
+    """Write the package ``bundle``/packages/<network>-<precision>.onnx. It appears when it is complete.
 
-    ``progress`` is called with each function's name. The record has no parity yet. Each graph records the ``licence``.
+    Args:
+        model: The model.
+        network: Name of the network.
+        options: Options of the package.
+        bundle: Folder of the bundle, in which the package is written.
+        progress: Function that is called with the name of each function before the function is built.
+        licence: Licence of the model, which each graph records.
+
+    Returns:
+        The record of the package, without measurements.
 
     Raises:
-        UserError: The folder cannot be written, or the checker rejects a graph.
+        UserError: The folder cannot be written, or ONNX's checker rejects a graph.
     """
     import onnx_ir as ir
 
@@ -126,7 +138,7 @@ def write_package(
         for name, graph in onnx_graphs(network, load_reference(model, network, traced), DTYPES[traced]).items():
             progress(name)
             full = bundle / f"packages/{network}-{traced}.onnx/{name}.onnx"
-            # tracing is slow: reuse the full-precision graph if this conversion has traced it
+            # tracing is slow: if this conversion has already written the graph in full precision, quantise that graph
             exported = ir.load(full) if bits and full.is_file() else graph.export()
             if bits:
                 exported = quantise(exported, network, precision, bits)
@@ -149,7 +161,7 @@ def write_package(
 
 
 def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence: str) -> None:
-    """Record in a graph its title, producer and licence, and describe its inputs and outputs."""
+    """Write into a graph its title, its producer, its licence, and descriptions of its inputs and outputs."""
     graph.producer_name, graph.producer_version, graph.doc_string = "tortoise-ane", version(), f"{title}: {kind}"
     graph.metadata_props.update(notes("onnx", network, (kind,)), licence=licence, layout="batch first")
     for value in (*graph.graph.inputs, *graph.graph.outputs):
@@ -157,7 +169,7 @@ def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence
 
 
 def _check(file: Path, what: str, infer_shapes: bool) -> None:
-    """Raise UserError for a graph that ONNX's checker rejects. ``infer_shapes`` also checks shapes and types."""
+    """Raise UserError if ONNX's checker rejects a graph. With ``infer_shapes``, it also checks shapes and types."""
     import onnx
 
     try:
@@ -171,7 +183,7 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
 
 
 def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
-    """Return the reference network in ``precision`` as the torch backend computes it, without the host's tables."""
+    """Load the PyTorch network as the torch backend runs it in ``precision``, without the host's embedding tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
     stage = model.family.stages.decoder
     if stage is not None and network == stage.network:
@@ -182,7 +194,7 @@ def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
 
 
 def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]:
-    """Return the source of a package, with its options and versions."""
+    """Return what a package's record says about its origin: the model, the options, and the versions of libraries."""
     torch, onnx, onnxruntime = OnnxTarget().versions()
     return {
         "model": model.name,
@@ -200,7 +212,7 @@ def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]
 
 
 class WeightFile:
-    """A file ``folder``/weights.bin that takes the tensors of graphs and makes the graphs refer to it."""
+    """The file ``folder``/weights.bin, which stores the large tensors of all graphs in a package."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -208,7 +220,7 @@ class WeightFile:
         (folder / WEIGHTS_FILE).touch()
 
     def move(self, model: "onnx_ir.Model") -> None:
-        """Move the graph's large tensors into the file. Equal tensors are written once."""
+        """Move the graph's large tensors into the file, and make the graph refer to them. Store equal tensors once."""
         import onnx_ir as ir
 
         for value in model.graph.initializers.values():
@@ -241,11 +253,11 @@ class WeightFile:
 
 
 def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) -> "onnx_ir.Model":
-    """Return the graph with its matrix products quantised to ``bits`` bits by ONNX Runtime's tools.
+    """Quantise the matrix products of a graph to ``bits`` bits with ONNX Runtime's tools, and return the new graph.
 
     Raises:
-        UserError: ONNX Runtime left a product unquantised. It does so silently if it does not recognise a weight as a
-            constant.
+        UserError: A product was not quantised. ONNX Runtime leaves out a product, without an error, if it does not
+            recognise the product's weight as a constant.
     """
     import onnx_ir as ir
 
@@ -271,8 +283,8 @@ def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # unsigned: with signed weights, ONNX Runtime's kernels for CPUs without VNNI add up in 16 bits, which overflow.
-    # With VNNI both types take the same kernels
+    # The weights are unsigned. With signed weights, ONNX Runtime's kernels for CPUs without VNNI add products in 16
+    # bits, which overflow. On CPUs with VNNI, both types use the same kernels
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize_dynamic(

@@ -1,1 +1,1 @@
-"""Prove that a package is right: parity with the PyTorch reference, lint, cost."""
+"""Check packages: compare them with the PyTorch networks, find unsuitable operations, and estimate their cost."""

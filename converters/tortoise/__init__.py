@@ -1,1 +1,1 @@
-"""Build Tortoise's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""
+"""Build Tortoise's networks as Core ML graphs and as ONNX graphs. ``tortoise_functions`` lists the functions."""

@@ -1,6 +1,6 @@
-"""Build the attention block of the diffusion decoder and of both conditioning encoders in a Core ML graph.
+"""Build the attention block of Tortoise's diffusion decoder and conditioning encoders in a Core ML graph.
 
-References: ``AttentionBlock`` and ``RelativePositionBias`` in ``ane.models.tortoise.networks.layers``.
+The PyTorch classes are ``AttentionBlock`` and ``RelativePositionBias`` in ``ane.models.tortoise.networks.layers``.
 """
 
 import numpy as np
@@ -11,10 +11,12 @@ from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import Style, Var, array, mb
 
-QUERY_BLOCK = 96  # queries computed at once in relative attention, which limits the size of scores and stored bias
-BIAS_REACH = 64  # the bias is constant beyond this distance (in ane.models.tortoise.networks.layers from 50 upwards)
-MASK_SHARE = 0.2  # share of the mask: an M1 multiplies sliced values by 16, and 160,000 would overflow
-MAX_PRODUCTS = 16  # products of queries and keys in a layer. With more, compiling costs more than their scores gain
+QUERY_BLOCK = (
+    96  # relative attention handles this many queries at once, which limits the size of scores and stored bias
+)
+BIAS_REACH = 64  # beyond this distance the bias is constant. In ane.models.tortoise.networks.layers, from 50 on
+MASK_SHARE = 0.2  # factor for the mask: an M1 multiplies sliced values by 16, and 16 times the mask would overflow fp16
+MAX_PRODUCTS = 16  # products of queries and keys in a layer. More products cost more compile time than they save
 
 
 def attention_block(
@@ -26,9 +28,10 @@ def attention_block(
     name: str | None = None,
     columns: int | None = None,
 ) -> Var:
-    """Normalise, attend, project and add: x (B, C, 1, S), scaled by ``scale``, → x (principle 7).
+    """Apply an attention block to x (B, C, 1, S), which is multiplied by ``scale`` (principle 7).
 
-    ``columns`` computes only the first ``columns`` outputs, which is not available with a relative bias.
+    With ``columns``, the block computes only the first ``columns`` columns of its output. This is not possible if the
+    attention has a relative bias.
     """
     B, C, *_ = x.shape
     heads, bias = layer.heads, layer.relative_pos_embeddings
@@ -48,17 +51,19 @@ def attention_block(
 def relative_attention(
     s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
 ) -> Var:
-    """Attend with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
+    """Attend with a bias that depends on the distance between query and key (principle 5, with matmul).
 
-    The full bias (heads, S, S) would take 150 MB per layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
-    and side. Further channels of queries and keys add it there, as they add the mask, so that no operation passes over
-    all scores for them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
+    The queries are handled in blocks, and the heads in groups. The full bias (heads, S, S) would take 150 MB per layer
+    at S = 2176. But beyond ``BIAS_REACH``, the bias of a head is one constant before the query and another constant
+    after it. Additional channels of queries and keys add these constants and the mask to the scores, without an
+    operation on all scores. The package stores only the bias near the query, as a band (heads, block, block +
+    2·BIAS_REACH), which all blocks share.
 
     Args:
         s: Style of the graph.
         q, k, v: Queries, keys and values, (B, C, 1, S). q and k are already multiplied by width^−¼ each.
         heads: Number of heads.
-        bias: The reference's bias.
+        bias: Bias of the PyTorch layer.
         mask: Mask to add to the scores, (1, 1, 1, S).
     """
     q, k, v = (blocks.split_heads(x, heads) for x in (q, k, v))
@@ -93,10 +98,10 @@ def relative_attention(
 def _with_biases(
     s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int, mask: Var | None
 ) -> tuple[Var, Var]:
-    """Return q and k (B, heads, width, S) with further channels, whose products are the mask and the far biases.
+    """Add channels to q and k (B, heads, width, S), so that their product includes the mask and the distant bias.
 
-    ``far`` has the biases (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries.
-    ``mask`` may be ``None``.
+    ``far`` has two biases (1, heads, 1, 1): for keys more than ``BIAS_REACH`` before a block of queries, and for keys
+    more than ``BIAS_REACH`` after it. ``mask`` may be ``None``.
     """
     B, heads, _, S = q.shape
     starts, here = np.arange(0, S, block)[:, None], np.arange(S)

@@ -1,6 +1,6 @@
-"""Build Core ML graphs of the autoregressive decoder.
+"""Build Core ML graphs of Tortoise's autoregressive decoder.
 
-Reference: ``ane.models.tortoise.networks.autoregressive``.
+The PyTorch network is in ``ane.models.tortoise.networks.autoregressive``.
 """
 
 from copy import deepcopy
@@ -16,9 +16,9 @@ from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
 
 
 def stream_scale(network: UnifiedVoice) -> float:
-    """Return the power of two that multiplies the residual stream (``scale_for``).
+    """Choose the power of two by which the residual stream is multiplied (``scale_for``).
 
-    It is measured on random tokens and codes.
+    The largest value of the stream is measured on random tokens and codes.
     """
     generator = torch.Generator().manual_seed(0)
     halves = []
@@ -37,7 +37,10 @@ def stream_scale(network: UnifiedVoice) -> float:
 
 
 def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
-    """Build the graphs x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
+    """Describe the decoder's graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), and the cache.
+
+    The cache is new_keys and new_values (``DecoderGraphBuilder``).
+    """
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None) -> dict[str, Var]:
         new_keys, new_values = [], []
@@ -60,7 +63,10 @@ def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBui
 def _block(
     s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None, name: str
 ) -> tuple[Var, Var, Var]:
-    """Apply one pre-norm block: x (1, D, 1, S), scaled by ``scale``, → x, and its keys and values (1, D, 1, S)."""
+    """Apply one pre-norm block to x (1, D, 1, S), which is multiplied by ``scale``.
+
+    Returns the block's output, its keys and its values, (1, D, 1, S) each.
+    """
     q, k, v = _queries_keys_values(s, blocks.layer_norm(s, x, block.ln_1, f"{name}.ln_1", scale), block)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.c_proj, f"{name}.attn", scale))
@@ -71,7 +77,7 @@ def _block(
 
 
 def _queries_keys_values(s: Style, x: Var, block: Block) -> tuple[Var, Var, Var]:
-    """Return queries, keys and values, (1, D, 1, S) each. The weights of the queries include 1/√width."""
+    """Project x to queries, keys and values, (1, D, 1, S) each. The weights of the queries include 1/√width."""
     weight, bias = blocks.kernel(block.attn.c_attn)
     D = x.shape[1]
     factor = np.ones(3 * D, np.float32)

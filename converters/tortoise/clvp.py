@@ -1,7 +1,7 @@
-"""Build Core ML graphs of CLVP's two encoders.
+"""Build Core ML graphs of CLVP's two encoders, which encode text and codes.
 
-Reference: ``ane.models.tortoise.networks.clvp``. The embedding tables, the normalisation of the latent and the
-temperature stay on the host, the latter two in float32.
+The PyTorch network is in ``ane.models.tortoise.networks.clvp``. The host, which is the program that calls the package,
+looks up embeddings. It also normalises the latents and applies the temperature, both in float32.
 """
 
 from functools import partial
@@ -17,12 +17,15 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import measured_scale
 
-MEASURED = 64  # random tokens and codes that a stream is measured on
-MODULES = {"clvp_text": "text", "clvp_speech": "speech"}  # part of the names of an encoder's modules
+MEASURED = 64  # number of random tokens, and of random codes, on which a residual stream is measured
+MODULES = {"clvp_text": "text", "clvp_speech": "speech"}  # function → word in the names of the encoder's modules
 
 
 def stream_scale(network: CLVP) -> float:
-    """Return the power of two that multiplies both residual streams (``scale_for``), measured on random ids."""
+    """Choose the power of two by which both residual streams are multiplied (``scale_for``).
+
+    The largest value of the streams is measured on random ids.
+    """
     generator, network = torch.Generator().manual_seed(0), network.float()
     tokens, codes = (
         torch.randint(len(table.weight), (1, MEASURED), generator=generator)
@@ -33,9 +36,10 @@ def stream_scale(network: CLVP) -> float:
 
 
 def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
-    """Return the graph x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
+    """Describe the graph x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1).
 
-    x holds embeddings, 0 in the padding. inside and mean_weight are as in ``blocks.PaddingMask``.
+    x holds embeddings, and is 0 in the padding. ``blocks.PaddingMask`` explains ``inside`` and ``mean_weight``. The
+    latent is not normalised.
     """
     path, projection = f"{MODULES[kind]}_transformer.transformer", getattr(network, f"to_{MODULES[kind]}_latent")
     transformer = network.get_submodule(path)
@@ -66,18 +70,21 @@ def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> Cor
     )
 
 
-clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")  # encode tokens, encode codes
+clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")
 
 
 def unit_norm(s: Style, x: Var) -> Var:
     """Divide each column by its L2 norm: (1, C, 1, T) → (1, C, 1, T).
 
-    RMSNorm is this times √C · g, which ``_after_norm`` folds into the next weights. Columns are first divided by their
-    largest value, so that the sum of squares is between 1 and C and neither overflows nor underflows fp16 at any scale
-    of the stream. RMSNorm's eps is not needed. (``mb.l2_norm`` normalises over the last three axes, including columns.)
+    The output of RMSNorm is this, multiplied by √C · g. ``_after_norm`` multiplies the next weights by √C · g instead.
+    RMSNorm's eps is not needed.
 
-    The smallest normal number is added because a column of zeros, such as padding, would divide by zero. It does not
-    change other columns, because the second division cancels the first.
+    A column is first divided by its largest value. The sum of its squares is then between 1 and C, and cannot overflow
+    or underflow fp16, whatever the scale of the residual stream. The smallest normal number is added to each divisor,
+    because a column of zeros, such as padding, would divide by zero. This number does not change other columns, because
+    the second division cancels the first division.
+
+    coremltools' ``mb.l2_norm`` cannot be used, because it normalises over the last three axes.
     """
     tiny = np.finfo(s.dtype).tiny
     most = mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True)
@@ -87,16 +94,19 @@ def unit_norm(s: Style, x: Var) -> Var:
 
 
 def _after_norm(norm: RMSNorm, *linears: nn.Linear) -> np.ndarray:
-    """Return the stacked weights of the layers after a norm, (O, C, 1, 1), for inputs of ``unit_norm``.
+    """Stack the weights of the layers after a norm, multiplied by the norm's gains: (O, C, 1, 1).
 
-    The norm's gains are folded in.
+    The layers then take the output of ``unit_norm`` instead of the norm's output.
     """
     weight = np.concatenate([blocks.kernel(linear)[0] for linear in linears])
     return weight * (array(norm.g) * np.float32(len(norm.g) ** 0.5))[:, None, None]
 
 
 def _rotation(s: Style, encoder: RotaryEncoder, length: int) -> tuple[Var, Var]:
-    """Return cosine and sine of the angles, (1, 1, 16, T) each. The angles are in float32, as in the reference."""
+    """Return cosine and sine of the rotary angles, (1, 1, 16, T) each.
+
+    The angles are computed in float32, as in the PyTorch network.
+    """
     frequency = array(encoder.attn_layers.rotary_pos_emb.inv_freq)
     angle = frequency[None, None, :, None] * np.arange(length, dtype=np.float32)
     return tuple(mb.const(val=s.const(values)) for values in (np.cos(angle), np.sin(angle)))
@@ -120,7 +130,7 @@ def _attention(
 
 
 def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
-    """Rotate the first 2·``half`` channels of each head in pairs (c, c + half): (1, heads, width, T)."""
+    """Rotate the first 2·``half`` channels of each head in x (1, heads, width, T), in pairs (c, c + half)."""
     cos, sin = rotation
     first, second, rest = mb.split(x=x, split_sizes=[half, half, x.shape[2] - 2 * half], axis=2)
     return mb.concat(

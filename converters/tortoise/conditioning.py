@@ -1,6 +1,7 @@
-"""Build Core ML graphs of the encoders of clips and of the random latent converters.
+"""Build Core ML graphs of the networks that make a voice's latents, from clips or at random.
 
-Reference: ``ane.models.tortoise.networks.conditioning``. Clips have one length, so there is no padding and no mask.
+The PyTorch networks are in ``ane.models.tortoise.networks.conditioning``. All clips have the same length, so the graphs
+need no padding and no mask.
 """
 
 from functools import partial
@@ -10,15 +11,15 @@ from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 4  # scale of the residual streams (blocks, principle 7). Group norms take squares of any size
-AR_FRAMES = 517  # frames in a clip of 132300 samples at 22050 Hz
-DIFFUSION_FRAMES = 401  # frames in a clip of 102400 samples at 24000 Hz
+SCALE = 1 / 4  # scale of the residual streams (blocks, principle 7). ``group_norm`` needs no smaller scale
+AR_FRAMES = 517  # mel frames in a clip of 132300 samples at 22050 Hz
+DIFFUSION_FRAMES = 401  # mel frames in a clip of 102400 samples at 24000 Hz
 
 
 def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> CoreMLGraph:
-    """Return the graph mel (1, 80, 1, L) → latent (1, D, 1, 1).
+    """Describe the graph mel (1, 80, 1, L) → latent (1, D, 1, 1), which encodes a clip for the autoregressive decoder.
 
-    Only the first column is read, so the last block computes no other column.
+    The latent is the first column of the last block, so the last block computes only this column.
     """
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
@@ -32,7 +33,7 @@ def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> Co
 
 
 def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_FRAMES) -> CoreMLGraph:
-    """Return the graph mel (1, 100, 1, L) → latent (1, 2C, 1, 1)."""
+    """Describe the graph mel (1, 100, 1, L) → latent (1, 2C, 1, 1), which encodes a clip for the diffusion decoder."""
     first, second, *rest = network
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
@@ -45,9 +46,9 @@ def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_
 
 
 def random_latent(kind: str, network: RandomLatentConverter) -> CoreMLGraph:
-    """Return the graph noise (1, D, 1, 1) → latent (1, D, 1, 1).
+    """Describe the graph noise (1, D, 1, 1) → latent (1, D, 1, 1), which makes the latent of a random voice.
 
-    √2 times a leaky ReLU equals the leaky ReLU of √2 times its input.
+    The PyTorch network multiplies the output of a leaky ReLU by √2. The graph multiplies the input, which is the same.
     """
     *equal, last = network.layers
 

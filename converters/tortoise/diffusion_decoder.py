@@ -1,15 +1,17 @@
-"""Build Core ML graphs of the diffusion decoder.
+"""Build Core ML graphs of Tortoise's diffusion decoder, as two kinds of function: ``condition`` and ``denoise``.
 
-Reference: ``ane.models.tortoise.networks.diffusion_decoder``. There are two kinds of function. ``condition`` runs once
-per chunk: latents and voice → code (upstream's ``code_emb``, not a discrete code), with one column per latent, which
-the host repeats to frames. ``denoise`` calls the network once.
+The PyTorch network is in ``ane.models.tortoise.networks.diffusion_decoder``. The host, which is the program that calls
+the package, calls ``condition`` once per chunk of text. It computes from the latents and the voice what upstream calls
+``code_emb``, one column per latent. (The input and output named ``code`` is this tensor, not a discrete code.) The host
+repeats the columns for the mel frames, and calls ``denoise`` once per diffusion step.
 
-A guided step has a batch of two, with and without conditioning. Values that both rows share are computed once: the
-convolution of the noisy mel, and everything that depends on the timestep, which the host passes as sinusoids
-(``blocks``, principle 6).
+A guided step has a batch of two: one row with conditioning, and one row without. The graph computes what both rows
+share only once: the convolution of the noisy mel, and everything that depends on the timestep. The host passes the
+timestep as sinusoids (``converters.blocks``, principle 6).
 
-The reference pads convolutions with zeros after the last frame, so the input of a convolution wider than 1 is
-multiplied by ``inside``. Norms and attention mask the padding, so its content never reaches a frame of the sequence.
+The PyTorch network pads convolutions with zeros after the last frame. So the graph multiplies the input of every
+convolution with a kernel wider than 1 by ``inside``. Norms and attention mask the padding, so that its content never
+reaches a frame of the sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,16 +25,16 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.attention_block import attention_block
 
-SCALE = 1 / 32  # scale of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
+SCALE = 1 / 32  # scale of the residual streams (blocks, principle 7). fp16 holds the squares of scaled 8000 and 0.1
 
-Modulation = tuple[Var, Var]  # a block's scale and shift, computed from the timestep, (1, C, 1, 1) each
+Modulation = tuple[Var, Var]  # scale and shift for a block, (1, C, 1, 1) each. The timestep determines them
 
 
 def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
-    """Return the graph of the part that does not depend on the timestep.
+    """Describe the graph that computes everything that does not depend on the timestep.
 
-    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N, see ``blocks.PaddingMask``) → code
-    (1, C, 1, N). Latents are 0 in the padding.
+    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N) → code (1, C, 1, N). The latents are
+    0 in the padding. ``blocks.PaddingMask`` explains ``inside`` and ``mean_weight``.
     """
     config = network.config
     first, *rest = network.latent_conditioner
@@ -58,10 +60,10 @@ def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
 
 
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
-    """Return the graph of one call of the network.
+    """Describe the graph of one diffusion step.
 
-    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1, see ``timestep_embedding`` of the reference), inside and
-    mean_weight (1, 1, 1, S) → prediction (B, 200, 1, S).
+    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1), inside and mean_weight (1, 1, 1, S) → prediction (B, 200, 1,
+    S). x is the noisy mel. The PyTorch network's ``timestep_embedding`` computes ``time``.
     """
     config = network.config
 
@@ -87,13 +89,13 @@ def _padding_inputs(length: int) -> dict[str, tuple[int, ...]]:
 
 
 def _blocks(network: DiffusionTts) -> Iterator[TimestepResBlock]:
-    """Yield the blocks that the timestep modulates, in order."""
+    """Yield the residual blocks that the timestep modulates, in order."""
     for layer in (*network.conditioning_timestep_integrator, *network.layers):
         yield layer.resblk if isinstance(layer, DiffusionLayer) else layer
 
 
 def _modulations(s: Style, time: Var, network: DiffusionTts) -> list[Modulation]:
-    """Compute a timestep's sinusoids (1, C, 1, 1) → the scales and shifts (1, C, 1, 1 each) of every block."""
+    """Compute the scale and the shift of every block, (1, C, 1, 1) each, from the timestep's sinusoids (1, C, 1, 1)."""
     first, _, second = network.time_embed
     time = blocks.linear(s, mb.silu(x=blocks.linear(s, time, first)), second, "time_embed")
     time = mb.silu(x=time)
@@ -106,7 +108,10 @@ def _modulations(s: Style, time: Var, network: DiffusionTts) -> list[Modulation]
 def _network(
     s: Style, x: Var, code: Var, modulations: Sequence[Modulation], frames: PaddingMask, network: DiffusionTts
 ) -> Var:
-    """Compute noisy mel (1, 100, 1, S), code (B, C, 1, S) scaled by ``SCALE`` → prediction (B, 200, 1, S)."""
+    """Compute the prediction (B, 200, 1, S) from the noisy mel x (1, 100, 1, S) and ``code`` (B, C, 1, S).
+
+    ``code`` is multiplied by ``SCALE``, and x is not.
+    """
     time = iter(modulations)
     for index, layer in enumerate(network.conditioning_timestep_integrator):
         code = _layer(s, code, layer, next(time), frames, f"conditioning_timestep_integrator.{index}")
@@ -121,7 +126,10 @@ def _network(
 
 
 def _integrated(s: Style, x: Var, code: Var, conv: nn.Conv1d, name: str) -> Var:
-    """Convolve x and code as if concatenated. They are computed apart because x is the same for all rows."""
+    """Convolve x and ``code`` as if their channels were concatenated.
+
+    The graph convolves them separately, because x is the same for all rows of the batch.
+    """
     weight, bias = blocks.kernel(conv)
     of_x, of_code = np.split(weight, [x.shape[1]], axis=1)
     return mb.add(
@@ -135,7 +143,7 @@ def _layer(s: Style, x: Var, layer: DiffusionLayer, time: Modulation, frames: Pa
 
 
 def _res_block(s: Style, x: Var, block: TimestepResBlock, time: Modulation, frames: PaddingMask, name: str) -> Var:
-    """Apply a block: x (B, C, 1, S), scaled by ``SCALE``, → x."""
+    """Apply a residual block to x (B, C, 1, S), which is multiplied by ``SCALE``."""
     y = mb.silu(x=blocks.group_norm(s, x, block.in_layers["0"], frames, SCALE))
     y = blocks.linear(s, y, block.in_layers["2"], f"{name}.in_layers.2")
     y = mb.silu(x=blocks.group_norm(s, y, block.out_layers["0"], frames, modulation=time))

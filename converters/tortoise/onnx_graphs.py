@@ -1,7 +1,7 @@
-"""Build the ONNX graphs of Tortoise's networks.
+"""Describe the ONNX graphs of Tortoise's networks.
 
-The reference networks themselves are traced, batch first and without padding. The named axes may have any length. The
-decoder's step reads caches of the runtime (``converters.onnx.graph``).
+torch traces the PyTorch networks themselves, batch first and without padding. Axes with a name may have any length. A
+step of the decoder reads caches that the runtime stores (``converters.onnx.graph``).
 """
 
 from typing import Any
@@ -16,9 +16,10 @@ from converters.onnx.graph import ids, network_call, noise, traced
 
 
 class ShiftedBias(nn.Module):
-    """``RelativePositionBias`` for a dynamic length, because ``unfold`` would be traced with a fixed one.
+    """``RelativePositionBias`` for a dynamic length. Tracing the original, which uses ``unfold``, would fix the length.
 
-    Row i is row i − 1 shifted by one. It is read from concatenated copies with a stride one longer than a row.
+    Row i of the bias is row i − 1, shifted by one position. This module concatenates copies of one row that is one
+    element too long, and reads the rows from them.
     """
 
     def __init__(self, bias: RelativePositionBias):
@@ -32,7 +33,10 @@ class ShiftedBias(nn.Module):
 
 
 def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None:
-    """Replace modules that cannot be traced, and compute norms in two passes, which ONNX's operator does not do."""
+    """Replace modules that torch cannot trace, and make group norms compute mean and variance in two passes.
+
+    ONNX's operator for group norms does not use two passes.
+    """
     for module in list(network.modules()):
         if isinstance(module, GroupNorm):
             module.two_pass = True
@@ -68,7 +72,7 @@ FRAMES, POSITIONS = {0: "batch", 2: "frames"}, {0: "batch", 1: "positions"}
 
 
 def clip(mels: int) -> Any:
-    """Return the graph of an encoder of clips: mel (B, mels, L) → latent."""
+    """Describe the graph of a network that encodes clips: mel (B, mels, L) → latent."""
     return traced(network_call, ("latent",), lambda network, dtype: {"mel": (noise(2, mels, 132), FRAMES)})
 
 
@@ -87,7 +91,7 @@ clvp_speech = traced(
     ("vector",),
     lambda network, dtype: {"codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)},
 )
-# the part that does not depend on the timestep, one column per latent; the host repeats them
+# the computation that does not depend on the timestep. It returns one column per latent, which the host repeats
 condition = traced(
     lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
     ("code",),
@@ -116,7 +120,7 @@ univnet = traced(
 bigvgan = traced(
     network_call, ("sound",), lambda network, dtype: {"mel": (noise(2, network.config.num_mels, 13), FRAMES)}
 )
-# frames (B, D, L) are latents that the host has resampled to the frame rate
+# the input ``frames`` (B, D, L) holds latents that the host has resampled to the frame rate
 hifigan = traced(
     network_call,
     ("sound",),

@@ -1,7 +1,7 @@
-"""List Tortoise's converted functions, and the default lengths of its Core ML functions.
+"""List the functions in the packages of Tortoise's networks, and the default lengths of the Core ML functions.
 
-A bucket is one fixed shape. The runtime takes the smallest bucket that fits, and pads. Core ML compiles each bucket, so
-a few well-spread ones are better than many.
+A Core ML function has fixed lengths. The runtime takes the shortest function that is long enough, and pads the input.
+Core ML compiles every function, so the lengths are few and far apart.
 """
 
 from typing import Any
@@ -20,16 +20,19 @@ from converters.tortoise.tortoise_probes import id_probe
 from converters.vocoders import bigvgan, hifigan
 
 UPSTREAM_CODES = 500  # max_codes of upstream's presets
-BATCHES = (1, 2)  # rows of a denoising step: unguided, guided
+BATCHES = (1, 2)  # batch sizes of a denoising step: 1 without guidance, 2 with guidance
 
 
 def rounded(length: int, unit: int) -> int:
-    """Return ``length`` rounded up to a multiple of ``unit``."""
+    """Round ``length`` up to a multiple of ``unit``."""
     return -(-length // unit) * unit
 
 
 def doubling(first: int, most: int) -> Sizes:
-    """Return ``first``, its doubles, and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
+    """Return ``first``, repeatedly doubled, up to ``most``, which is rounded up to a multiple of ``first``.
+
+    An example is (64, 128, 256, 448).
+    """
     sizes = []
     while first < most:
         sizes.append(first)
@@ -38,7 +41,7 @@ def doubling(first: int, most: int) -> Sizes:
 
 
 def codes(model: Bundle) -> int:
-    """Return the most codes that a chunk may have."""
+    """Return the largest number of codes that a chunk of text may have."""
     most_codes = model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES)
     return min(most_codes, model.config("autoregressive").max_mel_tokens - 1)
 
@@ -62,9 +65,9 @@ def slots(model: Bundle, lanes: int) -> Sizes:
 
 
 def pool_slots(config: Any, lanes: int, codes: int) -> int:
-    """Return the largest default number of slots: a prefix and all codes of every lane.
+    """Return the largest default number of slots, which holds a prefix and all codes of every lane.
 
-    For one lane, these are all its positions.
+    With one lane, there are slots for all positions that the decoder has for codes.
     """
     lane_slots = config.max_mel_tokens if lanes == 1 else lanes * codes
     return rounded(config.max_text_tokens + 3, 64) + rounded(lane_slots, 64)
@@ -74,14 +77,16 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
     return autoregressive.decoder_graphs(request.network, request.scale)
 
 
-# the embedded decoder reaches 50 to 58 dB when every operation is rounded, 29 with 8 bits, 18 with 6
+# Thresholds in dB. If every operation is rounded, the decoder of `demo` reaches 50 to 58 dB in fp16. It reaches 29 dB
+# with 8 bits, and 18 dB with 6 bits
 DECODER: dict[str, tuple[float, float | None]] = {"fp16": (60.0, 46.0), "8bit": (26.0, 26.0), "6bit": (15.0, 15.0)}
 STATE = {"fp32": (60.0, None), **DECODER}  # a state is always fp16
-# rounding only latents and slopes already limits a trained network to 56 dB. The embedded one reaches 44.3
+# a trained HiFi-GAN reaches at most 56 dB, even if only its latents and slopes are rounded. The one of `demo` reaches
+# 44.3 dB
 VOCODER = {"fp16": (60.0, 41.0)}
-# 6 dB or more below what the embedded networks, and random weights of the official size, reach
+# at least 6 dB below what the networks of `demo`, and random weights of the official size, reach
 CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
-PERIODIC = {"fp16": (47.0, 45.0)}  # random weights of NVIDIA's code reach 53 dB: the sine of a rounded number
+PERIODIC = {"fp16": (47.0, 45.0)}  # random weights in NVIDIA's code reach 53 dB, because sine amplifies rounding
 DECODED = {"hidden": "final_norm", "logits": "mel_head"}
 
 FUNCTIONS = (
@@ -221,8 +226,8 @@ FUNCTIONS = (
         onnx=onnx.univnet,
         onnx_lengths={"frames": 19},
         bucket=Bucket("frames", 4, lambda model: (14, 62)),  # no row above 16384 samples
-        # it predicts convolution kernels, which amplifies rounding: torch's float32 is 99 dB and 4e-5 from its float64
-        # with trained weights, 91 dB and 5e-4 with random ones
+        # UnivNet predicts convolution kernels, which amplifies rounding. Even torch's float32 differs from torch's
+        # float64: by 99 dB and 4e-5 with trained weights, and by 91 dB and 5e-4 with random weights
         onnx_fp32=(80.0, 2e-3),
     ),
     Function(

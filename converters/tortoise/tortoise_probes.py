@@ -1,6 +1,7 @@
-"""Call Tortoise's packages with test inputs, by one probe for each kind of function.
+"""Call the functions of Tortoise's packages with test inputs. Each kind of function has one probe here.
 
-See ``converters.function_table.Probe``.
+``converters.function_table.Probe`` explains the arguments and the result of a probe. A bucket has the fixed lengths of
+the function, and the test inputs nearly fill it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from converters.function_table import Probe
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode texts that nearly fill the bucket, and a step after one of these texts. Return all outputs."""
+    """Decode four prefixes that nearly fill the bucket, and one step after the third prefix. Return all outputs."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     codes = Embeddings(**backend.embeddings()).code
@@ -29,7 +30,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run lanes that advance, one of which restarts, then several positions at once on one lane."""
+    """Run three steps on all lanes, where one lane starts again, then decode several positions at once on one lane."""
     start, tail = prefix(backend, model, 12, rng), 3
     lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
     decoder = backend.decoder(lanes, min(8, (bucket["slots"] - len(start)) // lanes))
@@ -45,9 +46,9 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run a step after a long prefix, which it reads back.
+    """Decode a long prefix, which ``store`` copies into the cache, then run a step that reads it from the cache.
 
-    The prefix takes more than one block if the model has texts as long.
+    If the model allows texts that are long enough, ``store`` copies more than one block.
     """
     blocks = min(2, bucket["capacity"] // bucket["columns"] - 1)
     decoder = backend.decoder(1, 2)
@@ -57,7 +58,7 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
 
 
 def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the columns (length, D) of a voice and a text. ``length`` is limited to the decoder's positions."""
+    """Make a prefix of a random voice and random text, (length, D). The decoder's positions limit ``length``."""
     config = model.config("autoregressive")
     length = min(length, config.text_positions + 2)
     tokens = rng.integers(1, config.number_text_tokens, length - 4)
@@ -77,9 +78,9 @@ def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Compute latents (count, D) of random codes, as diffusion and HiFi-GAN receive them.
+    """Compute the latents (count, D) of random codes, which are the inputs of diffusion and of HiFi-GAN.
 
-    The reference's decoder computes them on every backend.
+    The torch backend computes the latents, even if ``backend`` runs packages.
     """
     reference = backend.fallback if isinstance(backend, PackagedEngine) else backend
     decoder = reference.decoder(1, count)
@@ -101,14 +102,20 @@ def bind_denoiser(backend: Backend, model: Bundle, latents: int, frames: int, rn
 
 
 def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the audio of latents that nearly fill the bucket."""
+    """Run HiFi-GAN on latents that nearly fill the bucket, and return the audio."""
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
     latents = decoder_latents(backend, model, max(bucket["frames"] // 5, 1), rng)
     return [hifigan_sound(backend, voice, latents)[None, None]]
 
 
 def id_probe(stage: str, name: str, ids: str) -> Probe:
-    """Return a probe of a CLVP encoder with ids that nearly fill the bucket. ``ids`` is the field with their number."""
+    """Create a probe that runs a CLVP encoder on random ids that nearly fill the bucket.
+
+    Args:
+        stage: Name under which a backend runs the encoder.
+        name: Name of the encoder's input.
+        ids: Field of CLVP's config with the number of different ids.
+    """
 
     def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         count = getattr(model.config("clvp"), ids)
@@ -120,7 +127,7 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Run lanes at different positions, with prefixes of different lengths. One lane changes to another prefix."""
+    """Run steps whose lanes have different positions and different prefixes. One lane changes to another prefix."""
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]
     codes = Embeddings(**backend.embeddings()).code

@@ -1,9 +1,12 @@
-"""Build Core ML graphs of UnivNet, which compute audio in segments.
+"""Build Core ML graphs of the vocoder UnivNet, which compute audio in segments.
 
-Reference: ``ane.models.tortoise.networks.univnet``. The location-variable convolution has a kernel for each frame, so
-it is a matrix product for each frame: frames are transposed off the last axis and back. Its three taps come from a
-depthwise convolution with weights of 0 and 1, which needs no slices of the last axis (with an offset these are slow,
-and wrong for large values, on the first Neural Engines).
+The PyTorch network is in ``ane.models.tortoise.networks.univnet``. UnivNet's location-variable convolution has another
+kernel for each frame. The graph computes it as a matrix product per frame. For this, it transposes the frames to
+another axis than the last, and back.
+
+A kernel has three taps. The graph gets the three neighbours of every sample from a depthwise convolution with weights
+of 0 and 1, instead of slices of the last axis. Slices with an offset are slow on the first Neural Engines, and wrong
+for large values.
 """
 
 from math import prod
@@ -17,10 +20,10 @@ from converters.vocoders import SoundMask, cropped, leaky, segmented, upsampled
 
 
 def univnet(network: UnivNet, frames: int) -> CoreMLGraph:
-    """Return the graph mel (1, 100, 1, W), noise (1, Z, 1, W), inside → sound (``segmented``).
+    """Describe the graph mel (1, 100, 1, W), noise (1, Z, 1, W), inside → sound (``segmented``).
 
-    The silent frames at the end of the sound are inside it. Before and after it, the noise is mirrored for at least 3
-    frames.
+    The silent frames at the end of the sound count as sound. Before and after the sound, the host must mirror the noise
+    for at least 3 frames.
     """
     config = network.config
     return segmented(
@@ -48,7 +51,7 @@ def _univnet(
 
 
 def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margin: int, name: str) -> Var:
-    """Compute (1, C, 1, n) → (1, C, 1, n·stride), 0 outside the sound."""
+    """Apply a block: (1, C, 1, n) → (1, C, 1, n·stride). The output is 0 outside the sound."""
     hidden = _hidden(s, mel, inside, block.kernel_predictor, f"{name}.kernel_predictor")
     hidden = cropped(hidden, inside.margin - margin - block.kernel_predictor.kernel_conv.kernel_size[0] // 2)
     mask = inside.at(s, margin, block.hop)
@@ -71,7 +74,10 @@ def _block(s: Style, x: Var, mel: Var, inside: SoundMask, block: LVCBlock, margi
 
 
 def _hidden(s: Style, mel: Var, inside: SoundMask, predictor: KernelPredictor, name: str) -> Var:
-    """Compute the input of kernel prediction: (1, mels, 1, W) → (1, hidden, 1, W), 0 outside the sound."""
+    """Compute the features from which kernels are predicted: (1, mels, 1, W) → (1, hidden, 1, W).
+
+    The output is 0 outside the sound.
+    """
 
     def masked(x: Var, conv: str) -> Var:
         x = blocks.same_conv(s, x, predictor.get_submodule(conv), f"{name}.{conv}")
@@ -84,10 +90,10 @@ def _hidden(s: Style, mel: Var, inside: SoundMask, predictor: KernelPredictor, n
 
 
 def _kernel(s: Style, hidden: Var, predictor: KernelPredictor, layer: int) -> tuple[Var, Var]:
-    """Return a layer's kernels (1, L, 2C, 3C) and biases (1, L, 2C, 1), from L + 2 columns.
+    """Predict a layer's kernels (1, L, 2C, 3C) and biases (1, L, 2C, 1) for L frames, from L + 2 columns of features.
 
-    The kernels' columns are ordered (channel, tap). The rows of the convolution that predicts them are reordered, so
-    that only frames have to be transposed.
+    The last axis of the kernels is ordered by channel, then by tap. The rows of the convolution that predicts the
+    kernels are reordered, so that the graph transposes only frames.
     """
     C = predictor.channels
     weight, bias = blocks.kernel(predictor.kernel_conv)  # rows: layer, channel, output, tap
@@ -100,9 +106,9 @@ def _kernel(s: Style, hidden: Var, predictor: KernelPredictor, layer: int) -> tu
 
 
 def _taps(s: Style, x: Var, hop: int) -> Var:
-    """Return each sample with its neighbours, frame by frame: (1, C, 1, L·hop) → (1, L, 3C, hop).
+    """Put each sample together with its two neighbours, frame by frame: (1, C, 1, L·hop) → (1, L, 3C, hop).
 
-    The rows are ordered (channel, tap).
+    The third axis is ordered by channel, then by tap.
     """
     _, C, _, S = x.shape
     weight = np.tile(np.eye(TAPS), (C, 1))[:, None, None]
@@ -111,11 +117,11 @@ def _taps(s: Style, x: Var, hop: int) -> Var:
 
 
 def _last(s: Style, x: Var, inside: SoundMask, network: UnivNet, crop: int) -> Var:
-    """Apply conv_post without the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
+    """Apply the last convolution, ``conv_post``, and remove the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
 
-    It mirrors at the left end of the sound, where the other convolutions pad with zeros. Outputs 0, 1 and 2 read the
-    mirrored samples 1, 2 and 3, and their part is added only in the first segment. At the right end, the sound is
-    silent.
+    At the left end of the sound, this convolution reads mirrored samples, where the other convolutions read zeros. Only
+    the outputs 0, 1 and 2 read mirrored samples, namely the samples 1, 2 and 3. The graph computes this contribution
+    separately, and adds it only in the first segment. At the right end, the sound is silent, so nothing is mirrored.
     """
     x = leaky(s, x, network.config.lReLU_slope)
     weight, bias = blocks.kernel(network.conv_post["1"])

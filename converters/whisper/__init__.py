@@ -1,1 +1,1 @@
-"""Whisper's networks as Core ML graphs (``graphs``) and as ONNX graphs (``onnx_graphs``)."""
+"""Build Whisper's networks as Core ML graphs and as ONNX graphs. ``whisper_functions`` lists the functions."""

@@ -1,10 +1,14 @@
 """Build Core ML graphs of Whisper's networks.
 
-References: ``ane.models.whisper.networks``. The encoder's window has one length, so there is no padding and no mask.
-The decoder's function ``memory`` computes the keys and values of the cross-attention once per window. All others take
-them as the inputs memory_keys and memory_values (layers, heads, width, N). So all columns of a call belong to one
-window. The vocabulary is longer than an axis may be on the Neural Engine. The logits are therefore several consecutive
-outputs: logits_0, logits_1, … (1, part of V, 1, columns).
+The PyTorch networks are in ``ane.models.whisper.networks``. Whisper encodes audio in windows of a fixed length, so the
+encoder needs no padding and no mask.
+
+The decoder's function ``memory`` computes the keys and values of the cross-attention once per window. The decoder's
+other functions take them as the inputs memory_keys and memory_values (layers, heads, width, N). So all columns of a
+call belong to the same window.
+
+The vocabulary is longer than an axis may be on the Neural Engine. So the logits are divided into several outputs,
+logits_0, logits_1 and so on. Each has the logits of consecutive tokens, (1, tokens, 1, columns).
 """
 
 from functools import partial
@@ -21,11 +25,16 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, measured_scale
 from converters.neural_engine import MAX_AXIS
 
-QUERIES = 256  # computed at once. All 1500 would take 4.5 MB of scores per head (argmaxinc/whisperkittools: 256)
+# The encoder attends with this many queries at once, as argmaxinc/whisperkittools does. All 1500 queries would need
+# scores of 4.5 MB per head
+QUERIES = 256
 
 
 def encoder_scale(network: WhisperEncoder) -> float:
-    """Return the power of two that multiplies the residual stream (``scale_for``), measured on a random spectrogram."""
+    """Choose the power of two by which the encoder's residual stream is multiplied (``scale_for``).
+
+    The largest value of the stream is measured on a random spectrogram.
+    """
     mel = torch.randn(
         1, network.config.n_mels, 2 * network.config.n_audio_ctx, generator=torch.Generator().manual_seed(0)
     )
@@ -33,7 +42,7 @@ def encoder_scale(network: WhisperEncoder) -> float:
 
 
 def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
-    """Return the graph mel (1, M, 1, 2N) → states (1, D, 1, N)."""
+    """Describe the encoder's graph: mel (1, M, 1, 2N) → states (1, D, 1, N)."""
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
         x = mb.gelu(x=blocks.same_conv(s, mel, network.conv1, "conv1"), mode="EXACT")
@@ -51,7 +60,7 @@ def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
 
 
 def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale: float, name: str) -> Var:
-    """Apply one pre-norm block: x (1, D, 1, N), scaled by ``scale``, → x."""
+    """Apply one pre-norm block to x (1, D, 1, N), which is multiplied by ``scale``."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = attend_to_all(s, q, k, v, block.attn.heads)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
@@ -60,10 +69,11 @@ def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale:
 
 
 def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
-    """Let all positions attend to all, in blocks of queries: (1, D, 1, N) each.
+    """Let all positions attend to all positions, in blocks of queries. q, k, v and the output are (1, D, 1, N).
 
-    The mean of the values bypasses the attention, which changes nothing while its weights add up to 1. Many weights of
-    trained networks are subnormal in fp16, and an M1 replaces them by 0. Together they are near a mean.
+    In trained networks, many attention weights are subnormal in fp16, and an M1 replaces them by 0. Together, their
+    contribution is close to the mean of the values. So the graph subtracts the mean from the values before the
+    attention, and adds it again after it. As long as the weights add up to 1, this changes nothing.
     """
     N, mean = q.shape[3], mb.reduce_mean(x=v, axes=[3], keep_dims=True)
     v = mb.sub(x=v, y=mean)
@@ -73,16 +83,16 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
     return mb.add(x=blocks.joined(attended, 3), y=mean)
 
 
-# Layers of encoder and decoder; reference: ``ane.models.whisper.networks``
+# Layers that the encoder and the decoder share
 
 
 def queries(s: Style, x: Var, attention: WhisperAttention) -> Var:
-    """Return queries (1, D, 1, S), divided by √width."""
+    """Project x to queries (1, D, 1, S), and divide them by √width, where width is the width of a head."""
     return blocks.linear(s, x, attention.query, scale=(attention.query.out_features // attention.heads) ** -0.5)
 
 
 def projections(s: Style, x: Var, attention: WhisperAttention) -> tuple[Var, Var, Var]:
-    """Return queries, keys and values (1, D, 1, S). The queries are divided by √width."""
+    """Project x to queries, keys and values, (1, D, 1, S) each. The queries are divided by √width."""
     return queries(s, x, attention), blocks.linear(s, x, attention.key), blocks.linear(s, x, attention.value)
 
 
@@ -94,9 +104,10 @@ def feed_forward(s: Style, x: Var, layers: nn.Sequential, scale: float, name: st
 
 
 def decoder_scale(network: WhisperDecoder) -> float:
-    """Return the power of two that multiplies the residual stream (``scale_for``).
+    """Choose the power of two by which the decoder's residual stream is multiplied (``scale_for``).
 
-    It is measured on random tokens, and on random states as large as the encoder's last norm makes them.
+    The largest value of the stream is measured on random tokens, and on random states with the variance that the
+    encoder's last norm gives them.
     """
     config, generator = network.config, torch.Generator().manual_seed(0)
     network = network.float()
@@ -110,7 +121,7 @@ def decoder_scale(network: WhisperDecoder) -> float:
 
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
-    """Build the graphs prefill, step and state: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
+    """Describe the graphs of prefill and steps: x, mask, memory → hidden (1, D, 1, T), logits, new_keys, new_values."""
     heads = network.config.n_text_head
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var) -> dict[str, Var]:
@@ -135,9 +146,9 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
 
 
 def memory(network: WhisperDecoder) -> CoreMLGraph:
-    """Return the graph of the encoder's states → memory_keys and memory_values (layers, heads, width, N).
+    """Describe the graph states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N).
 
-    The states are (1, D, 1, N).
+    It computes the keys and values of the cross-attention from the encoder's states.
     """
 
     def body(s: Style, states: Var) -> dict[str, Var]:
@@ -166,7 +177,10 @@ def _decoder_block(
     memory: LayerPool,
     name: str,
 ) -> tuple[Var, Var, Var]:
-    """Apply one pre-norm block: x (1, D, 1, S), scaled by ``scale``, → x, and its keys and values (1, D, 1, S)."""
+    """Apply one pre-norm block to x (1, D, 1, S), which is multiplied by ``scale``.
+
+    Returns the block's output, its keys and its values, (1, D, 1, S) each.
+    """
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
@@ -178,11 +192,11 @@ def _decoder_block(
 
 
 def _logits(s: Style, hidden: Var, weight: np.ndarray) -> dict[str, Var]:
-    """Multiply by the token embedding (V, D), in parts of nearly equal size."""
+    """Compute the logits as products with parts of the token embedding (V, D), which have nearly equal sizes."""
     parts = np.array_split(weight, -(-len(weight) // MAX_AXIS))
     return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None) for index, part in enumerate(parts)}
 
 
 def _stacked(layers: list[Var], heads: int) -> Var:
-    """Stack keys or values of each layer (1, D, 1, S) → (layers, heads, width, S)."""
+    """Stack the keys or the values of all layers: (1, D, 1, S) per layer → (layers, heads, width, S)."""
     return mb.concat(values=[blocks.split_heads(layer, heads) for layer in layers], axis=0)

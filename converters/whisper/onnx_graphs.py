@@ -1,11 +1,13 @@
-"""Build the ONNX graphs of Whisper's networks from the references, batch first.
+"""Describe the ONNX graphs of Whisper's networks. torch traces the PyTorch networks, batch first.
 
-The decoder has cross-attention as well as the caches (``converters.onnx.graph``). ``memory`` computes the keys and
-values of the cross-attention once per window. The other graphs take them as inputs of each layer: ``memory_keys_i`` and
-``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in ``step_prefixes`` (prefixes, heads,
-N, w). There, the lanes of a window are gathered, so that no memory is copied. ``memory_lanes`` (prefixes, rows) int64
-lists the lanes of each window, padded with any lane, and ``memory_rows`` (n,) int64 is the position of each lane in
-that list.
+``converters.onnx.graph`` explains the decoder's columns, lanes and caches. Whisper's decoder also has cross-attention
+to the states of an audio window. The graph ``memory`` computes the keys and values of the cross-attention once per
+window. The other graphs of the decoder take them as inputs of each layer i, ``memory_keys_i`` and ``memory_values_i``.
+
+If all lanes of a call belong to one window, these inputs have the shape (heads, N, w). In ``step_prefixes``, lanes may
+belong to different windows, and the shape is (prefixes, heads, N, w). The graph then groups the lanes by window, so
+that it copies no keys and values. For this it has two more inputs. ``memory_lanes`` (prefixes, rows) int64 lists the
+lanes of each window, padded with any lane. ``memory_rows`` (n,) int64 has the position of each lane in that list.
 """
 
 from collections.abc import Callable
@@ -17,11 +19,11 @@ from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.onnx import graph
 from converters.onnx.graph import network_call, traced
 
-ROWS = 2  # lanes of a window in the example inputs for tracing
+ROWS = 2  # number of lanes per window in the example inputs for tracing
 
 
 def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the encoder's states (1, N, D) → keys and values (layers, heads, N, w)."""
+    """Compute keys and values of the cross-attention (layers, heads, N, w) from the encoder's states (1, N, D)."""
     keys, values = zip(*network.memory(states), strict=True)
     return torch.cat(keys), torch.cat(values)
 
@@ -31,7 +33,7 @@ def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tu
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """Compute a step whose lanes all belong to one window."""
+    """Compute a decoder step whose lanes all belong to the same window."""
     *caches_of_lanes, keys, values = caches
     return graph.decoder_step(
         network,
@@ -52,7 +54,7 @@ def _step_prefixes(
     memory_rows: Tensor,
     *caches: list[Tensor],
 ) -> tuple[Tensor, ...]:
-    """Compute a step whose lanes belong to several windows, each with its prefix."""
+    """Compute a decoder step whose lanes belong to several windows. Each window has its own prefix."""
     *caches_of_lanes, keys, values = caches
     return graph.decoder_step(
         network,
@@ -65,7 +67,10 @@ def _step_prefixes(
 
 
 def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
-    """Let q (n, heads, T, w) of all lanes attend to one memory (heads, N, w), in one product for each head."""
+    """Return a function that lets the queries of all lanes, (n, heads, T, w), attend to one window.
+
+    The window's keys and values are (heads, N, w). One matrix product per head computes the scores of all lanes.
+    """
 
     def attend(q: Tensor) -> Tensor:
         n, heads, T, width = q.shape
@@ -76,7 +81,11 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """Let q (n, heads, T, w) attend to the memory of each lane, which is one of (prefixes, heads, N, w)."""
+    """Return a function that lets the queries of each lane, (n, heads, T, w), attend to the lane's own window.
+
+    The windows' keys and values are (prefixes, heads, N, w). ``lanes`` and ``rows`` are the inputs ``memory_lanes`` and
+    ``memory_rows``.
+    """
 
     def attend(q: Tensor) -> Tensor:
         _, heads, T, width = q.shape
@@ -90,7 +99,7 @@ def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: T
 
 
 def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Let (…, rows, w) attend to (…, N, w)."""
+    """Compute attention of queries (…, rows, w) to keys and values (…, N, w)."""
     scores = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     return torch.softmax(scores.float(), dim=-1).to(q.dtype) @ values
 
@@ -98,7 +107,7 @@ def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 def _memories(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> graph.Inputs:
     d = config.decoder_shape
     shape = (*(() if shared else (graph.PREFIXES,)), d.heads, d.memory_length, d.head_width)
-    # distinct tensors: the tracer merges inputs that share one
+    # one tensor per layer, because the tracer merges inputs that are the same tensor
     return {
         name: ([torch.zeros(shape, dtype=dtype) for _ in range(d.layers)], {} if shared else {0: "prefixes"})
         for name in ("memory_keys", "memory_values")

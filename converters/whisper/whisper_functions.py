@@ -1,4 +1,4 @@
-"""List Whisper's converted functions, and the default lengths of its Core ML functions."""
+"""List the functions in the packages of Whisper's networks, and the default lengths of the Core ML functions."""
 
 from ane.bundles import Bundle
 from ane.models.whisper.networks import WhisperDecoderConfig
@@ -8,14 +8,11 @@ from converters.whisper import graphs
 from converters.whisper import onnx_graphs as onnx
 from converters.whisper import whisper_probes as probes
 
-SHORTEST = 16  # columns of a prefill
+SHORTEST = 16  # smallest number of columns of a prefill
 
 
 def prefill_columns(model: Bundle) -> Sizes:
-    """Return the default lengths of a prefill.
-
-    The first fits only the start token, and the last fits the longest prompt.
-    """
+    """Return the default numbers of columns of a prefill, up to the longest prompt."""
     lengths, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
     length = SHORTEST
     while length < last:
@@ -25,12 +22,12 @@ def prefill_columns(model: Bundle) -> Sizes:
 
 
 def longest_prefix(config: WhisperDecoderConfig) -> int:
-    """Return the length of a prompt with the tokens before and after it (``ane.models.whisper.decoding``)."""
+    """Return the length of the longest prompt, including the tokens around it (``ane.models.whisper.decoding``)."""
     return config.n_text_ctx // 2 + 1
 
 
 def slots(model: Bundle, lanes: int) -> Sizes:
-    """Return the default number of slots: one prefix, and all positions for each lane."""
+    """Return the default number of slots, which holds one prefix and all positions of every lane."""
     config = model.config("decoder")
     return (sum(-(-length // 64) * 64 for length in (longest_prefix(config), lanes * config.n_text_ctx)),)
 
@@ -39,7 +36,7 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
     return graphs.decoder_graphs(request.network, request.scale)
 
 
-# with random weights, cross-attention nearly selects one position, and rounding the scores changes which one
+# with random weights, cross-attention attends to almost only one position, and rounding can change which position
 ROUNDED = {"fp16": (50.0, 45.0)}
 STATE = {**ROUNDED, "fp32": (60.0, None)}  # a state is always fp16
 HIDDEN = {"hidden": "ln"}

@@ -1,6 +1,7 @@
-"""Call Whisper's packages with test inputs, by one probe for each kind of function.
+"""Call the functions of Whisper's packages with test inputs. Each kind of function has one probe here.
 
-See ``converters.function_table.Probe``.
+``converters.function_table.Probe`` explains the arguments and the result of a probe. A bucket has the fixed lengths of
+the function, and the test inputs nearly fill it. A window is the stretch of audio that the encoder encodes at once.
 """
 
 from collections.abc import Mapping
@@ -10,18 +11,18 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Bundle
 
-PREFIX = 5  # tokens of the prefixes of step probes
+PREFIX = 5  # number of tokens in a prefix, where a probe does not test long prefixes
 
 
 def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the states of a random spectrogram."""
+    """Encode a random spectrogram, and return the states."""
     config = model.config("encoder")
     mel = rng.standard_normal((1, config.n_mels, 2 * config.n_audio_ctx), dtype=np.float32)
     return [backend.run("encoder", mel=0.5 * mel)]
 
 
 def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the outputs of a short prefix with two memories in turn."""
+    """Decode a short prefix for one random window, then a prefix for another window. Return all outputs."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     for _ in range(2):
@@ -31,7 +32,7 @@ def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.r
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode prefixes that nearly fill the bucket, and a step after one of these prefixes. Return all outputs."""
+    """Decode four prefixes that nearly fill the bucket, and one step after the third prefix. Return all outputs."""
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     decoder.set_memory(window_states(model, rng))
@@ -44,7 +45,10 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run lanes of up to two windows, one of which restarts, then several positions at once on one lane."""
+    """Run three steps on lanes of up to two windows, then decode several positions at once on one lane.
+
+    In the third step, one lane starts again.
+    """
     lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
     windows = min(lanes, bucket.get("windows", 2))
     decoder = backend.decoder(lanes, 6, windows, PREFIX)
@@ -62,22 +66,22 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
 
 
 def window_states(model: Bundle, rng: np.random.Generator) -> np.ndarray:
-    """Return a window's states (N, D), as large as a norm makes them."""
+    """Return random states of a window, (N, D), with the variance that the encoder's last norm gives them."""
     config = model.config("decoder")
     return rng.standard_normal((config.n_audio_ctx, config.n_text_state), dtype=np.float32)
 
 
 def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, first: int = 0) -> np.ndarray:
-    """Return random tokens (rows, count, D) at ``count`` positions, starting at ``first``."""
+    """Return columns of random tokens, (rows, count, D), at ``count`` positions from position ``first`` on."""
     tables = backend.embeddings()
     ids = rng.integers(0, len(tables["token"]), (rows, count))
     return tables["token"][ids] + tables["position"][first : first + count]
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run a step after a long prefix, which it reads back.
+    """Decode a long prefix, which ``store`` copies into the cache, then run a step that reads it from the cache.
 
-    The prefix takes more than one block if the model has prefixes as long.
+    If the model allows prefixes that are long enough, ``store`` copies more than one block.
     """
     length = min(2 * bucket["columns"] - 5, model.config("decoder").n_text_ctx // 2 + 1)
     decoder = backend.decoder(1, 2)
@@ -89,9 +93,9 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Run lanes of several windows, more of one than of another, at different positions.
+    """Run steps whose lanes have different positions and belong to three windows. One lane changes to another window.
 
-    One lane changes its window.
+    The windows have different numbers of lanes.
     """
     lanes, windows = lengths["lanes"], 3
     decoder = backend.decoder(lanes, 6, windows, PREFIX)
