@@ -15,7 +15,7 @@ from converters.function_table import Bucket, Function, stage_probe
 from converters.onnx.graph import masked, network_call, noise, traced
 
 FRAMES = 64, 256  # lengths of the functions, in frames: one for a stream's window, one for the longest window of speech
-SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # thresholds in dB, at least 6 dB below the embedded networks' measurements
+SOURCE_FILTER = {"fp16": (73.0, 50.0)}  # thresholds in dB, at least 6 dB below what the networks of `demo` reach
 SMALLEST = 54  # smallest length of a function, in frames: new frames, and the largest margin on either side of them
 MISSING = 5  # a test input is this much shorter than the function's length
 BATCH, LENGTH = 2, 29  # batch and length of the inputs with which ONNX graphs are traced

@@ -118,7 +118,7 @@ def compressed(model: Any, bits: int) -> Any:
             config = optimize.OpPalettizerConfig(mode="kmeans", nbits=bits)
             return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
         # uint8 has a zero point for each channel, because the mean of trained weights is not 0. This gains 1.4 dB in
-        # the embedded decoder
+        # the decoder of `demo`
         config = optimize.OpLinearQuantizerConfig(mode="linear", dtype="uint8")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
 

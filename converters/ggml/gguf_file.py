@@ -1,9 +1,11 @@
 """Write a whole Tortoise model as one GGUF file: networks, hyper-parameters, tokenizer and voices.
 
-ggml multiplies a matrix by rows, quantises it in blocks of 32 along a row, and limits names to 63 bytes. So matrices
-are stored as (out, in): the decoder's matrices, which are (in, out), are transposed, and a convolution with one tap is
-a matrix. The decoder has the names and the metadata of GPT-2 in llama.cpp, with codes for tokens. Every other tensor is
-``<network>.<upstream's key>``, and ``SHORTER`` lists the parts of keys that would be too long.
+ggml multiplies a matrix row by row, quantises it in blocks of 32 along a row, and limits names to 63 bytes. So the file
+stores every matrix as (out, in). The decoder's matrices, which Tortoise stores as (in, out), are transposed. A
+convolution with one tap is stored as a matrix.
+
+The decoder's tensors and metadata have the names of GPT-2 in llama.cpp, where a code takes the place of a token. Every
+other tensor is called ``<network>.<upstream's key>``. ``SHORTER`` replaces words of keys that would be too long.
 """
 
 import dataclasses
@@ -31,20 +33,20 @@ from converters.function_table import pick_networks, weights_sha256
 
 Type = gguf.GGMLQuantizationType
 DECODER = "autoregressive"
-NAME_BYTES = 63  # GGML_MAX_NAME is 64 with its terminating zero
+NAME_BYTES = 63  # longest name in bytes. ggml's GGML_MAX_NAME, 64, includes a terminating zero
 SHORTER = (
     (".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
     (".conditioning_timestep_integrator.", ".timestep_integrator."),
     ("_transformer.transformer.attn_layers.", "_transformer."),
 )
-# keys of the decoder → Hugging Face's keys of GPT-2, from which gguf derives the keys of llama.cpp
+# beginning of a decoder's key → beginning of Hugging Face's key for GPT-2, from which gguf derives llama.cpp's key
 GPT2_KEYS = (
     ("gpt.", "transformer."),
     ("mel_embedding.", "transformer.wte."),
     ("mel_pos_embedding.emb.", "transformer.wpe."),
     ("mel_head.", "lm_head."),
 )
-POSITIONS = "position_embd.weight"  # llama.cpp adds it unquantised
+POSITIONS = "position_embd.weight"  # stays in F32, because llama.cpp adds it without dequantising it
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class GgufTensor:
 
     Attributes:
         name: Name of the tensor in the file.
-        values: Source of the tensor, with its shape in the file in NumPy's order of axes, which ggml lists in reverse.
-            While sizes are planned, this is a tensor on the meta device.
-        type: Type that ggml stores the tensor in.
+        values: The values, with the axes in NumPy's order. ggml lists the axes in reverse order. While only the sizes
+            of the file are computed, this is a tensor on the meta device.
+        type: ggml's type for the stored tensor.
     """
 
     name: str
@@ -64,7 +66,7 @@ class GgufTensor:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in bytes of a quantised tensor, and the shape of any other tensor."""
+        """Shape of the array that ``encoded`` returns. The last axis of a quantised tensor counts bytes."""
         shape = tuple(self.values.shape)
         return gguf.quant_shape_to_byte_shape(shape, self.type) if self.type == Type.Q8_0 else shape
 
@@ -73,10 +75,14 @@ class GgufTensor:
         return np.dtype({Type.F32: np.float32, Type.F16: np.float16}.get(self.type, np.uint8))
 
     def encoded(self, where: str) -> np.ndarray:
-        """Return the values as they are stored, in ``stored_shape``.
+        """Convert the values to the stored type. Return them with the shape ``stored_shape``.
 
-        Raises UserError, which begins with ``where``, if a value is NaN, infinite, or beyond the range of fp16. The
-        scales of blocks are fp16, too.
+        Args:
+            where: Beginning of the error message.
+
+        Raises:
+            UserError: A value is NaN or infinite, or is beyond the range of fp16 and ``type`` is not F32. The range
+                also limits quantised types, because the scales of their blocks are fp16.
         """
         wide = convert_precision({self.name: self.values}, "fp32", frozenset(), where)[self.name]
         if self.type != Type.F32 and wide.abs().max() > FP16_MAX:
@@ -97,8 +103,9 @@ def write_gguf(
 ) -> list[GgufTensor]:
     """Write a model to a file, which appears when it is complete.
 
-    As well as the networks, the file has ``mel_norms`` (80,). For each voice that the model stores as latents, it has
-    ``voice.NAME.autoregressive`` (D,) and ``voice.NAME.diffusion`` (C,), in float32.
+    In addition to the networks, the file has the tensor ``mel_norms`` (80,). It also has the tensors
+    ``voice.NAME.autoregressive`` (D,) and ``voice.NAME.diffusion`` (C,) for every voice that the model stores as
+    latents. These tensors are float32.
 
     Args:
         model: The bundle to write.
@@ -106,10 +113,10 @@ def write_gguf(
         precision: A key of ``ane.bundles.precisions.GGUF``.
         networks: Networks to write (default: all networks of the model).
         overwrite: Whether to replace an existing file.
-        progress: Called with each network's name before it is written.
+        progress: Function that is called with the name of each network before the network is written.
 
     Returns:
-        The tensors of the file, without values, in its order.
+        The tensors in the order of the file. The tensors of networks are on the meta device, without values.
 
     Raises:
         UserError: The name does not end in .gguf, the file exists, the model is not a Tortoise model or lacks a
@@ -156,7 +163,7 @@ def write_gguf(
 
 
 def _small_tensors(model: Bundle) -> dict[str, np.ndarray]:
-    """Return the tensors outside the networks.
+    """Return the tensors that belong to no network: the mel norms, and the latents of the voices.
 
     Raises UserError if a voice is damaged or was made with another model.
     """
@@ -181,14 +188,14 @@ def gguf_tensors(
         network: Name of the network.
         config: Config of the network.
         precision: A key of ``ane.bundles.precisions.GGUF``.
-        tensors: State dict. By default, tensors on the meta device stand for it.
+        tensors: State dict. By default, the yielded tensors are on the meta device.
     """
     modules = skeleton(NETWORKS[network], config)
     transposed = {f"{name}.weight" for name, module in modules.named_modules() if isinstance(module, Conv1D)}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, getattr(config, "layers", 0))
     for key, shape in layout(NETWORKS[network], config).shapes.items():
         values = tensors[key] if tensors else torch.empty(shape, device="meta")
-        while values.ndim > 1 and values.shape[-1] == 1:  # otherwise it would be ggml's row
+        while values.ndim > 1 and values.shape[-1] == 1:  # an axis of size 1 at the end would become ggml's row
             values = values[..., 0]
         values = values.T if key in transposed else values.reshape(values.shape or (1,))
         name = _name(network, key, names)
@@ -206,10 +213,11 @@ def _name(network: str, key: str, names: gguf.TensorNameMap) -> str:
 
 
 def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str) -> Type:
-    """Return the type of a tensor.
+    """Choose the type of a tensor.
 
-    F32 is for norms, biases, positions, and networks whose fp16 is not accurate (UnivNet). Q8_0, if requested, is for
-    matrices of the compressed networks whose rows are whole blocks. F16 is for all other tensors.
+    Norms, biases and positions are F32. So is every tensor of UnivNet, which is not accurate in fp16. If ``precision``
+    is "q8_0", the matrices of compressed networks are Q8_0, unless the length of a row is not a multiple of a block.
+    All other tensors are F16.
     """
     spec = NETWORKS[network]
     if precision == "fp32" or not spec.fp16_package or math.prod(shape) == max(shape) or name == POSITIONS:
@@ -219,9 +227,10 @@ def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str
 
 
 def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str], precision: str) -> None:
-    """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the text's tokenizer, and ``tortoise.*``.
+    """Add the metadata: ``general.*``, the tokenizer, ``gpt2.*`` and ``tortoise.*``.
 
-    ``tortoise.*`` holds everything else: the config of each network, and the SHA-256 of the file with its weights.
+    ``gpt2.*`` has the sizes of the decoder. ``tortoise.*`` has the model's other facts, among them the config of each
+    network and the SHA-256 of the file with its weights.
     """
     manifest = model.manifest
     writer.add_name(model.name)
@@ -244,22 +253,22 @@ def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str
         config = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
         entries |= {f"{network}.{key}": value for key, value in config.items()}
     for key, value in entries.items():
-        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)  # GGUF has no type for it
+        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)  # GGUF has no type for nested lists
         value = json.dumps(value) if nested else list(value) if isinstance(value, tuple) else value
         if value != []:
             writer.add_key_value(f"tortoise.{key}", value, gguf.GGUFValueType.get_type(value))
 
 
 def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
-    """Add the facts that llama.cpp needs about a GPT-2.
+    """Add the facts that llama.cpp needs about a GPT-2 network.
 
-    It has no tokenizer for codes, hence "none" and the number of codes.
+    llama.cpp has no tokenizer for codes. So the tokenizer is "none", and the vocabulary's size is the number of codes.
     """
     writer.add_block_count(config.layers)
     writer.add_embedding_length(config.model_dim)
     writer.add_feed_forward_length(4 * config.model_dim)
     writer.add_head_count(config.heads)
-    writer.add_context_length(config.code_positions)  # the rows of POSITIONS
+    writer.add_context_length(config.code_positions)  # number of rows of the tensor POSITIONS
     writer.add_vocab_size(config.number_mel_codes)
     writer.add_layer_norm_eps(1e-5)
     writer.add_tokenizer_model("none")

@@ -1,9 +1,11 @@
-"""Write the three files of weights that tortoise.cpp reads, and the tokenizer and voice that it reads with them.
+"""Write the files that the program tortoise.cpp reads: three files of weights, the tokenizer, and a voice.
 
-A file is a magic number, then for each tensor three int32 (number of axes, bytes of its name, type), an int32 for each
-axis, innermost first, the name, and the values. tortoise.cpp has one size of each network in its source and stores all
-values in float32. It reads a voice's latent for the decoder from a file of bare numbers. The latent for the diffusion
-decoder is a tensor in that network's file.
+A file of weights begins with a magic number. For each tensor follow three int32 (number of axes, bytes of the tensor's
+name, type), one int32 per axis with its length, the innermost axis first, then the name and the values. tortoise.cpp
+accepts only one size of each network, and only float32.
+
+The voice's file has the voice's latent for the decoder, as plain numbers. The voice's latent for the diffusion decoder
+is a tensor in the diffusion decoder's file.
 """
 
 import json
@@ -47,7 +49,7 @@ def write_ggml(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda network: None,
 ) -> list[Path]:
-    """Write the files into a directory: all or none. Other files in the directory stay as they are.
+    """Write the files into a directory, all of them or none. Other files in the directory do not change.
 
     Args:
         model: The bundle to write.
@@ -55,14 +57,14 @@ def write_ggml(
         destination: The directory.
         networks: Networks to write, from ``FILES`` (default: all of them).
         overwrite: Whether to replace existing files.
-        progress: Called with each network's name before it is written.
+        progress: Function that is called with the name of each network before the network is written.
 
     Returns:
         The paths of the files.
 
     Raises:
-        UserError: A network has no place in these files or is missing, a file exists, a value is not finite, the voice
-            was made with another model, or the disk is full.
+        UserError: tortoise.cpp has no file for a requested network, the model lacks the network, a file exists, a value
+            is not finite, the voice was made with another model, or the disk is full.
     """
     chosen = pick_networks(model, list(FILES) if networks is None else networks, tuple(FILES))
     voice.check_widths(model.widths)
@@ -74,7 +76,7 @@ def write_ggml(
         for network in chosen:
             progress(network)
             _write(stack.enter_context(replacing(destination / FILES[network])), ggml_tensors(model, network, voice))
-        # one line, as in upstream's file: the parser of tortoise.cpp only looks for keys and numbers
+        # tortoise.cpp's parser only looks for keys and numbers, so the tokenizer is on one line, as in upstream's file
         text = json.dumps(json.loads(model.tokenizer), ensure_ascii=False, separators=(",", ":"))
         stack.enter_context(replacing(destination / TOKENIZER)).write_text(text, encoding="utf-8")
         stack.enter_context(replacing(destination / VOICE)).write_bytes(voice.ar.astype("<f4").tobytes())
@@ -82,7 +84,7 @@ def write_ggml(
 
 
 def size_note(model: Bundle, networks: Sequence[str]) -> str:
-    """Return a clause about the first hyper-parameter that differs from tortoise.cpp's source, or ""."""
+    """Say which hyper-parameter, if any, differs from the size that tortoise.cpp accepts. Otherwise return ""."""
     for network in networks:
         config, official = model.config(network), NETWORKS[network].official()
         for field in fields(official):
@@ -93,9 +95,9 @@ def size_note(model: Bundle, networks: Sequence[str]) -> str:
 
 
 def ggml_tensors(model: Bundle, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the float32 values of each tensor in a file.
+    """Yield the name and the float32 values of each tensor in a network's file.
 
-    The values have no axes of size 1, as the program expects: a kernel (1, 32, 7) is (32, 7).
+    Axes of size 1 are removed, as tortoise.cpp expects: a kernel (1, 32, 7) becomes (32, 7).
     """
     if network == "diffusion":
         yield LATENT, voice.diffusion

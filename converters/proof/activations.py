@@ -1,7 +1,8 @@
-"""Compare the values inside a function with the outputs of the reference's modules, or with another run.
+"""Compare the values inside a function with the outputs of PyTorch modules, or with another run of the function.
 
-The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``). Values of a package are (B,
-C, 1, S), with padding. Both are compared as (rows, channels, columns), without padding.
+A value is an array that an operation of the function computes. In a package, values have the shape (B, C, 1, S), with
+padding. Modules of the PyTorch network, which is the reference, return several layouts (``COLUMNS_FIRST``, ``FRAMES``,
+``PACKED``). Both are converted to (rows, channels, columns), without padding, and then compared.
 """
 
 import re
@@ -25,27 +26,29 @@ from ane.system.decibels import snr_db
 from converters.function_table import functions_of
 from converters.proof.elements import ALONE, LayerComparison
 
-MAX_DROP = 8.0  # dB below the lowest earlier value. A larger drop is drift
-HEADROOM = 10.0  # dB above the function's threshold: the level that the first value is compared with
-MAX_SNR = 200.0  # dB recorded for equal arrays. −200 is recorded for arrays that are not finite
+MAX_DROP = 8.0  # a value is reported if it is more than this many dB below all earlier values
+HEADROOM = 10.0  # the first value is compared with a level that is this many dB above the function's threshold
+MAX_SNR = 200.0  # dB that stands for equal arrays. −200 dB stands for arrays that are not finite
 
 
 @dataclass(frozen=True)
 class ComparedValue:
-    """A value of a function compared with its reference.
+    """The comparison of a value with its reference: the output of a PyTorch module, or the value in another run.
 
     Attributes:
         name: Name of the value.
-        op: Type of the operation that computes it.
+        op: Type of the operation that computes the value.
         error: Largest absolute difference.
-        snr: Signal-to-noise ratio in dB, between ±``MAX_SNR``. It is −``MAX_SNR`` if a number is not finite.
-        factor: Power of two that first multiplied the value, because residual streams are scaled.
-        module: Module of the reference. ``None`` means that the reference is another run.
-        lost: dB below the worst of the op's inputs. ``None`` means that the reference is a module.
-        outside: Number of elements whose error exceeds the tolerance, or that are not finite.
+        snr: Signal-to-noise ratio in dB, between ±``MAX_SNR``. It is −``MAX_SNR`` if an element is not finite.
+        factor: Power of two by which the value was multiplied before the comparison, because residual streams are
+            scaled.
+        module: Path of the PyTorch module. ``None`` means that the reference is another run.
+        lost: dB that the operation lost: the smallest SNR of its inputs minus its own SNR. ``None`` means that the
+            reference is a module.
+        outside: Number of elements that are not finite, or whose error exceeds the tolerance.
         count: Number of all elements.
         identical: Whether all elements are equal.
-        published: The authors' name for the value, or "" if there is none.
+        published: Name that the network's authors give the value, or "" if they name none.
     """
 
     name: str
@@ -74,12 +77,12 @@ def compare(
 
     Args:
         name: Name of the value.
-        op: Type of the operation that computes it.
-        expected: The reference's array.
-        actual: The package's array.
-        scaled: Whether to multiply ``actual`` first by the power of two that fits best.
-        layers: Keeps both arrays under ``path``.
-        path: Key in ``layers`` (default: ``name``).
+        op: Type of the operation that computes the value.
+        expected: Array of the reference.
+        actual: Array of the package.
+        scaled: Whether to multiply ``actual`` by the power of two that fits best before the comparison.
+        layers: Options, which may store both arrays.
+        path: Key under which ``layers`` stores the arrays (default: ``name``).
     """
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
@@ -106,9 +109,9 @@ def compare(
 
 
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
-    """Return the first value that is more than ``MAX_DROP`` dB below all earlier ones.
+    """Return the first value whose SNR is more than ``MAX_DROP`` dB below the SNR of all earlier values.
 
-    If there is none, return the first value that is as far below the threshold, or ``None``.
+    If no value is, return the first value whose SNR is more than ``MAX_DROP`` dB below ``threshold``, or ``None``.
     """
     level = threshold + HEADROOM
     for value in values:
@@ -118,27 +121,32 @@ def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedVa
     return next((value for value in values if value.snr < threshold - MAX_DROP), None)
 
 
-ROUNDED = 73.0  # dB of numbers that were rounded to fp16 once
+ROUNDED = 73.0  # SNR in dB of numbers that were rounded to fp16 once
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
-# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
-# networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
+# Layouts of module outputs. In the networks COLUMNS_FIRST, all modules except convolutions return (B, T, C) or (B, C).
+# In other networks, modules of the classes FRAMES return (B, T, C), modules of the classes PACKED return (B · T, C),
+# and all other modules return (B, C), (B, C, T) or (B, C, 1, T).
 COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech", "encoder", "decoder"})
-LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}  # last norms of decoders, which return every column
+LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}  # decoder → its last module that returns every column
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-NETWORK = "(the network)"  # shown in place of the empty path
-DIGITS = re.compile(r"var_(\d+)")  # coremltools' name for a value named by a number
+NETWORK = "(the network)"  # shown instead of the empty path
+DIGITS = re.compile(r"var_(\d+)")  # coremltools writes a name that is a number in this way
 
 Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 array), in program order
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """Arguments of a function call.
+    """The arguments of one call of a function.
 
-    ``state`` is a copy from before the call. ``None`` means that there is no state, or that it cannot be read.
+    Attributes:
+        inputs: Input arrays, by name.
+        state: Copy of the state before the call. ``None`` means that the function has no state, or that the engine
+            cannot copy it.
+        compute_units: Compute units of Core ML.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -148,17 +156,17 @@ class FunctionCall:
 
 @runtime_checkable
 class ReadableState(Protocol):
-    """A state that can be copied, as the states of the interpreter and of Core AI can, but not Core ML's."""
+    """A state that can be copied. States of the interpreter and of Core AI can be copied, but not states of Core ML."""
 
     def copied(self) -> InterpreterState: ...
 
 
-# runs a function of a package and yields its values. Raises UserError if it cannot
+# runs a function of a package, and yields the values inside it. Raises UserError if this is not possible
 ActivationSource = Callable[[Path, str, FunctionCall], Activations]
 
 
 def interpreted(engine: Any) -> ActivationSource:
-    """Return a source of the values that an engine's functions return by themselves.
+    """Return a source for an engine whose functions can return all values inside them.
 
     The interpreter and Core AI are such engines.
     """
@@ -168,18 +176,18 @@ def interpreted(engine: Any) -> ActivationSource:
 
 
 class CallRecorder(Runtime):
-    """An engine that records calls.
+    """An engine that runs functions on another engine, and records their calls.
 
     Attributes:
-        calls: Last call of each function, by name.
-        on_state: Names and inputs of all calls, by state.
+        calls: Last call of each function, by the function's name.
+        on_state: For each state, by its Python id, the name and inputs of every call that used it, in order.
     """
 
     def __init__(self, engine: Runtime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
         self.on_state: dict[int, list[tuple[str, Mapping[str, np.ndarray]]]] = {}
-        self.states: list[Any] = []  # holds the states, so that no other state gets the same id
+        self.states: list[Any] = []  # keeps the states alive, so that no other state gets the same id
 
     def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
         return RecordedFunction(self, self.engine.load(package, function, compute_units), function, compute_units)
@@ -198,7 +206,7 @@ class RecordedFunction:
         self.recorder, self.loaded, self.name, self.compute_units = recorder, loaded, name, compute_units
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
-        copies = {key: np.array(array) for key, array in inputs.items()}  # the host writes to pools in place
+        copies = {key: np.array(array) for key, array in inputs.items()}  # the caller changes its kv-cache in place
         before = state.copied() if isinstance(state, ReadableState) else None
         self.recorder.calls[self.name] = FunctionCall(copies, before, self.compute_units)
         if state is not None:
@@ -210,12 +218,15 @@ class RecordedFunction:
         return self.loaded.make_state()
 
 
-# Comparison with the reference's modules
+# Comparison with the modules of the PyTorch network
 
 
 @contextmanager
 def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray], None]) -> Iterator[None]:
-    """Call ``record`` with a module's path and (first) output after each of its calls, while the block lasts."""
+    """Within the ``with`` block, call ``record`` after every call of a module, with the module's path and output.
+
+    If a module returns several outputs, ``record`` gets the first output.
+    """
 
     def hook(path: str, output: Tensor | tuple) -> None:
         output = output[0] if isinstance(output, tuple) else output
@@ -233,9 +244,13 @@ def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray],
 
 
 class CapturedOutputs:
-    """The outputs of the reference's modules in their last calls, by path.
+    """The outputs of PyTorch modules in their last calls, to compare with the values of a function.
 
-    ``names`` are the names of the function's values.
+    Args:
+        network: Name of the network.
+        function: Record of the function.
+        names: Names of the values inside the function.
+        reference: The PyTorch network.
     """
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
@@ -250,7 +265,7 @@ class CapturedOutputs:
         self._outputs: dict[str, np.ndarray] = {}
 
     def _module(self, name: str) -> str | None:
-        """Return the path of the module that computes the same as a value."""
+        """Return the path of the PyTorch module whose output should equal a value."""
         if name in self.row.outputs:
             return self.row.outputs[name]
         return DIGITS.sub(r"\1", name).replace("__", ".") or None
@@ -269,7 +284,7 @@ class CapturedOutputs:
     def compare(
         self, name: str, op: str, actual: np.ndarray, call: FunctionCall, layers: LayerComparison
     ) -> ComparedValue | None:
-        """Compare a value of the package with its module's output, or return ``None`` if their columns do not match."""
+        """Compare a value with the output of its module. Return ``None`` if the two have different columns."""
         path = self.paths[name]
         pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
         return pair and replace(
@@ -277,7 +292,7 @@ class CapturedOutputs:
         )
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
-        """Return a module's output as (rows, channels, columns). The decoder's rows become columns."""
+        """Convert a module's output to (rows, channels, columns). The rows of a decoder's output become columns."""
         if type(module) is nn.Sequential:
             module = module[-1]
         if isinstance(module, PACKED):
@@ -291,11 +306,12 @@ class CapturedOutputs:
     def _cut(
         self, expected: np.ndarray, actual: np.ndarray, call: FunctionCall
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the rows and columns that both arrays have."""
-        rows = min(len(expected), len(actual))  # a package computes shared rows of a batch once
+        """Cut both arrays to the rows and columns that they share. Return ``None`` if the arrays do not match."""
+        rows = min(len(expected), len(actual))  # a package computes rows that are the same for a whole batch only once
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
-            # the recorded call may be only the end of the reference's, which returns only the last logits
+            # the package's last call may decode only the last columns of the PyTorch call, which returns only the last
+            # logits
             valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
             actual = actual[..., actual.shape[2] - expected.shape[2] :]
@@ -303,22 +319,22 @@ class CapturedOutputs:
             frames = self.bucket["frames"]
             rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"].shape[2])
             if rest or not rate:
-                return None  # the module's output is cropped
+                return None  # the module's output has been cropped
             margin = (actual.shape[2] // rate - frames) // 2 * rate
-            actual = actual[..., margin : margin + frames * rate]  # the recorded call is the first one of its sound
+            actual = actual[..., margin : margin + frames * rate]  # the recorded call computes the first segment
         width = min(expected.shape[2], actual.shape[2])
         return expected[..., :width], actual[..., :width]
 
 
 def _columns(mask: np.ndarray) -> int:
-    """Return the number of columns that attend to anything. These come first."""
+    """Count the columns that attend to at least one position. They come before the unused columns."""
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
 def compare_with_modules(
     captured: CapturedOutputs, activations: Activations, call: FunctionCall, layers: LayerComparison = ALONE
 ) -> list[ComparedValue]:
-    """Return the values that have a module, in program order."""
+    """Compare every value that has a PyTorch module with the output of the module, in program order."""
     compared = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
     return [value for value in compared if value is not None]
 
@@ -335,17 +351,19 @@ def compare_with_run(
     reference_package: Path | None = None,
     exact: float = ROUNDED,
 ) -> list[ComparedValue]:
-    """Return all values that both runs of a call return, in program order, with the dB that each operation lost.
+    """Run a call on two engines, and compare all values that both return, in program order.
 
-    Padding at the end is left out. Masked scores are left out too, because their magnitude would hide other errors.
+    Each comparison says how many dB the operation lost. The comparison ignores padding at the end. It also ignores
+    masked attention scores, whose large numbers would hide other errors.
 
     Args:
         program: The function.
         call: Arguments of the call.
-        reference, candidate: Sources of the values of both runs.
-        package: The package that the candidate runs.
-        reference_package: The package that the reference runs, with the same values. ``None`` means the same package.
-        exact: dB of values that have lost nothing.
+        reference: Source of the reference's values.
+        candidate: Source of the values to compare with them.
+        package: Package that the candidate runs.
+        reference_package: Package that the reference runs, which must have the same values. ``None`` means ``package``.
+        exact: SNR in dB above which an operation's inputs count as exact.
     """
     call, length = _with_padding_filled(call), _length(call)
     producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
@@ -366,9 +384,10 @@ def compare_with_run(
 
 
 def _with_padding_filled(call: FunctionCall) -> FunctionCall:
-    """Return the call with a mask that lets the decoder's padding columns attend where its last true column attends.
+    """Let the padding columns of a decoder's call attend to the same positions as its last used column.
 
-    A fully masked column attends to everything, rounded at the mask's magnitude, which measures nothing.
+    Without this, every score of a padding column is masked. The column would attend to all positions, with scores that
+    are rounded at the magnitude of the mask, and comparing such values would measure nothing.
     """
     mask = call.inputs.get("mask")
     if mask is None:
@@ -379,16 +398,16 @@ def _with_padding_filled(call: FunctionCall) -> FunctionCall:
 
 
 def _length(call: FunctionCall) -> int | None:
-    """Return the length before the padding of a bucket.
+    """Return the length of the sequence in a call's inputs, without the padding after it.
 
-    It is ``None`` without padding, or with padding on both sides (vocoders).
+    Return ``None`` if the function has no padding, or if it has padding on both sides, as vocoders do.
     """
     inside = call.inputs.get("inside")
     return int(inside.sum()) if inside is not None and inside.flat[0] else None
 
 
 def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tuple[str, str, np.ndarray], np.ndarray]]:
-    """Yield the values that both yield, one by one. The candidate may leave some out."""
+    """Yield pairs of values with the same name. The candidate may omit values, but must keep the order."""
     actual = next(candidate, None)
     for expected in reference:
         if actual is not None and expected[0] == actual[0]:

@@ -1,8 +1,8 @@
-"""Estimate a function's cost: bytes moved, arithmetic, and the minimum time that these take on a chip.
+"""Estimate what a call of a Core ML function costs: the bytes it moves, its arithmetic, and its minimum time on a chip.
 
-All figures are **estimates** from the program and published chip data, not measurements. They assume that values of up
-to 2 MB stay on the chip, and that a layer's slice of the cache is not copied. Core ML reportedly reaches 45 to 65 % of
-such limits with language models (Anemll, CoreML-LLM, not measured by us).
+All figures are **estimates** from the program and from published data about chips, not measurements. They assume that
+values of up to 2 MB stay on the chip, and that reading one layer's slice of a cache does not copy the slice. With
+language models, Core ML reportedly reaches 45 to 65 % of such limits (Anemll, CoreML-LLM, not measured by us).
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -16,33 +16,35 @@ from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import DTYPES, Constant, Expression, Immediate, TensorType
 from converters.neural_engine import ON_CHIP, Chip
 
-DISPATCH = 0.23e-3  # minimum seconds of a call (ane-guide, chapter 9, measured on an M1)
-CACHES = ("keys", "values", "recent_keys", "recent_values")  # inputs. States are counted where they are read
-NEW = ("new_keys", "new_values")
+DISPATCH = 0.23e-3  # shortest time of a call in seconds (ane-guide, chapter 9, measured on an M1)
+CACHES = ("keys", "values", "recent_keys", "recent_values")  # inputs that hold the kv-cache
+NEW = ("new_keys", "new_values")  # outputs that are new columns of the kv-cache
 FORMULA = (
-    "seconds per call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch. bytes = weights as "
-    "stored (a chip that expands compressed ones, as an M1 does int8, moves more) + cache read + cache "
-    "written + rewritten parts of a state, read again + 6 for each value of an fp16 input or output, which "
-    "coremltools passes as float32 and Core ML converts + every value above 2 MB, written once and read "
-    "once. Smaller values are assumed to stay on the chip"
+    "seconds per call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch. bytes = stored weights + "
+    "cache read + cache written + rewritten slices of a state, which are read again + 6 bytes per element of an fp16 "
+    "input or output + twice the size of every value above 2 MB, which is written once and read once. An element takes "
+    "6 bytes because coremltools passes it as float32 and Core ML converts it. Values below 2 MB are assumed to stay "
+    "on the chip. A chip that expands compressed weights in memory, as an M1 expands int8, moves more bytes"
 )
 
 
 @dataclass(frozen=True)
 class FunctionCost:
-    """One call of a function.
+    """The cost of one call of a function.
 
     Attributes:
         ops: Number of operations.
-        weights: Bytes of weights read, as stored. If several ops use a weight, each of them reads it.
-        cache_read, cache_written: Bytes of the kv-cache: ``CACHES`` and ``NEW``. For a state, the slices that are read,
-            and the slice that is updated or, without a slice update, the whole state.
-        rewritten: Bytes of states that are read once more, by operations that compute a whole new state.
-        converted: Bytes moved to pass inputs and outputs. An fp16 value is read or written as float32, and written or
-            read as fp16.
-        large: Bytes of computed values above ``ON_CHIP``, without slices of values and without the values that rewrite
-            a state.
-        flops: FLOPs of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
+        weights: Bytes of weights that the operations read, as stored. A weight counts once for each operation that uses
+            it.
+        cache_read: Bytes of the kv-cache that the call reads: the inputs ``CACHES``, and the slices of states.
+        cache_written: Bytes of the kv-cache that the call writes: the outputs ``NEW``, and the updated slices of
+            states. If a state is not updated by a slice, the whole state counts.
+        flops: FLOPs of convolutions, matrix products and einsums. A multiplication and an addition are 2 FLOPs.
+        rewritten: Bytes of states that are read once more, because an operation computes a whole new state.
+        converted: Bytes moved to convert inputs and outputs. Every fp16 element is read in one type and written in the
+            other, fp16 or float32.
+        large: Bytes of computed values that are larger than ``ON_CHIP``. Views, such as slices, do not count, and
+            values that only rewrite a state do not count.
     """
 
     ops: int
@@ -56,12 +58,12 @@ class FunctionCost:
 
     @property
     def moved(self) -> int:
-        """Bytes that a call moves, by ``FORMULA``."""
+        """Bytes that a call moves, according to ``FORMULA``."""
         return self.weights + self.cache_read + self.cache_written + self.rewritten + self.converted + 2 * self.large
 
 
 def cost(package: Package, function: str | None = None) -> FunctionCost:
-    """Return the cost of one function call. Raises UserError if the package has no such function."""
+    """Compute the cost of one call of a function. Raises UserError if the package has no such function."""
     program = package.function(function)
     types = values(program)
     return FunctionCost(
@@ -77,7 +79,12 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
 
 
 class CostEstimate(NamedTuple):
-    """The least seconds of a call on a chip, and the part that takes longest: "bandwidth", "compute" or "dispatch"."""
+    """The shortest possible time of a call on a chip.
+
+    Attributes:
+        seconds: The time in seconds.
+        bound: What limits the time: "bandwidth", "compute" or "dispatch".
+    """
 
     seconds: float
     bound: str
@@ -101,9 +108,9 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
 
 
 def _state_read(function: ProgramFunction) -> int:
-    """Return the bytes of states that ops read.
+    """Return how many bytes of states the operations read.
 
-    If ops read only slices, only these count. A value that a slice replaces counts as nothing.
+    If the operations read only slices of a state, only the slices count. Replacing a slice of a state counts as 0.
     """
     users_of, total = consumers(function), 0
     for op in function.ops:
@@ -122,7 +129,7 @@ def _state_read(function: ProgramFunction) -> int:
 
 
 def _written(function: ProgramFunction) -> tuple[int, int]:
-    """Return the bytes of states written by slice updates, and the bytes written whole."""
+    """Return how many bytes of states are written by slice updates, and how many by writing whole states."""
     types, makers = values(function), {name: op for op in function.ops for name in op.outputs}
     parts = whole = 0
     for op in function.ops:
@@ -136,7 +143,7 @@ def _written(function: ProgramFunction) -> tuple[int, int]:
 
 
 def _converted(function: ProgramFunction) -> int:
-    """Return the bytes moved to convert fp16 inputs from float32 and fp16 outputs to float32."""
+    """Return how many bytes move to convert fp16 inputs from float32, and fp16 outputs to float32."""
     half, whole = (np.dtype(kind).itemsize for kind in (np.float16, np.float32))
     return sum(
         (half + whole) * type.size
@@ -162,9 +169,9 @@ VIEWS = frozenset(
 
 
 def _large(function: ProgramFunction) -> int:
-    """Return the bytes of computed values above ``ON_CHIP``.
+    """Return the bytes of all computed values that are larger than ``ON_CHIP``.
 
-    Views, and values that are computed only to be written to a state, do not count.
+    Views do not count, and neither do values that are computed only to be written to a state.
     """
     users_of = consumers(function)
     rewriting: set[int] = set()
@@ -221,7 +228,7 @@ def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType
 
 
 def values(function: ProgramFunction) -> dict[str, TensorType]:
-    """Return the types of all values by name: inputs, states, constants and outputs of ops."""
+    """Return the types of all values in a function, by name: inputs, states, constants, and outputs of operations."""
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
         types |= op.outputs
@@ -229,19 +236,19 @@ def values(function: ProgramFunction) -> dict[str, TensorType]:
 
 
 def nbytes(type: TensorType) -> int:
-    """Return the bytes of a value. Dynamic dimensions count as 1."""
+    """Return the size of a value in bytes. Dynamic dimensions count as 1."""
     return size(type.shape) * np.dtype(DTYPES[type.dtype]).itemsize if type.dtype in DTYPES and type.shape else 0
 
 
 def size(shape: Iterable[int]) -> int:
-    """Return how many values a shape has. A dynamic dimension, −1, counts as 1."""
+    """Return the number of elements of a shape. A dynamic dimension, −1, counts as 1."""
     return prod(map(abs, shape))
 
 
 def form(constant: Constant) -> str:
-    """Return how a weight is stored: dense, palette, int8, blockwise, sparse or other.
+    """Return how a weight is stored: "dense", "palette", "int8", "blockwise", "sparse" or "other".
 
-    int8 has a scale per tensor or channel.
+    "int8" means 8 bits with one scale per tensor or per channel. Other groups with a scale are "blockwise".
     """
     if not isinstance(constant, Expression):
         return "dense"
@@ -260,7 +267,10 @@ def form(constant: Constant) -> str:
 
 
 def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
-    """Yield weights by name, once for each op that reads them: all constants that are not immediate values."""
+    """Yield the name and constant of every weight, once for each operation that reads it.
+
+    A constant that the program itself contains, such as an axis, is not a weight.
+    """
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
             constant = function.constants.get(binding) if isinstance(binding, str) else binding
@@ -269,7 +279,7 @@ def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
 
 
 def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
-    """Return ``weights`` with each weight once, by its first name."""
+    """List each weight once, with the first name under which an operation reads it."""
     first: dict[Hashable, tuple[str, Constant]] = {}
     for name, constant in weights(function):
         first.setdefault(constant.key, (name, constant))
@@ -277,19 +287,19 @@ def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
 
 
 def unique_bytes(function: ProgramFunction) -> int:
-    """Return the bytes of a function's weights as stored, each once."""
+    """Return the stored bytes of a function's weights. Each weight counts once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
 
 def stored_bytes(constant: Constant) -> int:
-    """Return the bytes of a constant, or of all parts of a compressed one."""
+    """Return the stored bytes of a constant. For a compressed constant, this is the sum over its components."""
     if isinstance(constant, Expression):
         return sum(stored_bytes(part) for part in constant.arguments.values())
     return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
 
 
 def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
-    """Return a constant argument as a list of Python numbers, or as a string. ``None`` means that it is computed."""
+    """Return a constant argument as a list of Python numbers, or as a string. If it is no constant, return ``None``."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
         return None
@@ -298,7 +308,7 @@ def constant_of(binding: str | Constant, function: ProgramFunction, package: Pac
 
 
 def consumers(function: ProgramFunction) -> dict[str, list[ProgramOp]]:
-    """Return the ops that take each value."""
+    """Return the operations that take each value as an argument, by the value's name."""
     users_of: dict[str, list[ProgramOp]] = {}
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):

@@ -1,7 +1,7 @@
-"""Find the operation of a function that differs, from the values inside it.
+"""Find the first operation of a Core ML function that computes a wrong value.
 
-They are compared with the values that Core ML computes on a Mac, or that the same function computes after another
-conversion.
+Two questions have an answer here. ``first_loss`` asks where Core ML on a Mac differs from the interpreter.
+``first_difference`` asks where a package differs from a fresh conversion of the same network.
 """
 
 import asyncio
@@ -26,11 +26,15 @@ from converters.coreml.graph import quiet
 from converters.proof import activations
 from converters.proof.activations import MAX_DROP, MAX_SNR, ComparedValue, FunctionCall, compare_with_run, interpreted
 
-BATCH = 40  # values that one compiled model returns
+BATCH = 40  # number of values that one compiled model returns
 
 
 class CoreMLInspector:
-    """coremltools' inspector of a package's only function. Raises RuntimeError if Core ML fails."""
+    """coremltools' inspector, which shows the values inside a package's only function.
+
+    Raises:
+        RuntimeError: Core ML fails.
+    """
 
     def __init__(self, package: Path, compute_units: str):
         with quiet():
@@ -42,7 +46,7 @@ class CoreMLInspector:
             self.inspector = MLModelInspector(self.model, compute)
 
     def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]:
-        """Return the values by name, with ``None`` if Core ML returns none."""
+        """Run the function, and return the values with these names. A value that Core ML omits is ``None``."""
         views = {name: array.view() for name, array in inputs.items()}
         try:
             return asyncio.run(self.inspector.retrieve_outputs(dict(views), list(names)))
@@ -58,20 +62,28 @@ def core_ml_activations(
     chosen: Sequence[str] | None = None,
     inspector: Callable[[Path, str], Any] = CoreMLInspector,
 ) -> activations.Activations:
-    """Yield the values with the ``chosen`` names, or all values, on a Mac (an ``ActivationSource``).
+    """Run a function on Core ML, and yield values inside it. This is an ``ActivationSource``.
 
-    The inspector adds values to a model's outputs and compiles it again, which takes a minute or more for a large
-    function. It (coremltools 9.0) supports models with one function and without a state. So a function is first
-    extracted from its package, and functions with a state cannot be inspected.
+    coremltools' inspector adds the values to the function's outputs and compiles the function again, which takes a
+    minute or more for a large function. The inspector of coremltools 9.0 supports only models with one function and
+    without a state. So the function is first extracted from its package, and a function with a state is an error.
 
-    coremltools' MLModelComparator compares only Core ML models, and its ``compute_snr_and_psnr`` adds 1e-5 to the
-    signal, which exceeds the signal of some scaled streams. So ``converters.proof.activations`` compares the values.
+    coremltools' MLModelComparator is not used, because it compares only Core ML models. Its ``compute_snr_and_psnr``
+    also adds 1e-5 to the signal, which exceeds the signal of some scaled streams.
 
-    Raises UserError if Core ML fails.
+    Args:
+        package: The package.
+        function: Name of the function.
+        call: Arguments of the call.
+        chosen: Names of the values. ``None`` means all values.
+        inspector: Class of the inspector.
+
+    Raises:
+        UserError: Core ML fails.
     """
     program = Package(package).function(function)
     types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
-    # the binding does not accept float16 (ane.backends.coreml.runtime)
+    # coremltools' Python binding does not accept float16 (ane.backends.coreml.runtime)
     inputs = {
         name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in call.inputs.items()
     }
@@ -97,10 +109,22 @@ def core_ml_activations(
 def first_loss(
     program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations], package: Path
 ) -> ComparedValue | None:
-    """Return the first value of a function that loses more on Core ML than rounding to fp16 explains, or ``None``.
+    """Find the first value of a function that differs on Core ML by more than rounding to fp16 explains.
 
-    ``BATCH`` values, evenly spaced, are compared first, then the values between the last right one and the first wrong
-    one, and so on. That takes two or three compilations for a large function. Raises UserError if Core ML fails.
+    The search compares ``BATCH`` values, evenly spaced, then the values between the last right value and the first
+    wrong value, and so on. For a large function, Core ML has to compile two or three times.
+
+    Args:
+        program: The function.
+        call: Arguments of the call.
+        source: Source of Core ML's values, which takes the names of values as ``chosen``.
+        package: The package.
+
+    Returns:
+        The value, or ``None`` if no value differs.
+
+    Raises:
+        UserError: Core ML fails.
     """
     exact, rounded = (interpreted(MilRuntime(Arithmetic(fp16=fp16))) for fp16 in (False, True))
     usual = {value.name: value.snr for value in compare_with_run(program, call, exact, rounded, package)}
@@ -118,9 +142,9 @@ def first_loss(
     return first
 
 
-EXACT = 120.0  # dB of two runs in float32 that sum in another order
-SAME = 80.0  # dB above which two runs agree
-MAX_LOSS = 15.0  # dB that one operation may lose: deep networks amplify the rounding of their first layers
+EXACT = 120.0  # dB between two runs in float32 that add numbers in different orders
+SAME = 80.0  # above this many dB, two runs agree
+MAX_LOSS = 15.0  # dB that one operation may lose, because deep networks amplify the rounding of their first layers
 
 
 def first_difference(
@@ -131,23 +155,22 @@ def first_difference(
     candidate: activations.ActivationSource,
     interpreter: MilRuntime,
 ) -> ComparedValue | None:
-    """Return the first value, or state that is written, that differs from the same function converted again.
+    """Convert a function again, and find the first value or written state in which the package differs from it.
 
-    A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every
-    value of a graph the same name each time, so a comparison with a fresh conversion of the same weights finds the
-    operation.
+    A comparison with PyTorch modules finds only the module in which a function goes wrong. This comparison finds the
+    operation, because a conversion gives every value of a graph the same name as an earlier conversion.
 
     Args:
         model: The bundle.
         package: Record of the package.
         name: Name of the function.
-        call: Arguments that both functions are called with.
-        candidate: Runs the package's function.
-        interpreter: Runs the fresh function.
+        call: Arguments with which both functions are called.
+        candidate: Source of the values in the package's function.
+        interpreter: Interpreter that runs the fresh function.
 
     Returns:
-        The value, with -``MAX_SNR`` if only the fresh function has it or they declare it differently. ``None`` if there
-            is no difference.
+        The value. Its SNR is -``MAX_SNR`` if only the fresh function has the value, or if the two functions declare the
+        value with different types or settings. ``None`` means that no value differs.
 
     Raises:
         UserError: The package does not record its options, or one of the two functions cannot run.
@@ -173,10 +196,10 @@ def first_difference(
 
 
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
-    """Return the operation, type and settings of each value and each written state, in program order.
+    """Return the operation, type and settings of every value and every written state, in program order.
 
-    The settings are axes, epsilons and modes. A comparison of results alone could miss a changed setting, because it
-    may change the results very little.
+    Settings are axes, epsilons and modes. They are compared too, because a changed setting may change the computed
+    numbers so little that comparing only numbers would miss it.
     """
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:

@@ -1,4 +1,4 @@
-"""Compare two arrays that should be equal element by element, for `ane verify --layers`."""
+"""Count, store and show the differences of two arrays element by element, for `ane verify --layers`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,19 +7,19 @@ import numpy as np
 
 from ane.system.files import replacing
 
-TOLERANCE = 1e-4  # absolute error beyond which an element is counted
-SHOWN = 6  # elements in an excerpt
+TOLERANCE = 1e-4  # an element whose absolute error exceeds this counts as different
+SHOWN = 6  # number of elements in an excerpt
 
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """How the values inside a function are counted and stored.
+    """Options for the comparison of values inside a function with their references.
 
     Attributes:
-        tolerance: Absolute error above which an element is counted.
-        kept: Receives both sides of each value, as FOLDER/VALUE/reference and FOLDER/VALUE/package. ``None`` stores
-            nothing.
-        folder: The package and the function.
+        tolerance: An element whose absolute error exceeds this counts as different.
+        kept: Dictionary that receives the arrays of every value, as FOLDER/VALUE/reference and FOLDER/VALUE/package.
+            ``None`` means that the arrays are not stored.
+        folder: Names of the package and the function, which begin the keys of ``kept``.
     """
 
     tolerance: float = TOLERANCE
@@ -35,9 +35,9 @@ class LayerComparison:
             self.kept[f"{self.folder}/{value}/package"] = np.asarray(actual, np.float32)
 
     def excerpt(self, value: str) -> list[str]:
-        """Return three lines with elements from the largest error: the reference, the package, their difference.
+        """Return three lines with the elements at the largest error: of the reference, the package, the difference.
 
-        A value that was not stored has no lines.
+        If the arrays of the value were not stored, return no lines.
         """
         arrays = self.kept or {}
         reference, package = (arrays.get(f"{self.folder}/{value}/{side}") for side in ("reference", "package"))
@@ -53,10 +53,10 @@ class LayerComparison:
         ]
 
 
-ALONE = LayerComparison()  # for arrays that nobody wants to store
+ALONE = LayerComparison()  # stores no arrays
 
 
 def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
-    """Write arrays to an .npz file, which appears when it is complete. Raises UserError if it cannot be written."""
+    """Write arrays to an .npz file. It appears when it is complete. Raises UserError if it cannot be written."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)

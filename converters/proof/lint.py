@@ -1,7 +1,8 @@
-"""Check functions against rules of the Neural Engine, most of which are community findings.
+"""Check Core ML functions against rules for the Neural Engine, most of which were found by users of the engine.
 
-The sources conflict, and none is Apple's compiler, so each rule names its source. Only ``MLComputePlan`` on a Mac (`ane
-plan`) shows where a function really runs. A bundle records the rules that its packages break next to their parity.
+A rule says which operations and weights may keep a function from running on the engine. The sources of the rules
+contradict each other, and none of them is Apple's compiler, so every rule names its source. Only ``MLComputePlan`` on a
+Mac (`ane plan`) shows where a function really runs. A bundle records which rules its packages break.
 """
 
 from collections import Counter
@@ -19,17 +20,18 @@ MAX_RANK = 4
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
-MAX_BYTES = 950e6  # of a function's weights
-KERNEL_MEMORY = 2**16  # bytes for the rows of a matmul's output
-MAX_BRANCHES = 11  # computed values that one op takes
+MAX_BYTES = 950e6  # largest size of a function's weights in bytes
+KERNEL_MEMORY = 2**16  # bytes of memory for the rows of a matmul's output
+MAX_BRANCHES = 11  # an operation may take at most this many computed values
 CONVOLUTIONS = "conv", "conv_transpose"
 SLICES = "slice_by_index", "slice_by_size"
 BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")  # their outputs are too small to overflow in a slice
 
-# severities: converting a decoder or denoiser fails, or an operation may leave the engine
+# Severities. A broken rule of severity REFUSED stops the conversion of the networks in STRICT. WARNING means that an
+# operation may run outside the engine
 REFUSED, WARNING = "refused", "warning"
 
-# sources of the rules: name and address
+# sources of the rules, each with its name and address
 ANE_GUIDE = "ane-guide, chapters 4, 12, 17 and 19: https://github.com/sbryngelson/ane-guide"
 ANE_GUIDE_WEIGHTS = "ane-guide, chapter 7: https://github.com/sbryngelson/ane-guide"
 APPLE_RULES = "Apple, coreai-models, neural_engine_rules.md: https://github.com/apple/coreai-models"
@@ -46,7 +48,13 @@ VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
 class Violation(NamedTuple):
-    """A violation of a rule: type and name of the op (or "input", "weight", …), and a description."""
+    """A violation of a rule by one operation or value.
+
+    Attributes:
+        op: Type of the operation. For a value that no operation computes: "input", "output", "state" or "weight".
+        name: Name of the operation or value.
+        what: Description of the violation.
+    """
 
     op: str
     name: str
@@ -57,7 +65,7 @@ class Violation(NamedTuple):
 
 
 class LintedFunction:
-    """A function of a package, with the queries that checks need."""
+    """A function of a package, and properties that the checks of rules need."""
 
     def __init__(self, package: Package, function: ProgramFunction):
         self.package, self.function, self.ops = package, function, function.ops
@@ -65,14 +73,17 @@ class LintedFunction:
 
     @cached_property
     def activations(self) -> list[tuple[str, str, TensorType]]:
-        """(op type, name, type) of all values that ops compute. Inputs and states have "input" and "state" as op."""
+        """All inputs, states and computed values, as (type of the operation, name, type of the value).
+
+        For inputs and states, "input" and "state" take the place of the operation.
+        """
         inputs = [("input", name, type) for name, type in self.function.inputs.items()]
         states = [("state", name, type) for name, type in self.function.states.items()]
         return inputs + states + [(op.type, name, type) for op in self.ops for name, type in op.outputs.items()]
 
     @cached_property
     def producers(self) -> dict[str, str]:
-        """Map each value to the type of the op that computes it."""
+        """The type of the operation that computes each value, by the value's name."""
         return {name: op.type for op in self.ops for name in op.outputs}
 
     def argument_type(self, op: ProgramOp, key: str) -> TensorType:
@@ -80,7 +91,10 @@ class LintedFunction:
         return self.types[binding] if isinstance(binding, str) else binding.type
 
     def constant(self, op: ProgramOp, key: str) -> Any:
-        """Return a constant argument as a list of numbers or a string, or ``None`` if it is missing or computed."""
+        """Return a constant argument as a list of numbers or as a string.
+
+        If the argument is missing or computed, return ``None``.
+        """
         return constant_of(op.arguments[key][0], self.function, self.package) if key in op.arguments else None
 
 
@@ -91,7 +105,10 @@ Check = Callable[[LintedFunction], Iterable[Violation]]
 
 
 def values_where(breaks: Callable[[str, TensorType], bool], what: str) -> Check:
-    """Return a check that reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
+    """Create a check that reports every value for which ``breaks(type of operation, type of value)`` is true.
+
+    The report of a value is ``what`` and the value's shape.
+    """
     return lambda function: (
         Violation(op, name, f"{what}: {type.shape}") for op, name, type in function.activations if breaks(op, type)
     )
@@ -116,7 +133,7 @@ def integer_io(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops
         if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}
     ):
-        return  # the function only copies to a state, which the CPU does as well
+        return  # the function only copies values to a state, for which it need not run on the engine
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():
             if not type.dtype.startswith("fp"):
@@ -142,7 +159,11 @@ def fp32_values(function: LintedFunction) -> Iterator[Violation]:
 def ops(
     *types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | None] = lambda function, op: op.type
 ) -> Check:
-    """Return a check that reports ops of these types (default: all) for which ``where`` describes a violation."""
+    """Create a check that reports operations of some types (default: all types).
+
+    ``where`` takes the function and an operation. It returns a description of the violation, or a false value if there
+    is none.
+    """
 
     def check(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops:
@@ -177,9 +198,9 @@ def many_branches(function: LintedFunction, op: ProgramOp) -> str | bool:
 
 
 def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
-    """Return whether an op slices the last axis with an offset.
+    """Describe a slice of the last axis that has an offset, or return False.
 
-    A split of the last axis counts, because all its parts except the first are such slices.
+    A split of the last axis is also reported, because all its outputs except the first are such slices.
     """
     x = op.arguments.get("x", ("",))[0]
     if function.producers.get(x) in BOUNDED:
@@ -215,10 +236,11 @@ class LintRule:
         id: Name of the rule.
         severity: ``REFUSED`` or ``WARNING``.
         text: The rule and its reason.
-        source: Name and address of the document that the rule comes from.
-        check: Function that yields the violations in a Core ML function.
+        source: Name and address of the document that states the rule.
+        check: Python function that yields the violations in a Core ML function.
         accepted: Reason why our packages may break the rule.
-        until: Last generation of chips that the rule applies to (1 for an M1). ``None`` means all generations.
+        until: Last generation of chips to which the rule applies. An M1 has generation 1. ``None`` means that the rule
+            applies to all chips.
     """
 
     id: str
@@ -235,14 +257,14 @@ RULES = (
     LintRule(
         "rank",
         REFUSED,
-        "No value is above rank 4: the engine works on (batch, channels, height, width).",
+        "No value has more than four axes: the engine works on (batch, channels, height, width).",
         APPLE_TRANSFORMERS,
         above_rank_4,
     ),
     LintRule(
         "dynamic-shape",
         REFUSED,
-        "Every dimension is fixed: one function for each shape.",
+        "Every axis has a fixed length: each shape needs its own function.",
         APPLE_RULES,
         values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension"),
     ),
@@ -256,7 +278,7 @@ RULES = (
     LintRule(
         "gather",
         REFUSED,
-        "No gather: with rare exceptions it leaves the engine, so the host does look-ups.",
+        "No gather: with rare exceptions it runs outside the engine, so the caller looks up embeddings.",
         HOLLANCE,
         ops("gather", "gather_along_axis", "gather_nd"),
     ),
@@ -270,7 +292,7 @@ RULES = (
     LintRule(
         "no-such-op",
         WARNING,
-        "No chip supports one_hot, logical ops, products along an axis, counting or sampling.",
+        "No chip supports one_hot, logical operations, products along an axis, counting or sampling.",
         ANE_GUIDE,
         ops(
             "band_part",
@@ -317,7 +339,7 @@ RULES = (
     LintRule(
         "fp32",
         WARNING,
-        "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
+        "All values are fp16: an fp32 value is computed outside the engine, and a cast brings it back.",
         APPLE_RULES,
         fp32_values,
         "requested: an fp32 package",
@@ -325,7 +347,7 @@ RULES = (
     LintRule(
         "dimension",
         WARNING,
-        f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.",
+        f"No axis is longer than {MAX_AXIS}, except channels, of which there are at most {MAX_CHANNELS}.",
         ANE_GUIDE,
         values_where(is_long, "a long dimension"),
         "a vocoder's samples: it runs on the GPU or the CPU",
@@ -354,7 +376,7 @@ RULES = (
     LintRule(
         "matmul-rows",
         WARNING,
-        "The rows of a matmul's output fit 64 KB of kernel memory.",
+        "The rows of a matmul's output fit in the 64 KB of kernel memory.",
         ANE_GUIDE,
         ops(
             "matmul",
@@ -364,7 +386,7 @@ RULES = (
     LintRule(
         "branches",
         WARNING,
-        "An op takes at most 11 branches: with more, compiling takes seconds for each such op.",
+        "An operation takes at most 11 computed values: with more values, compiling the operation takes seconds.",
         ANE_GUIDE,
         ops(where=many_branches),
         f"{OWN} concatenations",
@@ -372,7 +394,7 @@ RULES = (
     LintRule(
         "singleton-width",
         WARNING,
-        "The last axis is padded to 64 bytes: an axis of size 1 costs 32 times its memory.",
+        "The last axis is longer than 1: the engine pads it to 64 bytes, which is 32 times the size of one number.",
         APPLE_RULES,
         values_where(
             lambda op, type: type.shape[-1:] == (1,) and size(type.shape) > 1 and nbytes(type) > 0, "a last axis of 1"
@@ -395,7 +417,7 @@ RULES = (
     LintRule(
         "dilation",
         WARNING,
-        "Dilated convolutions may leave the engine (according to ane-guide they compile on an M1).",
+        "Dilated convolutions may run outside the engine (according to ane-guide they compile on an M1).",
         HOLLANCE,
         ops(
             *CONVOLUTIONS,
@@ -408,7 +430,7 @@ RULES = (
     LintRule(
         "upsample",
         WARNING,
-        "Upsampling by more than 2 may leave the engine.",
+        "Upsampling by more than 2 may run outside the engine.",
         HOLLANCE,
         ops(where=upsampled),
         f"{OWN} strides",
@@ -416,7 +438,7 @@ RULES = (
     LintRule(
         "odd-stride",
         WARNING,
-        "A transposed convolution with an odd stride leaves the engine.",
+        "A transposed convolution with an odd stride runs outside the engine.",
         POCKET_TTS,
         ops("conv_transpose", where=odd_stride),
         f"{OWN} strides",
@@ -444,8 +466,8 @@ RULES = (
     LintRule(
         "width-slice",
         WARNING,
-        "A slice of the last axis with an offset is multiplied by 16 internally on an M1 or A14: values above "
-        "4094 overflow.",
+        "An M1 or A14 internally multiplies a slice of the last axis that has an offset by 16: values above 4094 "
+        "overflow.",
         ANE_GUIDE,
         ops(*SLICES, "split", where=width_slice),
         "queries in blocks, or a cropped margin: values stay far below 4094 there",
@@ -465,7 +487,7 @@ RULES = (
     LintRule(
         "too-heavy",
         WARNING,
-        "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.",
+        "A function has less than 950 MB of weights: macOS 27 silently runs a function of more than 1 GiB on the CPU.",
         ANEMLL,
         lambda function: [
             Violation("weight", function.function.name, f"{weights / 1e6:.1f} MB of weights")
@@ -477,7 +499,7 @@ RULES = (
     LintRule(
         "blockwise",
         WARNING,
-        "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.",
+        "Chips before the M3 expand blockwise weights to fp16 in memory, so these weights are no faster than fp16.",
         ANE_GUIDE_WEIGHTS,
         weights_where(lambda weight: form(weight) == "blockwise"),
         until=2,
@@ -485,7 +507,7 @@ RULES = (
     LintRule(
         "int8",
         WARNING,
-        "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
+        "An M1 expands int8 weights to fp16 in memory (A chips do so too, according to CoreML-LLM).",
         ANE_GUIDE_WEIGHTS,
         weights_where(lambda weight: form(weight) == "int8"),
         "requested: --precision 8bit, where on an M1 only the file is smaller",
@@ -493,7 +515,7 @@ RULES = (
     ),
 )
 
-# Networks whose graphs must not violate a rule of severity "refused"
+# networks whose conversion fails if they break a rule of severity REFUSED
 STRICT = frozenset({"autoregressive", "diffusion", "encoder", "decoder"})
 
 
@@ -504,8 +526,8 @@ class BrokenRule:
     Attributes:
         rule: The rule.
         example: The first violation.
-        functions: Names of the functions that break it.
-        ops: Number of violations by type of op.
+        functions: Names of the functions that break the rule.
+        ops: Number of violations, by type of operation.
     """
 
     rule: LintRule
@@ -523,7 +545,7 @@ class BrokenRule:
         self.ops[violation.op] += 1
 
     def record(self) -> dict[str, Any]:
-        """Return the entry for bundle.json."""
+        """Return the broken rule as a dictionary for bundle.json."""
         return {
             "rule": self.rule.id,
             "severity": self.rule.severity,
@@ -537,9 +559,15 @@ class BrokenRule:
 
 
 def lint(package: Package, functions: Iterable[str] | None = None, generation: int = 1) -> list[BrokenRule]:
-    """Return the rules that functions of a package break (default: all functions), refusals first.
+    """Check functions of a package against all rules, and return the broken rules. ``REFUSED`` rules come first.
 
-    ``generation`` is the oldest chip whose rules apply, 1 for an M1. Raises UserError if there is no such function.
+    Args:
+        package: The package.
+        functions: Names of the functions to check (default: all functions).
+        generation: Generation of the oldest chip on which the package must run. An M1 has generation 1.
+
+    Raises:
+        UserError: The package has no such function.
     """
     broken_rules: dict[str, BrokenRule] = {}
     for name in sorted(package.functions) if functions is None else functions:

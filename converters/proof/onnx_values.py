@@ -1,7 +1,8 @@
-"""Read the values inside an ONNX graph that modules of the network return.
+"""Read from an ONNX graph the values that are outputs of the network's PyTorch modules, to compare both.
 
-A node of a graph names the modules that it belongs to. A module's output is its last value that a node outside reads. A
-copy of the graph has these values as outputs too, so any provider of ONNX Runtime computes them.
+Every node of a graph records the modules to which it belongs. The output of a module is the last of its values that a
+node outside the module reads. This file makes a copy of the graph in which these values are additional outputs. So any
+provider of ONNX Runtime can compute them.
 """
 
 import ast
@@ -26,7 +27,10 @@ from converters.proof.elements import LayerComparison
 
 @contextmanager
 def captured_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the outputs of the reference's modules in their last calls, by path. The block fills the mapping."""
+    """Within the ``with`` block, record the outputs of all PyTorch modules. Yields the dictionary that receives them.
+
+    The keys are the modules' paths. A module that is called again replaces its output.
+    """
     captured: dict[str, np.ndarray] = {}
     with hooked({path: module for path, module in reference.named_modules() if path}, captured.__setitem__):
         yield captured
@@ -34,15 +38,16 @@ def captured_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
 
 @dataclass
 class InstrumentedGraph:
-    """A copy of a graph whose outputs include the outputs of its modules.
+    """A copy of a graph that also returns the outputs of its modules.
 
     Attributes:
-        graph: File of the original.
+        graph: File of the original graph.
         copy: File of the copy.
-        modules: Path of each module → its value, and the type of the node that computes it, in program order.
-        outputs: Names of the copy's outputs. The original's outputs come first.
-        original_outputs: Number of the original's outputs.
-        last: Values of the last run, by name.
+        modules: For each module's path, the name of the module's output and the type of the node that computes it, in
+            program order.
+        outputs: Names of the copy's outputs. The outputs of the original graph come first.
+        original_outputs: Number of outputs of the original graph.
+        last: Outputs of the last run, by name.
     """
 
     graph: Path
@@ -53,7 +58,7 @@ class InstrumentedGraph:
     last: dict[str, np.ndarray] = field(default_factory=dict)
 
     def wrap(self, load: Callable[[SessionKey], Any]) -> Callable[[SessionKey], Any]:
-        """Return a ``load`` that loads the copy in place of this graph."""
+        """Wrap the function that loads graphs, so that it loads the copy instead of the original graph."""
 
         def load_copy(key: SessionKey) -> Any:
             if key.path != self.graph:
@@ -67,7 +72,7 @@ class InstrumentedGraph:
 
 
 class InstrumentedSession:
-    """A session of the copy that behaves like a session of the original and records all outputs."""
+    """A session of the copy. It behaves like a session of the original graph, and records all outputs."""
 
     def __init__(self, session: Any, graph: InstrumentedGraph):
         self.session, self.graph = session, graph
@@ -93,7 +98,7 @@ class InstrumentedSession:
 
 
 class InstrumentedBinding:
-    """A binding that records the order in which outputs were bound, because it returns them in that order."""
+    """An IO binding that records the order in which outputs are bound. ONNX Runtime returns outputs in that order."""
 
     def __init__(self, binding: Any):
         self.binding, self.names = binding, list[str]()
@@ -108,9 +113,10 @@ class InstrumentedBinding:
 
 @contextmanager
 def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
-    """Yield an instrumented copy of a graph, which exists inside the block.
+    """Make a copy of a graph that also returns the outputs of its modules, and delete the copy after the block.
 
-    Raises UserError for a graph of an earlier version, whose nodes do not name their modules.
+    Raises:
+        UserError: The nodes of the graph do not name their modules, because an earlier version of ``ane`` wrote it.
     """
     import onnx
 
@@ -129,12 +135,13 @@ def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
 
 
 def module_values(graph: Any) -> dict[str, tuple[str, str]]:
-    """Map the path of each module to the name and node type of its last value that leaves it.
+    """Find the output of each module: its last value that a node outside the module reads, or that the graph returns.
 
-    Such a value is read by a node outside the module, or the graph returns it. The order is the program's, with a part
-    before the whole.
+    Returns:
+        For each module's path, the name of the value and the type of the node that computes it, in program order. A
+        module comes after the modules within it.
     """
-    inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, the type of its node, its place
+    inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, its node's type, its node's index
     for place, node in enumerate(graph.node):
         scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "[]")
         paths = [
@@ -147,7 +154,7 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
         for name in names:
             for path in inside.get(name, ([], "", 0))[0]:
                 if path not in paths and (path not in last or inside[name][2] >= inside[last[path]][2]):
-                    last[path] = name  # keys and values leave an attention before its output does
+                    last[path] = name  # an attention also returns keys and values, but computes its output last
     ordered = sorted(last, key=lambda path: (inside[last[path]][2], -len(path)))
     return {path: (last[path], inside[last[path]][1]) for path in ordered}
 
@@ -155,7 +162,10 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
 def compare_values(
     captured: Mapping[str, np.ndarray], graph: InstrumentedGraph, layers: LayerComparison
 ) -> list[ComparedValue]:
-    """Return the last run's values that a module of the reference returned in as many elements, in program order."""
+    """Compare the module outputs of the graph's last run with those of the PyTorch modules, in program order.
+
+    A value is left out if the PyTorch module returned another number of elements.
+    """
     compared = []
     for path, (name, op) in graph.modules.items():
         expected, actual = captured.get(path), graph.last.get(name)

@@ -1,4 +1,4 @@
-"""Run a function of any Core ML package on given arrays, and compare its outputs with expected arrays."""
+"""Run a function of any Core ML package on the user's arrays, and compare its outputs with expected arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +13,23 @@ from ane.system.file_gate import check_regular
 from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare
 from converters.proof.verify import PackageRunner
 
-THRESHOLD = 40.0  # dB that an expected output must reach: fp16 programs reach 50 to 70
+THRESHOLD = 40.0  # dB that an output must reach against its expected array. Programs in fp16 reach 50 to 70 dB
 
 
 @dataclass(frozen=True)
 class RunValue:
-    """A value of a run: an output, or the result of an operation.
+    """Statistics of an array that a run computed: an output of the function, or of one of its operations.
 
     Attributes:
-        op: Type of the operation, or "" for an output.
-        deviation: Standard deviation of its elements.
+        name: Name of the value.
+        op: Type of the operation, or "" for an output of the function.
+        shape: Shape of the array.
+        mean: Mean of the elements.
+        deviation: Standard deviation of the elements.
+        smallest: Smallest element.
+        largest: Largest element.
         finite: Whether all elements are finite.
-        compared: Comparison with an expected array of its name. ``None`` if there is no such array.
+        compared: Comparison with the expected array of the same name. ``None`` means that no such array was given.
     """
 
     name: str
@@ -40,13 +45,13 @@ class RunValue:
 
 @dataclass(frozen=True)
 class PackageRun:
-    """The last call of a function, and its outputs.
+    """The outputs of a function's last call.
 
     Attributes:
         function: Name of the function.
-        outputs: Outputs by name. States are among them, under their names.
-        values: The outputs, compared.
-        layers: Results of all operations, in program order.
+        outputs: Arrays of the outputs by name, and of the states after the call.
+        values: Statistics of the outputs and states.
+        layers: Statistics of all operations' outputs, in program order.
     """
 
     function: str
@@ -63,19 +68,22 @@ def run_package(
     expected: Mapping[str, np.ndarray],
     layers: bool = False,
 ) -> PackageRun:
-    """Call a function with each of ``calls`` in turn, on one state if it has any.
+    """Call a function once or several times, and compare the last call with expected arrays.
+
+    If the function has a state, all calls use the same state.
 
     Args:
         path: The package.
-        function: Name of the function.
-        runner: Runs the function.
-        calls: Inputs of each call.
-        expected: Expected outputs of the last call, by names of outputs or states. With ``layers`` also by names of
-            values inside. Any shape with as many elements is accepted.
-        layers: Whether to report the values inside the last call too.
+        function: Name of the function. ``None`` means the package's default function.
+        runner: Runner that runs the function.
+        calls: Inputs of each call, by name.
+        expected: Expected arrays of the last call, by the names of outputs or states. With ``layers``, they may also
+            have names of values inside the function. An array needs the right number of elements, in any shape.
+        layers: Whether to return statistics of the values inside the last call too.
 
     Raises:
-        UserError: There is no such function, arrays do not fit it, an op is not supported, or the engine fails.
+        UserError: The package has no such function, arrays do not fit the function, an operation is not supported, or
+            the engine fails.
     """
     program = Package(path).function(function)
     loaded = runner.engine.load(path, program.name, runner.compute_units or COMPUTE_UNITS[0])
@@ -119,7 +127,7 @@ def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndar
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by name. Raises UserError if it cannot be read."""
+    """Read an .npz file, and return its arrays by name. Raises UserError if the file cannot be read."""
     try:
         check_regular(path)
         archive = np.load(path, allow_pickle=False)
@@ -129,7 +137,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except UserError:
         raise
-    except Exception as error:  # NumPy raises any exception for a damaged header
+    except Exception as error:  # for a damaged header, NumPy may raise any exception
         raise UserError(f"cannot read {path} as an .npz file: {getattr(error, 'strerror', None) or error}") from error
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise UserError(f"cannot read {path} as an .npz file: {others[0]} in it is not an array")

@@ -1,11 +1,12 @@
-"""Measure the parity of packages: every function against the float32 networks.
+"""Measure how exactly each function of a package computes, compared with the PyTorch network in float32.
 
-The probe of a function's row (``converters.function_table``) drives both. Core ML functions are interpreted, and ONNX
-graphs run on the CPU.
+This is the function's parity. The same test inputs (the probe in the function's row of ``converters.function_table``)
+go to the package and to the PyTorch network. The interpreter runs Core ML functions, and ONNX Runtime runs ONNX graphs
+on the CPU.
 
-A Core ML package gets golden cases of its functions (``ane.backends.packaged.golden``). Their inputs are the arguments
-of the last call that the row's probe made, so that they are typical. The interpreter computes the expected outputs in
-float32.
+A Core ML package also gets golden cases, with which a Mac can check whether Core ML computes right
+(``ane.backends.packaged.golden``). A golden case has the inputs of the last call that the probe made, because these
+inputs are typical. The interpreter computes the expected outputs in float32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,28 +30,40 @@ from ane.system.errors import UserError
 from converters.function_table import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 from converters.proof.activations import MAX_SNR, CallRecorder
 
-# keys of a function's recorded parity: for Core ML the interpreter's arithmetic, for ONNX dB and the relative error
+# Keys under which bundle.json records the parity of a function. A Core ML function has dB for each of the interpreter's
+# arithmetics (MATHS, ROUNDING, FLUSHED). An ONNX graph has dB (ON_CPU) and the relative error (ERROR)
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
-FLUSHED_THRESHOLD = 45.0  # dB, or the threshold for rounding if that is lower
+FLUSHED_THRESHOLD = 45.0  # threshold in dB with FLUSHED, unless the threshold with ROUNDING is lower
 ON_CPU, ERROR = "cpu", "error"
-# A machine must reach the interpreter's dB in fp16, minus a slack for machines that compute right: Apple's Core AI in
-# fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). The floor applies in any case: values 5 % too large
-# are at 26 dB. Any machine reaches the most in fp32.
+# In a golden case, a machine must reach the interpreter's dB in fp16 minus MACHINE_SLACK. Machines that compute right
+# need this slack: Apple's Core AI in fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). The requirement
+# is at least MACHINE_FLOOR, because values that are 5 % too large already reach 26 dB. It is at most MOST_OF_A_PROBE,
+# which any machine reaches in fp32.
 MACHINE_SLACK, MACHINE_FLOOR, MOST_OF_A_PROBE = 12.0, 36.0, 60.0
 
 
 def reference_backend(model: Bundle, keep: bool = False) -> TorchBackend:
-    """Return the model's networks on float32 torch, as exact as it computes. Packages are compared with it."""
+    """Create the backend with which packages are compared: torch in float32, with its most exact operators."""
     return TorchBackend(model, "cpu", "fp32", keep=keep, exact=True)
 
 
 def measure_parity(
     model: Bundle, package: PackageRecord, bundle: Path, progress: Callable[[str], None] = lambda function: None
 ) -> dict[str, FunctionRecord]:
-    """Return the package's functions with their parity with the model's networks on float32 torch.
+    """Measure the parity of every function in a package, and write golden cases into a Core ML package.
 
-    A Core ML package gets golden cases of its functions. Raises UserError if a function is below its threshold.
+    Args:
+        model: The model with the PyTorch networks.
+        package: Record of the package.
+        bundle: Folder that holds the package.
+        progress: Function that is called with the name of each function before it is measured.
+
+    Returns:
+        The records of the functions with their parity, by name.
+
+    Raises:
+        UserError: A function is below its threshold.
     """
     reference = reference_backend(model, keep=True)
     unpublished = PackageFolder(bundle, [package])
@@ -92,10 +105,11 @@ def _interpreted(
     engines: Mapping[str, MilRuntime],
     reference: Backend,
 ) -> tuple[dict[str, float], GoldenCase | None]:
-    """Run the probe of a Core ML function in each arithmetic.
+    """Run the probe of a Core ML function on the interpreter, once for each arithmetic.
 
     Returns:
-        The signal-to-noise ratio in dB for each arithmetic, and the golden case.
+        The signal-to-noise ratio in dB by arithmetic, and the golden case, or ``None`` if the probe did not call the
+        function.
     """
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
@@ -111,7 +125,7 @@ def _interpreted(
 
 
 def row_of(package: PackageRecord, name: str) -> Function:
-    """Return the row of a package's function. Raises UserError if this version does not know it."""
+    """Return a function's row in the table of functions. Raises UserError if this version of ``ane`` has none."""
     kind = package.functions[name].kind
     known = ONNX_THRESHOLDS if package.format == "onnx" else THRESHOLDS
     row = functions_of(package.network, package.format).get(kind)
@@ -124,16 +138,16 @@ def row_of(package: PackageRecord, name: str) -> Function:
 
 
 def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str) -> list[np.ndarray]:
-    """Return the outputs of a function's probe on a backend."""
+    """Run a function's probe on a backend, and return the outputs. The probe's random inputs are always the same."""
     row = row_of(package, name)
     bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket
     return row.probe(backend, model, bucket, np.random.default_rng(0))
 
 
 def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
-    """Return the function, and the functions that its probe also calls.
+    """Return the names of a function and of the other functions that its probe calls.
 
-    Functions with the same capacity share a state.
+    If the function has a state, only functions whose state has the same capacity count, because they share the state.
     """
     needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
     return frozenset(
@@ -149,11 +163,12 @@ def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
 
 
 def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> float:
-    """Return the dB that a function must reach with an arithmetic.
+    """Return the dB that a function must reach with an arithmetic, ``MATHS``, ``ROUNDING`` or ``FLUSHED``.
 
-    With ``MATHS``, this is the first threshold. With other arithmetic, it is the threshold for rounding if there is
-    one. An ONNX graph has one threshold for any arithmetic. Raises UserError for an unknown precision or kind of
-    function.
+    An ONNX graph has the same threshold with every arithmetic.
+
+    Raises:
+        UserError: This version of ``ane`` does not know the precision or the kind of function.
     """
     row = row_of(package, name)
     if package.format == "onnx":
@@ -166,7 +181,7 @@ def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> f
 
 
 def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -> None:
-    """Raise UserError if a function's recorded parity is below its threshold, or its error above the largest."""
+    """Raise UserError if a function's parity is below its threshold, or if its relative error is too large."""
     where = f"{package.network}, function {name}, in {package.precision}"
     for key, value in record.parity.items():
         if key == ERROR:
@@ -185,13 +200,13 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Return the signal-to-noise ratio of the arrays' mean noise-to-signal ratio, in dB, at most ``MAX_SNR``."""
+    """Average the noise-to-signal ratios of several arrays, and return the result as SNR in dB, at most ``MAX_SNR``."""
     noise = [10 ** (-snr_db(reference, output) / 10) for reference, output in zip(references, outputs, strict=True)]
     return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))  # type: ignore[call-overload]
 
 
 def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Return the largest error, as a share of the same array's largest value."""
+    """Divide each array's largest error by the array's largest value, and return the largest quotient."""
     return max(
         float(np.abs(reference - output).max() / np.abs(reference).max())
         for reference, output in zip(references, outputs, strict=True)
@@ -199,7 +214,7 @@ def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarra
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Return the largest absolute error."""
+    """Return the largest absolute error in any of the arrays."""
     return max(
         float(np.abs(reference.astype(np.float64) - output).max())
         for reference, output in zip(references, outputs, strict=True)
@@ -210,10 +225,10 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 
 
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
-    """Return the probe of a function from recorded calls, or ``None`` if it was not called.
+    """Make the golden case of a function from recorded calls. Return ``None`` if the function was not called.
 
-    The function's weights, however they were compressed, determine the expected outputs and the dB that a machine must
-    reach.
+    The interpreter computes the expected outputs, and the dB that a machine must reach, with the package's weights,
+    even if they are compressed.
 
     Args:
         recorder: The recorded calls.
@@ -250,9 +265,10 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> G
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the inputs of a decoder's function, with its first column in place of unused columns.
+    """Copy the first column of a decoder's inputs over the unused columns. Return other inputs unchanged.
 
-    A column that sees nothing has scores of about -10,000, which fp16 cannot tell apart, and its values are dropped.
+    An unused column attends to nothing, so its scores are about -10,000, where fp16 has no precision. The runtime never
+    reads the outputs of such columns.
     """
     if "mask" not in inputs or "x" not in inputs:
         return dict(inputs)
@@ -263,9 +279,9 @@ def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
-    """Return the last call of a function, after the stores before it.
+    """Return the last call of a function, and before it all calls that wrote to the function's state.
 
-    For a store, return all calls until the first one that reads the stored values.
+    If the function itself writes to the state, the last call is the next one that reads the state.
     """
     if name in recorder.calls and not package.function(name).states:
         return [(name, recorder.calls[name].inputs)]

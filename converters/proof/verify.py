@@ -1,4 +1,8 @@
-"""Verify the packages of a bundle: each function, and optionally each value inside, against the networks."""
+"""Compare the functions of a bundle's packages with the PyTorch networks, and optionally every value inside them.
+
+The PyTorch networks run in float32 and are the reference. Differences are given in dB of signal to error. A runner is
+an engine on which the functions can run, such as Core ML or the interpreter.
+"""
 
 import sys
 from abc import ABC, abstractmethod
@@ -29,13 +33,14 @@ from converters.proof.elements import LayerComparison
 from converters.proof.onnx_values import captured_outputs, compare_values, instrumented
 from converters.proof.parity import reference_backend, run_probe
 
-SLACK = 3.0  # dB that another processor may lose against the recorded parity
-FLOAT32_NOISE = 90.0  # dB above which recorded parity depends on the rounding of float32
-CORE_AI_SLACK = 0.5  # dB that Core AI in float32 may lose against the interpreter's recorded parity
+# The parity of a function is its dB against the reference. The conversion records it in bundle.json
+SLACK = 3.0  # on another processor, a function may have this many dB less than recorded
+FLOAT32_NOISE = 90.0  # a parity of more dB than this depends on the rounding of float32
+CORE_AI_SLACK = 0.5  # in float32 on Core AI, a function may have this many dB less than recorded on the interpreter
 
 
 class UnverifiedBundle(Bundle):
-    """A bundle whose packages may be damaged, because opening it does not check the packages' files."""
+    """A bundle that can be opened even if its packages are damaged, because opening does not check their files."""
 
     @property
     def files(self) -> dict[str, FileRecord]:
@@ -44,18 +49,22 @@ class UnverifiedBundle(Bundle):
 
 @dataclass
 class FunctionCheck:
-    """A function compared with the reference.
+    """The comparison of one function with the reference.
 
     Attributes:
-        threshold: dB that it must reach.
-        slack: dB that it may lose against ``recorded``.
-        recorded: dB at conversion, with the same arithmetic.
-        snr: dB of its probe's outputs. ``None`` means that it could not run.
-        error: Largest absolute difference of these outputs. ``None`` means that it could not run.
-        problem: Reason why it could not run, or why there are no values.
-        values: Values compared with a module of the reference, in program order.
-        difference: First value that differs from the same function converted again. For a function that failed on Core
-            ML, the first value that differs from the interpreter by more than rounding explains.
+        network: Name of the network.
+        package: Name of the package.
+        function: Name of the function.
+        threshold: dB that the function must reach.
+        slack: dB by which the function may be below ``recorded``.
+        recorded: dB that the function had at conversion, with the same arithmetic, or ``None``.
+        snr: dB of the outputs of the function's probe. ``None`` means that the function could not run.
+        error: Largest absolute difference of these outputs. ``None`` means that the function could not run.
+        problem: Reason why the function could not run, or why ``values`` is empty. Otherwise "".
+        values: Values inside the function, each compared with the output of a PyTorch module, in program order.
+        difference: First value that differs between this function and a fresh conversion of the network. If the
+            function failed on Core ML, the first value on Core ML that differs from the interpreter by more than
+            rounding explains.
     """
 
     network: str
@@ -79,7 +88,7 @@ class FunctionCheck:
 
     @property
     def required(self) -> float:
-        """The threshold, or a little less than the recorded parity if that is more."""
+        """Required dB: the recorded parity minus ``slack``, but at least ``threshold``."""
         if self.recorded is None:
             return self.threshold
         return max(self.threshold, min(self.recorded, FLOAT32_NOISE) - self.slack)
@@ -95,14 +104,14 @@ class FunctionCheck:
 
 @dataclass(frozen=True)
 class Runner(ABC):
-    """A way to run packages, on which a function is checked.
+    """An engine on which functions are checked.
 
     Attributes:
-        name: Name of the runner, as in --against.
-        arithmetic: Name of the recorded parity that a function should reach. ``None`` means that no parity is recorded
-            for this runner.
-        slack: dB that it may lose against the recorded parity.
-        limit: Highest threshold. Above it, only the rounding of float32 decides.
+        name: Name of the runner, as for --against.
+        arithmetic: Key of the recorded parity with which a function is compared. ``None`` means that the conversion
+            records no parity for this runner.
+        slack: dB by which a function may be below the recorded parity.
+        limit: Largest threshold that the runner requires.
     """
 
     name: str
@@ -113,9 +122,14 @@ class Runner(ABC):
     def check(
         self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend, layers: LayerComparison | None
     ) -> FunctionCheck:
-        """Compare a function with the reference, and with ``layers`` also the values inside.
+        """Compare a function with the reference. If a UserError stops the comparison, return it as ``problem``.
 
-        The result records a problem.
+        Args:
+            model: The bundle.
+            package: Record of the package.
+            name: Name of the function.
+            reference: Backend with the PyTorch networks.
+            layers: How to compare the values inside the function. ``None`` compares only its outputs.
         """
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(
@@ -137,7 +151,10 @@ class Runner(ABC):
         return check
 
     def recorded(self, function: FunctionRecord) -> float | None:
-        """Return the dB that the function reached at conversion, or for an fp32 function the dB in fp32."""
+        """Return the dB that the conversion recorded for this runner's arithmetic, or ``None``.
+
+        If it recorded only fp32, as for an fp32 function, return the dB in fp32.
+        """
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
     @abstractmethod
@@ -149,10 +166,14 @@ class Runner(ABC):
         reference: TorchBackend,
         layers: LayerComparison | None,
     ) -> None:
-        """Fill in the measurements as soon as they are known. Raises UserError."""
+        """Compare the function, and set the measurements of ``check`` as soon as they are known.
+
+        Raises:
+            UserError: The function cannot run, or its values cannot be shown.
+        """
 
     def unload(self, package: Path) -> None:
-        """Free the loaded functions of a package."""
+        """Release the loaded functions of a package."""
         return
 
 
@@ -161,13 +182,15 @@ class PackageRunner(Runner):
     """A runner for Core ML packages.
 
     Attributes:
-        engine: Runs functions.
-        source: Returns the values inside a function.
-        values_engine: Engine that ``source`` uses. ``None`` means that it uses no engine that stays loaded.
-        shows_all: Whether ``source`` shows all values of every function at little more cost than a few of them.
-        compute_units: Where Core ML may run every network. ``None`` means as the bundle says for each.
-        interpreter: Computes as exactly as this runner, to compare with a function converted again. ``None`` means that
-            there is no such comparison.
+        engine: Engine that runs functions.
+        source: Function that returns the values inside a package's function.
+        values_engine: Engine that ``source`` keeps loaded, or ``None``.
+        shows_all: Whether ``source`` can show all values of every function without much more time than for a few
+            values.
+        compute_units: Compute units of Core ML for all networks. ``None`` means that the bundle decides for each
+            network.
+        interpreter: Interpreter that computes as exactly as this runner. It runs a fresh conversion of the function,
+            for comparison. ``None`` means that there is no such comparison.
     """
 
     engine: Runtime
@@ -250,16 +273,17 @@ class OnnxRunner(Runner):
 
 
 def runner_named(name: str, compute_units: str | None = None) -> Runner:
-    """Return the runner that --against of `ane verify` names.
+    """Create the runner that --against of `ane verify` names.
 
-    Raises UserError for compute units with an engine other than Core ML, for Core ML outside macOS, or for a provider
-    of ONNX Runtime that does not load.
+    Raises:
+        UserError: ``compute_units`` is given for another engine than Core ML, Core ML is requested on another system
+            than macOS, or a provider of ONNX Runtime does not load.
     """
     if compute_units and name != "coreml":
         raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
     if name.startswith("onnx"):
         device = choose_onnx_device(name.removeprefix("onnx").removeprefix(":"))
-        # only the parity of the CPU is recorded
+        # the conversion records the parity only on the CPU
         return OnnxRunner(f"onnx:{device.name}", device, arithmetic=parity.ON_CPU if device.name == "cpu" else None)
     if name == "coreml":
         if sys.platform != "darwin":
@@ -306,10 +330,16 @@ def verify(
     layers: LayerComparison | None = None,
     progress: Callable[[str], None] = lambda action: None,
 ) -> list[FunctionCheck]:
-    """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
+    """Compare functions of packages with the PyTorch networks, and return one comparison per function.
 
-    ``layers`` says how to compare the values inside too. For a damaged package, or a function that cannot run, the
-    result records the problem.
+    If a package is damaged or a function cannot run, its comparison has the reason as ``problem``.
+
+    Args:
+        model: The bundle.
+        chosen: Packages and names of their functions, from ``choose_packages``.
+        runner: Runner for the functions.
+        layers: How to compare the values inside the functions. ``None`` compares only outputs.
+        progress: Function that is called with the names of the package and the function before each comparison.
     """
     reference, results = reference_backend(model), []
     for package, functions in chosen:
@@ -324,9 +354,16 @@ def verify(
 def choose_packages(
     model: Bundle, networks: Sequence[str] | None = None, function: str | None = None, format: str = "coreml"
 ) -> list[tuple[PackageRecord, list[str]]]:
-    """Return a bundle's packages in this format with their functions.
+    """Select packages of a bundle, and the names of their functions.
 
-    ``networks`` and ``function`` select some of them. Raises UserError if there are none.
+    Args:
+        model: The bundle.
+        networks: Networks whose packages to select. ``None`` selects all networks.
+        function: Name of the functions to select. ``None`` selects all functions.
+        format: Format of the packages.
+
+    Raises:
+        UserError: The bundle has no package in this format, no package of a network, or no such function.
     """
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:

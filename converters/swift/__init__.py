@@ -1,1 +1,1 @@
-"""Export Tortoise's Core ML packages as a Swift package with a runtime."""
+"""Export a Tortoise model with Core ML packages as a Swift package, which contains a runtime written in Swift."""

@@ -1,4 +1,4 @@
-"""Write a Swift package: a bundle's Core ML packages, tables, a runtime in Swift, and its tests."""
+"""Write a Swift package that speaks, with Core ML packages, the model's facts, a runtime in Swift, and tests."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ from converters.swift.golden import DECODER, VOCODER, golden_vectors
 TEMPLATE = Path(__file__).parent / "template"
 MODEL = Path("Sources", "TortoiseCoreML", "Model")
 GOLDEN = Path("Tests", "TortoiseTests", "Golden")
-TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # a folder that may be replaced has TABLES
+TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"  # a folder is replaced only if it contains TABLES
 
 
 def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecord]:
-    """Return the packages that are exported, by network.
+    """Choose the Core ML packages to export, and return them by network.
 
-    Raises UserError for a model that cannot be exported: a model other than Tortoise, or one without the packages and
-    functions that the Swift runtime calls.
+    Raises:
+        UserError: The model is not a Tortoise model, or lacks a package or function that the Swift runtime calls.
     """
     if bundle.family.name != "tortoise":
         raise UserError(f"{bundle.name} is a {bundle.family.title} model, but a Swift package needs a Tortoise model")
@@ -62,19 +62,19 @@ def export_swift(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda activity: None,
 ) -> Path:
-    """Write the package. It appears at ``destination`` complete or not at all.
+    """Write the Swift package. It appears at ``destination`` when it is complete.
 
     Args:
         bundle: The bundle to export.
         destination: Folder of the new package.
-        voices: Voices that it can speak with, by name. The first one is its default.
+        voices: Voices with which the package can speak, by name. The first voice is the default.
         precision: Precision of the Core ML packages.
         overwrite: Whether to replace an existing Swift package.
-        progress: Called with the current activity.
+        progress: Function that is called with the current activity.
 
     Raises:
-        UserError: The model cannot be exported, a voice belongs to another model, or the destination is taken or not
-            writable.
+        UserError: The model cannot be exported, a voice belongs to another model, the destination exists, or it cannot
+            be written.
     """
     check_output_folder(destination, TABLES, CONTENT, overwrite)
     packages = check_bundle(bundle, precision)
@@ -105,14 +105,14 @@ def export_swift(
 
 
 def model_arrays(bundle: Bundle, voices: Mapping[str, Voice]) -> dict[str, np.ndarray]:
-    """Return the decoder's embedding tables, and the decoder's latent (1, D) of each voice, in float32."""
+    """Return the decoder's embedding tables, and each voice's latent for the decoder, (1, D), in float32."""
     weights = bundle.tensors(DECODER)
     tables = {name: weights[key].float().numpy() for name, key in bundle.family.stages.decoder.tables.items()}
     return tables | {f"voice/{name}": voice.ar for name, voice in voices.items()}
 
 
 def copy_package(bundle: Bundle, package: PackageRecord, folder: Path) -> dict[str, str]:
-    """Copy a Core ML package, check its files, and return the entry for it in the tables."""
+    """Check the hashes of a Core ML package, copy it, and return its description for ``TABLES``."""
     check_hashes(bundle.path, package.files)
     for file in package.files:
         target = folder / file.file
@@ -131,7 +131,7 @@ def write_content(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Write arrays one after the other as little-endian float32. Return shape and offset (in floats) by name."""
+    """Write arrays one after another as little-endian float32. Return each array's shape and offset (in floats)."""
     index, offset = {}, 0
     with path.open("wb") as file:
         for name, array in arrays.items():
@@ -141,11 +141,15 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict
     return index
 
 
-# The Swift package's facts about a model: its text, its decoder, its vocoder, and how codes are sampled
+# The functions below make TABLES, which tells the Swift runtime about the text, decoder, sampling and vocoder
 
 
 def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: TortoiseSettings) -> dict[str, Any]:
-    """Return the tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""
+    """Return the facts about the model that the Swift runtime reads, except voices, arrays and paths.
+
+    Raises:
+        UserError: The Swift runtime does not support the model's settings or its tokenizer.
+    """
     sampling = settings.sampling
     if sampling.typical_mass is not None:
         raise UserError("the model's settings have typical_mass, but the Swift package has no typical sampling")
@@ -171,7 +175,10 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
 
 
 def text_rules() -> list[dict[str, str]]:
-    """Return the normaliser's plain substitutions of signs and punctuation, in the syntax of NSRegularExpression."""
+    """Convert the normaliser's regular expressions for signs and punctuation to the syntax of NSRegularExpression.
+
+    Rules whose replacement is a Python function are left out.
+    """
     return [
         {
             "pattern": rule.pattern.pattern,
@@ -183,7 +190,11 @@ def text_rules() -> list[dict[str, str]]:
 
 
 def token_tables(tokenizer: str) -> dict[str, Any]:
-    """Return vocabulary and merges. Raises UserError for a tokenizer whose kind Tortoise's models do not have."""
+    """Return the tokenizer's vocabulary, merges and special tokens.
+
+    Raises:
+        UserError: The tokenizer is of a kind that Tortoise models do not use.
+    """
     content = json.loads(tokenizer)
     model, normalizer = content["model"], content.get("normalizer")
     splitter = (content.get("pre_tokenizer") or {}).get("type")
@@ -205,9 +216,9 @@ def token_tables(tokenizer: str) -> dict[str, Any]:
 
 
 def decoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
-    """Return the tables of the decoder's functions for one lane.
+    """Return the decoder's facts, and its functions for one lane (a single sequence).
 
-    These are the functions with the fewest columns, which the Python runtime chooses too.
+    These are the functions with the fewest columns. The Python runtime chooses the same functions for one sequence.
     """
     config = bundle.config(DECODER)
     shape = config.decoder_shape
@@ -243,5 +254,5 @@ def vocoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
 
 
 def _buckets(lengths: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return functions by length, the smallest first."""
+    """List functions with their lengths, the shortest first."""
     return [{"name": name, "length": length} for name, length in sorted(lengths.items(), key=lambda item: item[1])]

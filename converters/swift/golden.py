@@ -1,8 +1,8 @@
-"""Record golden vectors of the Python runtime for the Swift package's tests.
+"""Record what the Python runtime computes for two sentences, for the tests of the Swift package.
 
-Two sentences are spoken on the interpreter of the packages. For every call of a function, fingerprints of its inputs
-and its outputs are recorded. The tests give the recorded outputs to the Swift runtime and compare each call's inputs,
-the codes and the sound.
+The Python runtime speaks the sentences with the interpreter of Core ML packages. For every call of a package's
+function, this module records the outputs and fingerprints of the inputs. In the tests, the Swift runtime gets the
+recorded outputs instead of Core ML's. The tests compare the inputs of every call, the codes and the sound.
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,15 @@ from ane.voices import Voice
 
 DECODER, VOCODER = "autoregressive", "hifigan"
 SEED = 1
-MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # for a linear congruential generator (Numerical Recipes)
-# sentence → the most codes to draw. The second one has a long prefix, so that the pool of slots grows
+MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # of a linear congruential generator (Numerical Recipes)
+# sentence → most codes to draw. The second sentence has a long prefix, so that its steps need a larger kv-cache
 SENTENCES = {
     "The door stood open.": 40,
     "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12,
 }
 SEEDS = (0, 1, 12345, 2**32 + 7, 2**64 - 1)
-# texts that the Swift package reads as `ane say` does: no abbreviation, date, amount or word in capitals
+# Texts that the Swift package reads exactly as `ane say` does. They have no abbreviation, date, amount or word in
+# capital letters, because the Swift package does not spell these out
 TEXTS = (
     *SENTENCES,
     "“Hello,” she said — it’s late; isn't it?",
@@ -48,9 +49,11 @@ TEXTS = (
 
 
 class RecordingRuntime(MilRuntime):
-    """The interpreter, with a record of each call.
+    """The interpreter of Core ML packages, with a record of each call.
 
-    Outputs are rounded to fp16 if a network's package computes in fp16, as Core ML returns them.
+    Args:
+        networks: Path of each package → name of its network.
+        narrow: Whether to round outputs to fp16, as Core ML does for a package that computes in fp16.
     """
 
     def __init__(self, networks: Mapping[Path, str], narrow: bool):
@@ -87,7 +90,7 @@ class FunctionRecorder:
 def golden_vectors(
     bundle: Bundle, precision: str, voice_name: str, voice: Voice, settings: TortoiseSettings
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the content of golden.json without its arrays, and the arrays."""
+    """Record all sentences and texts. Return the content of golden.json, and the arrays to which it refers."""
     replays: list = []
     arrays: dict = {}
     for index, (text, codes) in enumerate(SENTENCES.items()):
@@ -117,7 +120,11 @@ def golden_vectors(
 def recorded_sentence(
     bundle: Bundle, precision: str, voice: Voice, settings: TortoiseSettings, text: str, codes: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Record one sentence of at most ``codes`` codes. Return its entry, the arrays of the calls, and the sound."""
+    """Speak one sentence with at most ``codes`` codes, and record every call.
+
+    Returns:
+        The description of the sentence for golden.json, and the outputs of the calls and the sound, by name.
+    """
     backend = recording_backend(bundle, precision)
     [chunk, *_] = split_into_chunks(text, bundle, settings)
     sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
@@ -139,9 +146,9 @@ def recorded_sentence(
 
 
 def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
-    """Return a backend that runs the packages on the interpreter.
+    """Create a backend that runs the packages on a ``RecordingRuntime``.
 
-    Host arrays are float32 even for fp16 packages, as in Swift.
+    Its inputs are float32 even if a package computes in fp16, because the Swift runtime passes float32.
     """
     packages = select_packages(bundle, precision)
     networks = {bundle.path / packages[network].path: network for network in (DECODER, VOCODER)}
@@ -152,9 +159,9 @@ def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
 
 
 def fingerprint(array: np.ndarray) -> dict[str, Any]:
-    """Summarise an array: its shape, its norm, and its product with fixed pseudo-random numbers from −0.5 to 0.5."""
+    """Summarise an array by its shape, its norm, and its dot product with fixed pseudo-random numbers (−0.5 to 0.5)."""
     values = np.asarray(array, np.float64).ravel()
     powers = np.cumprod(np.full(len(values), MULTIPLIER, np.uint32), dtype=np.uint32)
     sums = np.concatenate((np.ones(1, np.uint32), powers[:-1])).cumsum(dtype=np.uint32)
-    weights = (powers + np.uint32(INCREMENT) * sums) / 2**32 - 0.5  # the generator's numbers after 1
+    weights = (powers + np.uint32(INCREMENT) * sums) / 2**32 - 0.5  # the numbers that the generator makes from seed 1
     return {"shape": list(array.shape), "norm": float(np.linalg.norm(values)), "product": float(values @ weights)}
