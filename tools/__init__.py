@@ -1,1 +1,1 @@
-"""Programs for whoever changes this project: campaigns, faults in packages, mutations of code, pictures of pages."""
+"""Programs for people who change this project: campaigns, faults in packages, mutated code, pictures of web pages."""

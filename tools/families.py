@@ -1,9 +1,10 @@
-"""Write golden vectors of other sizes, to show that `pytest tests/parity --families DIR` takes all sizes from its set.
+"""Write golden vectors for other network sizes, to test that `pytest tests/parity --families DIR` reads all sizes.
 
     python -m tools.families DIR [--seed 1]
 
-FastSpeech and Whisper have other widths, depths, heads and lengths, and weights of the seed. This project's networks in
-float32 compute the tensors, so the set says nothing of upstream. Whatever has no sizes, and KittenTTS, is copied.
+FastSpeech and Whisper get other widths, depths, numbers of heads and lengths, and random weights drawn with the seed.
+This project's own float32 networks compute the tensors, so the vectors do not show that it agrees with upstream.
+KittenTTS's vectors are copied, and so are all vectors that do not depend on a size.
 """
 
 import argparse
@@ -89,7 +90,7 @@ def write_fastspeech_set(folder: Path) -> None:
 
 
 def speech_case(network: FastSpeech, name: str, ids: np.ndarray, frames: int | None = None) -> Tensors:
-    """Return the tensors of one case; ``frames``: to which the mel is cut or padded."""
+    """Compute the tensors of one case. The mel spectrogram is cut or padded to ``frames``, unless that is ``None``."""
     case: Tensors = {"ids": ids, "pos": (np.arange(1, ids.shape[1] + 1) * (ids > 0)).astype(np.int32)}
     outputs: Tensors = {}
     with hooked({key: part for key, part in network.named_modules() if key}, outputs.__setitem__):
@@ -159,7 +160,7 @@ def write_whisper_set(folder: Path, seed: int) -> None:
 def whisper_stages(
     encoder: WhisperEncoder, decoder: WhisperDecoder, mel: np.ndarray, steps: int, whole: bool, seed: int
 ) -> Tensors:
-    """Return what encoder and decoder compute of a spectrogram and random tokens, and the caches after the steps."""
+    """Compute the outputs of encoder and decoder for a mel and random tokens, and the caches after all steps."""
     rng, rows, config = np.random.default_rng(seed), len(mel), decoder.config
     found: Tensors = {"encoder/mel": np.ascontiguousarray(mel)}
     modules = {"conv2": encoder.conv2, "out": encoder} | {f"layer{i}": block for i, block in enumerate(encoder.blocks)}
@@ -207,7 +208,7 @@ def whisper_stages(
 
 
 def decode_again(folder: Path, facts: dict[str, Any], mel: np.ndarray) -> None:
-    """Replace the decoded tokens and the language in ``facts`` with those of the new weights."""
+    """Replace the decoded tokens and the language in ``facts`` with the results of the new weights."""
     work = folder / "work"
     work.mkdir()
     model = open_golden_whisper(folder, facts, work)
@@ -229,8 +230,8 @@ def decode_again(folder: Path, facts: dict[str, Any], mel: np.ndarray) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.families", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the new folder")
-    parser.add_argument("--seed", type=int, default=1, help="of Whisper's weights and tokens (default: 1)")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to create for the vectors")
+    parser.add_argument("--seed", type=int, default=1, help="seed of Whisper's weights and tokens (default: 1)")
     options = parser.parse_args()
     for name in ("fastspeech", "whisper"):
         (options.folder / name).mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""The pictures of the pages in the documentation: python -m tools.screenshots [FOLDER]
+"""Take pictures of the web pages for the documentation: python -m tools.screenshots [FOLDER]
 
-The folder gets both pages at every width and in both color schemes, the documentation those of ``KEPT``.
+FOLDER gets pictures of both pages, at every width and in both color schemes. The documentation gets those in ``KEPT``.
 """
 
 import sys
@@ -26,8 +26,8 @@ KEPT = {
     "390-dark-api": "page-api-phone",
 }
 FIELDS = {"text": TEXT, "seed": "1"}
-LIT = 3.0  # seconds into the sound
-COLORS = 48  # of a picture
+LIT = 3.0  # seconds of sound that have played when a picture is taken
+COLORS = 48  # number of colors in a picture
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def speak(page: Any, address: str) -> None:
-    """Show the page while it speaks."""
+    """Open the page that speaks, and let it speak until the picture can be taken."""
     page.get(address)
     wait_until(lambda: page.execute_script("return voices.length"))
     for field, value in FIELDS.items():
@@ -68,7 +68,7 @@ def speak(page: Any, address: str) -> None:
 
 
 def try_speech(page: Any, address: str) -> None:
-    """Show the page of the API with the sound of a request."""
+    """Open the page of the API, and send a request whose answer is sound."""
     page.get(f"{address}/docs")
     section = page.find_element("xpath", "//section[h2[@id='post-v1-audio-speech']]")
     section.find_element("css selector", "summary").click()
@@ -78,7 +78,7 @@ def try_speech(page: Any, address: str) -> None:
 
 
 def save(png: bytes, name: str, every: Path | None) -> None:
-    """Write a picture to the folder of all, and to the documentation if it is in ``KEPT``."""
+    """Write a picture to ``every``, and to the documentation if ``KEPT`` names it."""
     picture = Image.open(BytesIO(png)).convert("RGB").quantize(COLORS)
     if every:
         every.mkdir(exist_ok=True)

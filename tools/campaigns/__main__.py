@@ -1,25 +1,25 @@
-"""Long attacks on the program: ``python -m tools.campaigns NAME [options]``; each prints its figures as JSON.
+"""Run a campaign, which is a long attack on the program: ``python -m tools.campaigns NAME [options]``.
 
-A campaign is a module with ``main(arguments) -> exit status``.
+A campaign is a module with ``main(arguments)``, which prints its figures as JSON and returns the exit status.
 """
 
 import importlib
 import sys
 
 CAMPAIGNS = {
-    "kill": "tools.campaigns.kill",  # work interrupted at every call that changes a file
-    "fuzz": "tools.campaigns.fuzz",  # damaged and hostile inputs of every kind that is read
-    "machines": "tools.campaigns.machines",  # simulated Macs that refuse or spoil one function after the other
-    "growth": "tools.campaigns.growth",  # documents of all kinds, twice and four times as long
-    "lanes": "tools.campaigns.lanes",  # threads that share a decoder, with cancels, failures and slow readers
-    "clients": "tools.campaigns.clients",  # mixed clients of a server with few descriptors, some hostile
-    "readings": "tools.campaigns.readings",  # the normaliser beside another one, and a file of readings
-    "modules": "tools.campaigns.modules",  # small modules of torch, converted and interpreted
-    "requests": "tools.campaigns.requests",  # malformed requests, and clients that leave a server
-    "texts": "tools.campaigns.texts",  # texts that take the normaliser or the splitter long
-    "defects": "tools.campaigns.defects",  # defects put in spoken chunks, which the checks of books must find
-    "codes": "tools.campaigns.codes",  # sentences whose codes another engine or precision changes
-    "official": "tools.campaigns.official",  # MLX's networks at the official sizes, beside torch's
+    "kill": "tools.campaigns.kill",  # interrupts work at every call that changes a file
+    "fuzz": "tools.campaigns.fuzz",  # feeds damaged and hostile inputs to every reader
+    "machines": "tools.campaigns.machines",  # simulates Macs that refuse or spoil one function at a time
+    "growth": "tools.campaigns.growth",  # times documents of every kind at three sizes
+    "lanes": "tools.campaigns.lanes",  # lets threads share a decoder, with cancels, failures and slow readers
+    "clients": "tools.campaigns.clients",  # mixes friendly and hostile clients of a server with few descriptors
+    "readings": "tools.campaigns.readings",  # compares the normaliser with NeMo's, and with a file of readings
+    "modules": "tools.campaigns.modules",  # converts small torch modules and interprets them
+    "requests": "tools.campaigns.requests",  # sends malformed requests, and lets clients leave
+    "texts": "tools.campaigns.texts",  # looks for texts that slow the normaliser or the splitter
+    "defects": "tools.campaigns.defects",  # puts defects in spoken chunks, which checks of books must find
+    "codes": "tools.campaigns.codes",  # counts sentences whose codes another engine changes
+    "official": "tools.campaigns.official",  # compares MLX's networks with torch's at the official sizes
 }
 
 

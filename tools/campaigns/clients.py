@@ -1,11 +1,12 @@
-"""Mixed clients of a server with few descriptors: most speak, some are hostile. What they cost the others is measured.
+"""Let friendly and hostile clients use a server with few file descriptors, and measure what the friendly ones notice.
 
     python -m tools.campaigns clients --minutes 10 [-o RESULT.json]
 
-Seven clients speak over HTTP and Wyoming, at first among themselves. Then three more are slow, silent, leaving,
-flooding, malformed or costly, withhold the end of a text, or send frames that hold nothing. Every sound is compared
-with that of a quiet server. At the end the server gets SIGTERM while it speaks. The result is JSON, printed and
-written to ``RESULTS``. Standard error gets a line for each of ``LIMITS``; the exit status is 1 if one is exceeded.
+Seven clients speak over HTTP and Wyoming, first alone. Then three hostile clients join them. These are slow, silent,
+leaving, flooding, malformed or costly, withhold the end of a text, or send frames without content. Every sound is
+compared with the sound of an idle server. At the end, the server gets SIGTERM while it speaks. The result is printed as
+JSON and written to ``RESULTS``. Standard error gets a line for each of ``LIMITS``. The exit status is 1 if a limit is
+exceeded.
 """
 
 import argparse
@@ -41,13 +42,13 @@ LIMITS = {
     "log_faults_mib": 1.0,
     "wrong_sounds": 0,
     "sigterm_s": 34.0,
-}  # the latter: the drain, and 4 s
-FRIENDLY, HOSTILE = 7, 3  # threads of each
+}  # sigterm_s: the 30 s of the drain, and 4 s more
+FRIENDLY, HOSTILE = 7, 3  # number of threads for friendly and for hostile clients
 RESULTS = Path(__file__).parent / "results" / "clients.json"
 
 
 class Campaign:
-    """The server, what its sounds must be, and what the clients found."""
+    """The server, the sound that it should make for each text, and the counts and times that the clients recorded."""
 
     def __init__(self, server: ServerProcess, seed: int):
         self.server, self.seed = server, seed
@@ -71,7 +72,7 @@ class Campaign:
             return response.read()
 
     def run(self, seconds: float, hostile_clients: int) -> Counter[str]:
-        """Let the clients do what they do for so long; return the most that the server held."""
+        """Run the clients for some seconds, and return the maximum of each resource that the server used."""
         self.until, peak = time.monotonic() + seconds, Counter(self.server.status())
         kinds = [(friendly, "friendly")] * FRIENDLY + [(hostile, "hostile")] * hostile_clients + [(watch, "watch")]
         threads = [
@@ -91,7 +92,7 @@ class Campaign:
         while time.monotonic() < self.until:
             try:
                 client(self, rng)
-            except Exception as error:  # hostile clients are cut off; friendly ones may be asked to wait
+            except Exception as error:  # the server cuts hostile clients off, and may ask friendly ones to wait
                 self.errors[f"{name}: {type(error).__name__} {getattr(error, 'code', '')}".strip()] += 1
                 time.sleep(0.05)
 
@@ -157,7 +158,7 @@ def request_head(length: int, kind: str = "application/json", path: str = "/v1/a
 
 
 def slow(campaign: Campaign, rng: random.Random) -> None:
-    """Sends its request byte by byte, or does not read its sound."""
+    """Send a request byte by byte, or do not read the sound that answers it."""
     with campaign.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         if rng.random() < 0.5:
@@ -171,7 +172,7 @@ def slow(campaign: Campaign, rng: random.Random) -> None:
 
 
 def silent(campaign: Campaign, rng: random.Random) -> None:
-    """More connections than the server has descriptors, none of which says anything."""
+    """Open more connections than the server has descriptors, and send nothing."""
     port = rng.choice((campaign.server.port, campaign.wyoming_port))
     held = []
     with suppress(OSError):
@@ -190,7 +191,7 @@ def leaving(campaign: Campaign, rng: random.Random) -> None:
 
 
 def flooding(campaign: Campaign, rng: random.Random) -> None:
-    """Pings whose answers are never read, or requests one after the other."""
+    """Send pings and never read their answers, or send one request after another."""
     with campaign.connect() as connection:
         connection.settimeout(2)
         key = base64.b64encode(os.urandom(16)).decode()
@@ -226,7 +227,7 @@ def malformed(campaign: Campaign, rng: random.Random) -> None:
 
 
 def costly(campaign: Campaign, rng: random.Random) -> None:
-    """Asks for as much as a small request can."""
+    """Ask for the most work that a small request can ask for."""
     lexicon = {"wind": "very " * 30}
     fields = rng.choice(
         (
@@ -256,7 +257,7 @@ CHUNKED = (
 
 
 def withholding(campaign: Campaign, rng: random.Random) -> None:
-    """A text in frames of four characters, in which something opens and never ends, or many that never begin."""
+    """Send a text in frames of four characters, with a bracket or tag that never ends, or start many texts."""
     start = b'{"type": "synthesize-start"}\n'
     if rng.random() < 0.3:
         held = [campaign.connect(campaign.wyoming_port) for _ in range(50)]
@@ -275,7 +276,7 @@ def withholding(campaign: Campaign, rng: random.Random) -> None:
 
 
 def sending_nothing(campaign: Campaign, rng: random.Random) -> None:
-    """Empty continuations of a WebSocket's message, or a body in parts of one byte."""
+    """Send empty continuations of a WebSocket message, or a body in parts of one byte."""
     with campaign.connect() as connection:
         connection.settimeout(2)
         with suppress(OSError):
@@ -309,14 +310,14 @@ def percentile(values: list[float], share: float) -> float:
 
 def measured(server: ServerProcess, options: argparse.Namespace) -> dict[str, Any]:
     campaign = Campaign(server, options.seed)
-    for text in TEXTS * 3:  # the first use of everything
+    for text in TEXTS * 3:  # uses everything once before the measurement
         campaign.speak(text), by_wyoming(campaign, text)
     before = server.status()
     campaign.run(min(60.0, 6 * options.minutes), 0)
     friendly_alone = percentile(campaign.requests, 0.95)
     campaign.health, campaign.requests = [], []
     peak = campaign.run(60 * options.minutes, HOSTILE)
-    time.sleep(35)  # the limit of silence, after which nothing of the clients is left
+    time.sleep(35)  # after the time that a silent client has, the server has dropped all clients
     after = server.status()
     assert all(campaign.speak(text) == sound for text, sound in campaign.expected.items())
     return {
@@ -337,7 +338,7 @@ def measured(server: ServerProcess, options: argparse.Namespace) -> dict[str, An
         "descriptors_peak": peak["files"],
         "descriptors_more": after["files"] - before["files"],
         "threads": before["threads"],
-        "threads_after": after["threads"],  # those of the pools stay
+        "threads_after": after["threads"],  # the threads of its pools stay
         **log_sizes(server.log_file.read_bytes().splitlines(keepends=True)),
         "sounds": campaign.found["sounds"],
         "wrong_sounds": campaign.found["wrong_sounds"],
@@ -348,7 +349,7 @@ def measured(server: ServerProcess, options: argparse.Namespace) -> dict[str, An
 
 
 def seconds_to_stop(campaign: Campaign) -> float:
-    """Seconds from SIGTERM to the end of a server that speaks a long text to a client that takes it."""
+    """Return the seconds from SIGTERM to the end of a server that is speaking a long text to a client."""
     body = json.dumps({"model": "heart", "input": " ".join(TEXTS * 25), "response_format": "pcm"}).encode()
     with campaign.connect() as connection:
         connection.sendall(request_head(len(body)) + body)
@@ -362,7 +363,7 @@ def seconds_to_stop(campaign: Campaign) -> float:
 
 
 def log_sizes(lines: list[bytes]) -> dict[str, float]:
-    """Mebibytes of the log: of the line that each request for speech has, and of all others, which must not grow."""
+    """Return the MiB of the log: the lines of requests for speech, and all other lines, which must not grow."""
     size = {True: 0, False: 0}
     for line in lines:
         size[b'"message": "request"' in line] += len(line)

@@ -1,8 +1,8 @@
-"""Count the sentences whose codes another engine or precision changes, against torch in float32.
+"""Count the sentences for which another engine or precision draws other codes than torch in float32.
 
-Run ``python -m tools.campaigns codes mlx:fp32 mil:fp16:8bit -o FILE``. An engine is ``BACKEND:PRECISION``. Its result
-is added to FILE. For ``mil:fp16``, the decoder becomes a Core ML package of this precision, which the interpreter
-runs with fp16 rounding. The model is `demo`. Both engines draw with the same seeds.
+Run ``python -m tools.campaigns codes mlx:fp32 mil:fp16:8bit -o FILE``. An engine is given as ``BACKEND:PRECISION``, and
+its result is added to FILE. For ``mil:fp16:PRECISION``, the decoder becomes a Core ML package in PRECISION, which the
+interpreter runs with fp16 rounding. The model is `demo`. Both engines draw with the same seeds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SENTENCES = 20
 
 
 def load_engine(model: Bundle, backend: str, precision: str, folder: Path) -> Backend:
-    """The backend; of Core ML packages the decoder alone, built in ``folder``."""
+    """Load a backend. For Core ML packages, first build a package of only the decoder in ``folder``."""
     if not backend.startswith("mil"):
         return load_backend(backend, model, precision)
     options = CoreMLOptions(precision, lanes=(1,), caches=("io",), buckets={"prefill": (128,), "step": (512,)})
@@ -46,7 +46,7 @@ def load_engine(model: Bundle, backend: str, precision: str, folder: Path) -> Ba
 
 
 def drawn_codes(backend: str, precision: str) -> list[list[int]]:
-    """The codes of each sentence, with a seed of its own, in the model's default preset."""
+    """Draw the codes of every sentence with a separate seed, in the model's default preset."""
     model = open_model("demo")
     folder = Path(tempfile.mkdtemp(prefix="codes-"))
     engine, config = load_engine(model, backend, precision, folder), model.config("autoregressive")
@@ -63,7 +63,7 @@ def drawn_codes(backend: str, precision: str) -> list[list[int]]:
 
 
 def compared(expected: list[list[int]], found: list[list[int]]) -> dict[str, int]:
-    """How many sentences have all codes, and how many codes come before the first that differs."""
+    """Count the sentences whose codes are all equal, and the codes before the first difference."""
     same = [
         next(
             (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),

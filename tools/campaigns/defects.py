@@ -1,10 +1,11 @@
-"""Campaign: does `ane read --check` find defects, and does it leave good chunks alone?
+"""Test whether `ane read --check` finds defects in speech, and whether it leaves good chunks alone.
 
     python -m tools.campaigns defects [--bundle heart] [--voice V] [--chunks 240] [--defects 200] [-o FILE]
 
-A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
-sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
-With --whisper the recogniser is Whisper with trained weights (``benchmarks.data_packages``), as with `--recogniser`.
+An embedded voice narrates a book of sentences, and its chunks are judged as they are. Then sounds of the book get
+defects, equally many of every kind, and each sound is judged among the unchanged chunks. Where a sound is spliced, the
+parts overlap by 5 ms to avoid a click. With --whisper, the recogniser is Whisper with trained weights
+(``benchmarks.data_packages``), as with `--recogniser`.
 """
 
 import argparse
@@ -42,15 +43,15 @@ from tests.recogniser import Recogniser
 from training.text import held_out_sentences, plain_sentence
 
 SENTENCES_OF_A_PARAGRAPH = 8
-LETTERS = 5  # of the words that are dropped or said twice, at least
-OVERLAP = 0.005  # seconds of a splice
-CONFIRMED = 0.15  # of its words that a recogniser without a text hears otherwise in a chunk that is really bad
+LETTERS = 5  # minimum number of letters in words that are dropped or repeated
+OVERLAP = 0.005  # seconds by which spliced parts overlap
+CONFIRMED = 0.15  # a chunk is really bad if a recogniser without the text gets this share of its words wrong
 RESULT = Path(__file__).parent / "results" / "defects.json"
 
 
 @dataclass(frozen=True)
 class SpokenPart:
-    """A chunk of the narrated book."""
+    """A chunk of the narrated book, with its sound."""
 
     text: str
     audio: np.ndarray
@@ -59,7 +60,7 @@ class SpokenPart:
 
 
 def book_of_sentences(count: int, rng: random.Random) -> Document:
-    """Held-out sentences and sentences of the training's grammar, shuffled, in paragraphs."""
+    """Make a document of held-out sentences and sentences from the training's grammar, shuffled, in paragraphs."""
     held_out = held_out_sentences()
     texts = [*held_out, *(plain_sentence(rng) for _ in range(max(0, 2 * count - len(held_out))))]
     rng.shuffle(texts)
@@ -91,7 +92,7 @@ def spoken_book(speaker: BookSpeaker, plan: BookPlan, folder: Path) -> list[Spok
 
 
 class DefectMaker:
-    """Makes a defect of each kind in the sound of a chunk, (S,) float32."""
+    """A maker of defects. Each method returns the sound of a chunk, (S,) float32, with one kind of defect."""
 
     def __init__(self, speaker: BookSpeaker, parts: Sequence[SpokenPart], rng: random.Random):
         self.speaker, self.parts, self.rng, self.rate = speaker, parts, rng, speaker.sample_rate
@@ -105,7 +106,7 @@ class DefectMaker:
         }
 
     def joined(self, *pieces: np.ndarray) -> np.ndarray:
-        """Pieces one after the other, overlapping."""
+        """Join sounds one after another. They overlap by ``OVERLAP`` seconds."""
         size = round(OVERLAP * self.rate)
         rise = np.linspace(0, 1, size, dtype=np.float32)
         whole = pieces[0]
@@ -118,7 +119,7 @@ class DefectMaker:
         return whole
 
     def stretch(self, part: SpokenPart, most: int) -> tuple[int, int]:
-        """Samples from the start of a word to the start of the one after at most ``most`` words, or to the end."""
+        """Choose a stretch of at most ``most`` words, and return its first sample and the one after its end."""
         while True:
             first = self.rng.randrange(len(part.words))
             chosen = part.words[first : first + self.rng.randint(1, most)]
@@ -136,7 +137,7 @@ class DefectMaker:
         return self.joined(part.audio[:end], part.audio[start:])
 
     def babble(self, part: SpokenPart) -> np.ndarray:
-        """Syllables without sense between two words or at the end."""
+        """Insert meaningless syllables between two words or at the end."""
         text = " ".join(
             "".join(self.rng.choice("bdfgklmnprstvz") + self.rng.choice("aeiou") for _ in range(self.rng.randint(2, 3)))
             for _ in range(self.rng.randint(2, 4))
@@ -195,7 +196,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
         kind = list(maker.kinds)[index % len(maker.kinds)]
         part = rng.choice([part for part in good if len(part.words) > 4])
         audio = maker.kinds[kind](part)
-        # the decoder knew nothing of the defect
+        # the decoder's signals are left out, because the decoder did not make the defect
         signals = ChunkSignals.of(part.text, SpokenChunk(audio), rate)
         problems = checker.problems(part.text, audio, rate, signals, norms)
         made[kind] += 1
@@ -238,7 +239,7 @@ def whisper_recogniser(size: str) -> TranscribingRecogniser:
 def distribution(
     parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAligner, rate: int
 ) -> dict[str, list[float]]:
-    """Percentiles 1, 50, 99 and 100 of what is compared with a limit, over chunks without a problem."""
+    """Return the percentiles 1, 50, 99 and 100 of every value that has a limit, over chunks without a problem."""
     values: dict[str, list[float]] = {
         name: []
         for name in (
@@ -271,11 +272,11 @@ def distribution(
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", default="heart")
-    parser.add_argument("--voice", help="of the bundle (default: its own)")
-    parser.add_argument("--preset", help="of the bundle, if it has any")
-    parser.add_argument("--chunks", type=int, default=240, help="of the book, about")
+    parser.add_argument("--voice", help="voice of the bundle (default: its own)")
+    parser.add_argument("--preset", help="preset of the bundle, if it has presets")
+    parser.add_argument("--chunks", type=int, default=240, help="approximate number of chunks in the book")
     parser.add_argument("--defects", type=int, default=200)
-    parser.add_argument("--whisper", choices=("base", "tiny.en"), help="in place of pocketsphinx")
+    parser.add_argument("--whisper", choices=("base", "tiny.en"), help="Whisper model to use instead of pocketsphinx")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     options = parser.parse_args(arguments)

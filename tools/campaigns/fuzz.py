@@ -1,14 +1,14 @@
-"""Feed damaged and hostile inputs to everything that reads what others made.
+"""Feed damaged and hostile inputs to every function that reads data from others.
 
-    python -m tools.campaigns fuzz --minutes 3                  all kinds in turn; adds to results/fuzz.json
+    python -m tools.campaigns fuzz --minutes 3                  all kinds alternately, added to results/fuzz.json
     python -m tools.campaigns fuzz --minutes 10 --only voices   one kind
 
-Good inputs are mutated: bytes and parts of text changed, removed, repeated, exchanged; values of JSON replaced; parts
-of archives damaged. Each must be read, or refused by a UserError in one line, within ``SECONDS`` of CPU time and within
-``MEMORY`` more than the process had. Every kind runs in a process of its own, in turns of some seconds; one that dies
-is a failure with the input that it was at. Of every ``TRACED`` inputs one is traced: it becomes a good one if it
-reaches a new line. Figures are written after each turn, and added to those of the runs before; ``--fresh`` begins
-with none.
+The campaign changes good inputs: it alters, removes, repeats and swaps bytes and parts of text, replaces values in
+JSON, and damages files in archives. The reader must accept each input, or reject it with a UserError of one line,
+within ``SECONDS`` of CPU time and with at most ``MEMORY`` more memory than the process had. Every kind of input has its
+own process, for some seconds at a time. If a process dies, the campaign records a failure with the last input. One of
+every ``TRACED`` inputs is traced. If it reaches a new line of code, it joins the good inputs. Figures are written after
+each turn, and added to the figures of earlier runs. ``--fresh`` starts with none.
 """
 
 import argparse
@@ -34,24 +34,25 @@ from tools.campaigns.fuzz_inputs import InputKind, kinds
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 ROOT = Path(__file__).parents[2]
-SECONDS = 5  # of CPU time that an input may take
-MEMORY = 1 << 30  # bytes that it may take
-HANGS = 60  # seconds of CPU time of a batch, and minutes of any time: other work has the machine too
-BATCH = 64  # inputs after which the time is looked at
-TRACED = 64  # inputs of which one is traced
-KEPT = 5  # failures of a kind that are stored with their input
-CORPUS = 2000  # inputs that are mutated, at most
-TURN = 5.0  # seconds of a turn of a kind, times its weight
+SECONDS = 5  # maximum seconds of CPU time for an input
+MEMORY = 1 << 30  # maximum bytes of memory for an input
+# maximum seconds of CPU time for a batch, and maximum minutes of elapsed time, because the machine does other work too
+HANGS = 60
+BATCH = 64  # number of inputs between two checks of the time
+TRACED = 64  # one of so many inputs is traced
+KEPT = 5  # maximum number of failures stored with their inputs, per kind
+CORPUS = 2000  # maximum number of inputs to change
+TURN = 5.0  # seconds that a kind of weight 1 runs at a time
 
 Lines = set[tuple[str, int]]
 
 
 class TooSlowError(Exception):
-    """An input took longer than ``SECONDS``."""
+    """Reading an input took longer than ``SECONDS``."""
 
 
 def stored(name: str, data: bytes) -> dict[str, str]:
-    """An input as it is kept in the results."""
+    """Return an input in the form in which the results store it."""
     return {"file": name, "base64": base64.b64encode(data).decode()}
 
 
@@ -60,7 +61,7 @@ def peak() -> int:
 
 
 def lines_of(sources: tuple[str, ...]) -> Lines:
-    """The lines of the functions of these files."""
+    """Return the lines of code in the functions of these files."""
     found: Lines = set()
 
     def add(file: str, code: CodeType, within: bool) -> None:
@@ -77,7 +78,7 @@ def lines_of(sources: tuple[str, ...]) -> Lines:
 
 
 def traced(read: Callable[[], object], files: set[str], reached: Lines) -> None:
-    """Run ``read`` and note the lines that it reaches."""
+    """Run ``read``, and add the lines that it reaches to ``reached``."""
 
     def note(frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code.co_filename not in files:
@@ -93,7 +94,7 @@ def traced(read: Callable[[], object], files: set[str], reached: Lines) -> None:
 
 
 class Attack:
-    """Feeds inputs of a kind; in a process of its own."""
+    """A feeder of inputs of one kind. It runs in a separate process."""
 
     def __init__(self, kind: InputKind, last: mmap.mmap, corpus: list[tuple[str, bytes]], seed: int):
         self.kind, self.last, self.corpus, self.rng = kind, last, corpus, random.Random(seed)
@@ -104,14 +105,14 @@ class Attack:
         self._limit = peak() + MEMORY
 
     def run(self, seconds: float) -> dict[str, Any]:
-        """The figures."""
+        """Feed inputs for some seconds, and return the figures."""
         signal.signal(signal.SIGPROF, self._tick)
         signal.setitimer(signal.ITIMER_PROF, 1, 1)
         space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (space + 2 * MEMORY, space + 2 * MEMORY))
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            # both end the process, whatever library it is in; the next batch sets them again
+            # both limits end the process, even inside a library, and the next batch sets them again
             resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + HANGS, resource.RLIM_INFINITY))
             signal.alarm(60 * HANGS)
             for number in range(BATCH):
@@ -129,7 +130,7 @@ class Attack:
         }
 
     def _tick(self, *_: object) -> None:
-        """Called after each second of CPU time: no timer is set for each input."""
+        """Count a second of CPU time. This replaces a timer for each input, which would cost more."""
         self._ticks = self._ticks + 1 if self.count == self._ticked else 0
         self._ticked = self.count
         if self._ticks > SECONDS:
@@ -151,7 +152,7 @@ class Attack:
             wrong = "its error has several lines" if "\n" in str(error) else ""
         except TooSlowError:
             wrong = f"it takes more than {SECONDS} s"
-        except BaseException as error:  # a panic of Rust code is no Exception
+        except BaseException as error:  # a panic in Rust code is not an Exception
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrong = f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {str(error)[:200]}"
         if len(self.reached) > reached and len(self.corpus) < CORPUS:
@@ -165,17 +166,17 @@ class Attack:
 
 
 def turn(kind: InputKind, corpus: list[tuple[str, bytes]], folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Figures of a forked process that feeds inputs for that long; a failure with its last input if it dies."""
+    """Feed inputs in a forked process, and return its figures. If it dies, return a failure with its last input."""
     result, last = folder / "result", mmap.mmap(-1, 1 << 20)
     child = os.fork()
     if not child:
         errors = os.fdopen(os.dup(2), "w")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders print what they dislike
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders print complaints
         try:
             attack = Attack(kind, last, corpus, seed)
             result.write_bytes(pickle.dumps(attack.run(seconds)))
         except BaseException:
-            traceback.print_exc(file=errors)  # a fault of this file
+            traceback.print_exc(file=errors)  # a fault of this program
             errors.flush()
             os._exit(1)
         os._exit(0)
@@ -197,7 +198,7 @@ def turn(kind: InputKind, corpus: list[tuple[str, bytes]], folder: Path, seconds
 
 
 def merged(before: dict[str, Any], found: dict[str, Any], reached: int, lines: int) -> dict[str, Any]:
-    """The figures of a kind with those of a turn."""
+    """Add the figures of a turn to the earlier figures of the same kind."""
     failures = {failure["wrong"]: failure for failure in [*found["failures"], *before.get("failures", [])]}
     return {
         **{name: round(before.get(name, 0) + found[name]) for name in ("inputs", "refused", "bytes", "seconds")},
@@ -212,7 +213,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--only", metavar="KIND")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fresh", action="store_true", help="do not add to the figures of the runs before")
+    parser.add_argument("--fresh", action="store_true", help="start without the figures of earlier runs")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
     totals = {} if args.fresh or not args.output.exists() else json.loads(args.output.read_text())["kinds"]

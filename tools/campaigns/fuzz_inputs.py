@@ -1,4 +1,4 @@
-"""What the campaign ``fuzz`` feeds: good inputs of every kind, what reads them, and how they are damaged."""
+"""Define the inputs of the campaign ``fuzz``: good inputs of every kind, their readers, and the ways to damage them."""
 
 import asyncio
 import io
@@ -38,8 +38,8 @@ from ane.voices import Voice, open_voice, save_voice
 from tests.books.book_files import write_book
 from tests.fastspeech_files import write_fastspeech
 
-LONGEST = 20_000  # bytes of an input, unless a good one is longer
-SHORT = 60  # bytes of most texts: what fails in a long one, fails in a short one too
+LONGEST = 20_000  # maximum bytes of an input, unless a good input is longer
+SHORT = 60  # bytes of most texts, because most faults show in short texts too
 VALUES = (None, True, -1, 0, 1 << 31, 1 << 64, 1e308, "", "\0", "../x", "x" * 300, [], {}, [[]], {"a": {}})
 PIECES = (
     b"<",
@@ -92,11 +92,14 @@ ELEMENTS = (
 
 @dataclass(frozen=True)
 class InputKind:
-    """Good inputs of a kind by file name, and what reads one that is named so.
+    """A kind of input, with good examples by file name.
 
     Attributes:
-        sources: folders and files of the program that it is about. shorten: whether most inputs are parts of good ones.
-        weight: its part of the time.
+        inputs: The good inputs, each with its file name.
+        read: Function that reads an input. It takes the file name and the bytes.
+        sources: Folders and files of the code that reads these inputs.
+        weight: Share of the time for this kind, relative to other kinds.
+        shorten: Whether most inputs are parts of good inputs.
     """
 
     inputs: Sequence[tuple[str, bytes]]
@@ -106,7 +109,7 @@ class InputKind:
     shorten: bool = False
 
     def input(self, corpus: Sequence[tuple[str, bytes]], rng: random.Random) -> tuple[str, bytes]:
-        """A damaged input."""
+        """Draw a good input, damage it, and return it."""
         name, data = rng.choice(corpus)
         other = rng.choice(corpus)[1]
         if self.shorten and rng.random() < 0.995:
@@ -118,7 +121,7 @@ class InputKind:
 
 
 def mutated(data: bytes, rng: random.Random, others: Sequence[bytes], longest: int = LONGEST, most: int = 8) -> bytes:
-    """The bytes with one to ``most`` changes."""
+    """Make one to ``most`` changes to the bytes."""
     changed = bytearray(data)
     for _ in range(rng.randrange(most) + 1):
         at, length = rng.randrange(len(changed) + 1), min(1 << rng.randrange(12), 4096)
@@ -145,7 +148,7 @@ def mutated(data: bytes, rng: random.Random, others: Sequence[bytes], longest: i
 
 
 def mutated_json(content: Any, rng: random.Random) -> Any:
-    """JSON with a value at a random place replaced or removed."""
+    """Replace or remove a value at a random place in JSON."""
     if isinstance(content, dict | list) and content and rng.random() < 0.85:
         key = rng.choice(list(content) if isinstance(content, dict) else range(len(content)))
         copy = content.copy()
@@ -158,7 +161,7 @@ def mutated_json(content: Any, rng: random.Random) -> Any:
 
 
 def mutated_input(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """An input of any format with changes that its format makes worth while."""
+    """Change an input in ways that suit its format."""
     with suppress(zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError, OSError):
         if data.startswith(b"PK") and rng.random() < 0.8:
             made = io.BytesIO()
@@ -174,7 +177,7 @@ def mutated_input(data: bytes, rng: random.Random, others: Sequence[bytes]) -> b
 
 
 def kinds(folder: Path) -> dict[str, InputKind]:
-    """All kinds. ``folder`` is for the good inputs."""
+    """Return all kinds of input. Good inputs that need files are made in ``folder``."""
 
     def files(*names: str) -> list[tuple[str, bytes]]:
         return [(Path(name).name, (folder / name).read_bytes()) for name in names]
@@ -212,7 +215,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     def body(name: str, data: bytes) -> None:
         try:
             read = SpeechBody.model_validate_json(data)
-        except ValidationError as error:  # of which FastAPI makes an answer
+        except ValidationError as error:  # FastAPI would answer it
             raise RefusedError(error.errors()[0]["msg"].splitlines()[0]) from None
         read_client_lexicon(read)
         catalogue.voice(catalogue.model(read.model), read.voice_name)
@@ -220,7 +223,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     def message(name: str, data: bytes) -> None:
         try:
             (StreamStart if name == "start" else StreamText).model_validate_json(data)
-        except ValidationError as error:  # as ``ane.server.websocket.receive``
+        except ValidationError as error:  # ``ane.server.websocket.receive`` would answer it
             raise RefusedError(error.errors()[0]["msg"].splitlines()[0]) from None
 
     def events(name: str, data: bytes) -> None:
@@ -238,7 +241,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         client = WyomingClient(service, LimitedReader(reader, 1 << 20, 5.0), writer)  # type: ignore[arg-type]
         try:
             await client.serve(lambda: None, lambda: None)
-        except (asyncio.IncompleteReadError, ConnectionResetError):  # the connection ends, without a word
+        except (asyncio.IncompleteReadError, ConnectionResetError):  # the connection ends without an answer
             raise RefusedError("ended") from None
         if b'"internal' in sent:
             raise AssertionError(sent.decode("utf-8", "replace")[-300:])

@@ -1,10 +1,10 @@
-"""Documents that grow: the time to read one and to divide it into chunks grows as its length does.
+"""Test that the time for reading documents and dividing them into chunks grows no faster than their length.
 
     python -m tools.campaigns growth [--cases NAME,NAME] [--scale 1] [-o FILE.json]
 
-Each case is made at a quarter, at a half and at its full size. A doubling may take ``MOST`` times as long, and the full
-size may take ``SECONDS``. Times are CPU seconds of this process and of its children, the lower of two readings where
-one is high. It exits with 1 if a case is slower. ``--scale`` multiplies all sizes.
+Every document is made at a quarter, at half and at the whole of a size. A doubled length may take ``MOST`` times as
+long, and the whole size may take ``SECONDS``. Times are CPU seconds of this process and its children. A high time is
+measured twice, and the lower time counts. The exit status is 1 if a case is slower. ``--scale`` multiplies all sizes.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from ane.text.passages import read_pauses
 from tests.books.book_files import write_book, write_pdf
 from tests.books.test_office_files import paragraph, run, write_docx
 
-MOST = 3.0  # times as long for twice as much: 2, and room for the noise of a machine that others use
+MOST = 3.0  # maximum ratio of times for a doubled length: 2, with room for noise from other programs
 SECONDS = 60.0
 NOISE = 0.05  # seconds below which a time is not compared
-LENGTHS = (200, 300)  # characters of a chunk
+LENGTHS = (200, 300)  # desired and maximum characters of a chunk
 RESULT = Path(__file__).parent / "results" / "growth.json"
 NAV = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
 DIALOGUE = (
@@ -45,9 +45,15 @@ DIALOGUE = (
 
 
 class Growth(NamedTuple):
-    """A kind of document. ``write``: makes one of a size; what is returned is read with ``read``."""
+    """A kind of document and its largest size.
 
-    size: int  # of the largest
+    Attributes:
+        size: Size of the largest document.
+        write: Function that makes a document of a size. It takes a folder and the size.
+        read: Function that reads the result of ``write``.
+    """
+
+    size: int
     write: Callable[[Path, int], Any]
     read: Callable[[Any], object]
 
@@ -57,7 +63,7 @@ def planned(document: Document, cast: Cast | None = None) -> None:
 
 
 def whole(path: Path) -> None:
-    """Read a document and divide it."""
+    """Read a document, and divide it into chunks."""
     planned(read_document(path))
 
 
@@ -70,20 +76,20 @@ def text(name: str, content: Callable[[int], str]) -> Callable[[Path, int], Path
 
 
 def copyrights(folder: Path, size: int) -> Path:
-    """A book of files titled Copyright, all listed, and one more."""
+    """Write a book of files titled Copyright, which are all in the contents, and one other file."""
     documents = {f"{number}.xhtml": "<h1>Copyright</h1><p>A.</p>" for number in range(size)} | {"z.xhtml": "<p>B.</p>"}
     links = "".join(f'<li><a href="{number}.xhtml">Copyright</a></li>' for number in range(size))
     return write_book(folder / "a.epub", documents, NAV, {"OEBPS/nav.xhtml": f"<nav><ol>{links}</ol></nav>"})
 
 
 def manifest(folder: Path, size: int) -> Path:
-    """A book of files, with 25 items in its manifest for each."""
+    """Write a book with 25 files in its manifest for every text."""
     items = "".join(f'<item id="x{n}" href="x{n}.png" media-type="image/png"/>' for n in range(25 * size))
     return write_book(folder / "a.epub", {f"{number}.xhtml": "<p>A.</p>" for number in range(size)}, items)
 
 
 def fallbacks(folder: Path, size: int) -> Path:
-    """A chain of fallbacks to one text, which the spine enters at every link."""
+    """Write a chain of fallbacks that leads to one text. The spine contains every file of the chain."""
     items = "".join(
         f'<item id="x{number}" href="x{number}.png" media-type="image/png" '
         f'fallback="{f"x{number + 1}" if number + 1 < size else "d0"}"/>'
@@ -98,14 +104,14 @@ def fallbacks(folder: Path, size: int) -> Path:
 
 
 def anchors(folder: Path, size: int) -> Path:
-    """A file with places, each an entry of the contents."""
+    """Write a file with many anchors, each of which is an entry of the contents."""
     links = "".join(f'<li><a href="a.xhtml#n{n}">{"Copyright" if n else "A"}</a></li>' for n in range(size))
     body = "".join(f'<h2 id="n{n}">A</h2><p>B.</p>' for n in range(size))
     return write_book(folder / "a.epub", {"a.xhtml": body}, NAV, {"OEBPS/nav.xhtml": f"<nav><ol>{links}</ol></nav>"})
 
 
 def pdf_lines(words: str) -> Callable[[Path, int], Any]:
-    """Pages of 40 lines."""
+    """Make lines of a PDF, 40 per page."""
 
     def write(folder: Path, size: int) -> Any:
         return [
@@ -131,7 +137,7 @@ def of_lines(pages: Any) -> None:
 
 
 def pdf_file(folder: Path, size: int) -> Path:
-    """Pages of 200 small lines."""
+    """Write a PDF with pages of 200 small lines."""
     return write_pdf(
         folder / "a.pdf",
         [[(50, 590 - 2.9 * number, 2.5, f"line {number}.") for number in range(200)] for _ in range(size // 200)],
@@ -139,14 +145,14 @@ def pdf_file(folder: Path, size: int) -> Path:
 
 
 def pdf_word(folder: Path, size: int) -> Path:
-    """A page of one word, which a PDF writes in pieces of 1000 letters."""
+    """Write a PDF with one word, which it draws 1000 letters at a time."""
     path = write_pdf(folder / "a.pdf", [[(50, 500, 11, "^^^^^^".join(["a" * 1000] * (size // 1000)))]])
     path.write_bytes(path.read_bytes().replace(b"^^^^^^", b")Tj  ("))
     return path
 
 
 def fed_markdown(written: str) -> None:
-    """Feed a text in pieces of ten characters."""
+    """Feed a text ten characters at a time."""
     reader = MarkdownFeed()
     for at in range(0, len(written), 10):
         reader.feed(written[at : at + 10])
@@ -154,7 +160,7 @@ def fed_markdown(written: str) -> None:
 
 
 def cast_lines(document: Document) -> None:
-    """Find who speaks, and mark it."""
+    """Find who speaks each quotation, and mark the voices."""
     cast = Cast(speakers={"Anna": "a", "Ben": "b"}, quotations="c")
     cast_report(document, cast)
     planned(document, cast)
@@ -275,7 +281,7 @@ def cpu_seconds() -> float:
 
 
 def measured(case: Growth, size: int) -> float:
-    """CPU seconds of reading a document of this size."""
+    """Return the CPU seconds of reading a document of this size."""
     with tempfile.TemporaryDirectory() as folder:
         made = case.write(Path(folder), size)
         began = cpu_seconds()
@@ -304,7 +310,7 @@ def ratio(before: float, after: float) -> float:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.campaigns growth", description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", default=",".join(CASES), help="names, with commas between them")
+    parser.add_argument("--cases", default=",".join(CASES), help="names of cases, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""The work that the campaign ``kill`` interrupts, and how it is checked.
+"""Define the work that the campaign ``kill`` interrupts, and how the campaign checks it.
 
-Each `Disturbed` does its work in a folder, prepares it, and reads what must be equal after every interruption.
+Each ``Disturbed`` prepares a folder, does its work there, and reads what every interrupted and repeated run must give.
 """
 
 import stat
@@ -33,7 +33,7 @@ BOOK = book(10)
 
 
 def whole_run(folder: Path, speaker: StandInSpeaker | None = None, title: str = "") -> int:
-    """Speak what is missing and write the files; returns the number of chunks that were spoken."""
+    """Speak the missing chunks and write the files. Return how many chunks were spoken."""
     spoken = run_job(folder / "book.wav.job", BOOK, speaker)
     with closing(JobStore(folder / "book.wav.job")) as job:
         speaker = StandInSpeaker()
@@ -43,7 +43,7 @@ def whole_run(folder: Path, speaker: StandInSpeaker | None = None, title: str = 
 
 
 def narration_state(folder: Path) -> dict[str, object]:
-    """What must be equal after every interruption: the samples of all chunks and of the file, and the files' names."""
+    """Return the results that no interruption may change: the samples of chunks and file, and the names of files."""
     job = folder / "book.wav.job"
     names = [name for name in names_in(folder) if f"/{FILE}-" not in name]
     return {
@@ -55,13 +55,13 @@ def narration_state(folder: Path) -> dict[str, object]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of all files and folders, but for empty staging folders without a lock, which are kept for a day."""
+    """Return the names of all files and folders, except for empty staging folders without a lock, which stay a day."""
     empty = {path for path in folder.rglob("*.partial") if {file.name for file in path.iterdir()} <= {".lock.new"}}
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not empty & {path, path.parent})
 
 
 def finished(folder: Path) -> int:
-    """Number of chunks with a sound."""
+    """Count the chunks with a sound."""
     if not (folder / "book.wav.job" / FILE).exists():
         return 0
     with closing(JobStore(folder / "book.wav.job")) as job:
@@ -70,12 +70,14 @@ def finished(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Disturbed:
-    """Work that is interrupted.
+    """Work that the campaign interrupts and then runs again.
 
     Attributes:
-        work: does it in a folder, or what is left of it. state: what must be equal after every interruption.
-        prepare: puts there what is there before. lost: called after an interruption; returns a function of what the
-            next run of ``work`` returns, which says what was lost, or None.
+        work: Function that does the work in a folder, or what remains to be done there.
+        state: Function that returns the results which every interruption must leave equal.
+        prepare: Function that puts the files in the folder that are there before the work.
+        lost: Function that is called after an interruption. It returns a function that takes the result of the next
+            ``work``, and says in words what was lost, or returns ``None``.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Disturbed:
 
 def narrating() -> Disturbed:
     def lost(folder: Path) -> Callable[[Any], str | None]:
-        """Every chunk that was finished is kept, and no other is spoken again."""
+        """Check that every finished chunk is kept, and that only the other chunks are spoken again."""
         kept = finished(folder)
 
         def judge(spoken: int) -> str | None:
@@ -101,7 +103,7 @@ def narrating() -> Disturbed:
 
 def rewriting() -> Disturbed:
     def lost(folder: Path) -> Callable[[Any], str | None]:
-        """A file that the user changes after the interruption is refused and kept."""
+        """Check that a file which the user changes after the interruption is kept, and that the next run refuses it."""
         for name in ("book.wav", "book.srt"):
             content = (folder / name).read_bytes()
             changed = content + b"the user's"
@@ -125,7 +127,7 @@ def rewriting() -> Disturbed:
 
 
 def one_file(name: str, file: str, write: Callable[[Path, int], object], read: Callable[[Path], Any]) -> Disturbed:
-    """Work that replaces one file of the user, with another, both private. ``read``: its content."""
+    """Return work that replaces one private file of the user with another. ``read`` returns the content of the file."""
 
     def prepare(folder: Path) -> None:
         write(folder / file, 1)
@@ -145,7 +147,7 @@ def one_file(name: str, file: str, write: Callable[[Path, int], object], read: C
             whole.append(read(Path(place) / file))
 
     def lost(folder: Path) -> Callable[[Any], str | None]:
-        """The former file or the new one is there, whole and with its mode."""
+        """Check that the old file or the new one is there, whole and with its file mode."""
         found = state(folder)
         wrong = found["content"] not in whole or found["mode"] != 0o600
         return lambda returned: "neither the former file nor the new one is there" if wrong else None
@@ -154,7 +156,7 @@ def one_file(name: str, file: str, write: Callable[[Path, int], object], read: C
 
 
 def speaking() -> Disturbed:
-    """`ane say -o` over a file that exists, as it writes: piece by piece."""
+    """Return the work of `ane say -o` on an existing file. It writes the sound in several parts."""
 
     def write(path: Path, number: int) -> None:
         with writing(path, 24000) as append:
@@ -165,7 +167,7 @@ def speaking() -> Disturbed:
 
 
 def adding_a_voice() -> Disturbed:
-    """`ane voices add --force` over a voice that exists."""
+    """Return the work of `ane voices add --force` on an existing voice."""
 
     def write(path: Path, number: int) -> None:
         save_voice(path, Voice(np.full((1, 64), number, np.float32), np.full((1, 128), number, np.float32), "ann"))
@@ -178,7 +180,7 @@ def adding_a_voice() -> Disturbed:
 
 
 class StandInTarget:
-    """A converter whose packages are a few bytes."""
+    """A converter that writes packages of a few bytes."""
 
     name, unmerged, networks = "onnx", 0, ("fastspeech",)
 
@@ -218,7 +220,7 @@ def bundle_state(folder: Path) -> dict[str, Any]:
 
 
 def no_bundle_left(folder: Path) -> Callable[[Any], str | None]:
-    """The one that was there before, or the new one, is intact somewhere."""
+    """Check that an intact bundle is somewhere: the old one or the new one."""
     for path in [folder / "out", *(file.parent for file in folder.rglob("bundle.json"))]:
         try:
             Bundle(path).verify()

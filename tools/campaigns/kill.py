@@ -1,15 +1,19 @@
-"""Interrupt work at every call that changes a file, one after the other, and check what the next run makes of it.
+"""Interrupt work at every call that changes a file, one call per run, and check that the next run completes the work.
 
-    python -m tools.campaigns kill               every call once, the faults in turn; writes results/kill.json
+    python -m tools.campaigns kill               every call once, with alternating faults (writes results/kill.json)
     python -m tools.campaigns kill --every 1     every call with every fault
 
-A narration (a job of 22 chunks with a stand-in synthesizer, spoken, judged and written with subtitles), a second
-writing of its files (what the user changes in them between the interruption and the next run must be kept), speech
-and a voice written over a private file, an import and a conversion (with a stand-in converter). The library of
-``faults.c``, preloaded, ends the process (before a call, or in the middle of a write), fills the disk, or lets a call
-fail. Then the work is run again, undisturbed, and must give the same files; what was there before is there until
-then. Two narrators of one job are killed, and stopped for longer than a lease, at random moments. Needs Linux and a C
-compiler.
+The campaign interrupts this work:
+
+- a narration: a job of 22 chunks that a stand-in speaks, judges, and writes with subtitles
+- a second writing of its files, where changes that the user makes before the next run must be kept
+- speech, and a voice, written over a private file
+- an import, and a conversion with a stand-in converter
+
+The preloaded library of ``faults.c`` ends the process before a call or in the middle of a write, fills the disk, or
+lets a call fail. Then the work runs again undisturbed, and must produce the same files. Until then, the old files must
+stay. Two processes that narrate one job are also killed at random moments, or stopped for longer than a lease. This
+needs Linux and a C compiler.
 """
 
 import argparse
@@ -56,14 +60,14 @@ FAULTS = {
     5: "the call fails",
     6: "renames fail from the call on, as between two disks",
 }
-ENDED, REFUSED = 86, 3  # exit statuses: of faults.c, and of a child that reported an error in one line
-FEW, SHORT = 500, 60  # calls of work of which each is tried with every fault: by default, and always
-IN_ONE_JOB = 10  # signals, before the next job is begun: it is done after about so many
-SHORT_LEASE = 0.4  # seconds; a process is stopped for up to twice as long
+ENDED, REFUSED = 86, 3  # exit status of a process that faults.c ended, and of one that reported an error in one line
+FEW, SHORT = 500, 60  # work with fewer calls gets every fault at each call: by default, and always
+IN_ONE_JOB = 10  # signals that one job gets. After about so many, it is done
+SHORT_LEASE = 0.4  # seconds of a lease. A process is stopped for up to twice as long
 
 
 class FaultCounter:
-    """The library of ``faults.c``, if it is preloaded."""
+    """A counter of the calls that change files, which also injects faults, if ``faults.c`` is preloaded."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(os.environ["LD_PRELOAD"])
@@ -88,7 +92,7 @@ def compile_faults(folder: Path) -> Path:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Run ``work`` in a forked process; its exit status: 0, ``ENDED``, ``REFUSED``, or 1 for another error."""
+    """Run ``work`` in a forked process. Return its exit status: 0, ``ENDED``, ``REFUSED``, or 1 for another error."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -109,7 +113,7 @@ def exit_status(work: Callable[[], object]) -> int:
 def interrupt(
     counter: FaultCounter, scenario: Disturbed, folder: Path, expected: dict[str, Any], call: int, mode: int
 ) -> str | None:
-    """Disturb a run at a call, then run again. Returns what is wrong, or None."""
+    """Disturb a run at a call, then run again. Return in words what is wrong, or ``None``."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     scenario.prepare(folder)
@@ -136,10 +140,12 @@ def interrupt(
 
 
 def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int = 0, stop: bool = False) -> list[str]:
-    """Kill one of two processes that share a job with SIGKILL, ``times`` times, then let them finish.
+    """Kill one of two processes that share a job, ``times`` times, then let them finish. Return in words what is wrong.
 
-    ``stop``: stop it for a while, as a sleeping laptop does, and let it go on. Returns what is wrong. A killed process
-    may lose the chunk that it was speaking, and no other.
+    A killed process may lose only the chunk that it was speaking.
+
+    Args:
+        stop: Whether to stop the process for a while and let it continue, as a sleeping laptop does, instead.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

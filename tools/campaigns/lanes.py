@@ -1,5 +1,7 @@
-"""Threads that share the lanes of a real decoder, with cancels, failures and slow readers, at several switch intervals:
-no bit may differ from what a prompt gets alone, nothing may stay on the lanes, and every thread must end.
+"""Let threads share the lanes of a real decoder, which it computes as one batch, at several switch intervals of Python.
+
+Some prompts are cancelled, fail or are read slowly. No bit of a prompt's result may differ from decoding it alone, no
+sequence may stay on the lanes, and every thread must end.
 
     python -m tools.campaigns lanes [--threads 24] [--prompts 12] [--intervals 0.005 0.0005 0.00001] [-o FILE]
 """
@@ -34,22 +36,22 @@ FATES = ("rows", "rows", "all", "slow", "cancelled", "failing", "left")
 
 
 class UnwantedError(UserError):
-    """Of a prompt that its request no longer wants."""
+    """The request of a prompt no longer wants its result."""
 
 
 @dataclass
 class Work:
-    """What the threads share."""
+    """The objects that all threads share."""
 
     lanes: Lanes
     prompts: Sequence[Callable[[], Prompt]]
-    expected: Sequence[list[Any]]  # the candidates of each, alone
+    expected: Sequence[list[Any]]  # candidates of each prompt when it is decoded alone
     found: Counter[str]
     wrong: list[str]
 
 
 def prompt_makers(speaker: TortoiseSpeaker, codes: int) -> list[Callable[[], Prompt]]:
-    """Functions that make a prompt each, of one to three candidates."""
+    """Return functions that each make a prompt with one to three candidates."""
     model, config = speaker.model, speaker.model.config("autoregressive")
     settings = TortoiseSettings.of("fastest", model.settings)
     sampling = replace(settings.sampling, max_codes=codes)
@@ -78,7 +80,7 @@ def same(candidate: Any, expected: Any) -> bool:
 
 
 def one_prompt(work: Work, rng: random.Random) -> None:
-    """Decode one prompt in one of the ways that requests do, and compare what it got."""
+    """Decode one prompt in one of the ways of a request, and compare its results with the expected ones."""
     index, fate = rng.randrange(len(work.prompts)), rng.choice(FATES)
     prompt, ended = work.prompts[index](), threading.Event()
     if fate == "failing":
@@ -141,7 +143,11 @@ def run(
     patience: float = 600.0,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Let threads decode prompts on shared lanes. ``calls``: turns of the threads; 0: they need none."""
+    """Let threads decode prompts on shared lanes.
+
+    Args:
+        calls: Number of threads that may compute at once (``Turns``). 0 means that threads need no turn.
+    """
     speaker: Any = ane.load("demo", "torch", threads=1, keep=True)
     backend, config, longest = speaker.backend, speaker.model.config("autoregressive"), 60
     makers = prompt_makers(speaker, codes)
@@ -190,7 +196,7 @@ def run(
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.campaigns lanes")
     parser.add_argument("--threads", type=int, default=24)
-    parser.add_argument("--prompts", type=int, default=12, help="of each thread")
+    parser.add_argument("--prompts", type=int, default=12, help="number of prompts for each thread")
     parser.add_argument("--intervals", type=float, nargs="+", default=[0.005, 0.0005, 0.00001])
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args(arguments)

@@ -1,18 +1,22 @@
-"""Speak on simulated Macs that refuse or spoil one function after the other.
+"""Speak on simulated Macs on which Core ML refuses or spoils one function of a package at a time.
 
     python -m tools.campaigns machines demo-coreml      writes results/machines.json
 
-The bundle, which `ane convert demo --to coreml` made, speaks texts of several lengths on the stand-in of Core ML: on a
-machine that works, on one that flushes subnormals, and for each function of the bundle, on one whose Neural Engine (or
-GPU, where the bundle says so) refuses it, and one that returns values 5 % too large. Each time the codes must be those
-of torch and the sound must reach ``SOUND_DB``, or, where the weights round worse, 3 dB less than on a machine that
-works, and ``ROUNDED_DB`` where all is rounded otherwise: subnormals are flushed, or the cache moves to the host. What
-moved where is stated.
-In long texts rounding changes a drawn code now and then: there the reference is what a machine that works says, and one
-that flushes may say something else. First loads run in this process.
+The bundle comes from `ane convert demo --to coreml`. It speaks texts of several lengths on a stand-in for Core ML: on a
+machine that works, on one that flushes subnormals, and, for each function of the bundle, on two faulty machines. On
+one, the Neural Engine refuses the function (or the GPU, if the bundle chooses it). On the other, its values are 5 % too
+large.
 
-The sound is made by the vocoders of upstream, whose samples can be compared. Those of ``demo`` make pulses, which move
-with the rounded sum of the pitch: there the mels of the sounds must reach ``MEL_DB``. Voices are compared as latents.
+The codes must always equal torch's, and the sound must reach ``SOUND_DB``. If the weights round worse, the sound must
+come within 3 dB of the machine that works. It must reach ``ROUNDED_DB`` if everything is rounded differently, because
+subnormals are flushed or the cache moves to the host. The results say which functions moved, and where to.
+
+In long texts, rounding sometimes changes a drawn code. The reference is then the machine that works, and the one that
+flushes may draw other codes. First loads run in this process.
+
+Upstream's vocoders make the sound, because their samples can be compared. ``demo``'s own vocoders make pulses, which
+shift with the rounded sum of the pitch, so their sounds are compared as mels, which must reach ``MEL_DB``. Voices are
+compared as latents.
 """
 
 import argparse
@@ -55,13 +59,13 @@ LONGEST = (
     "The morning train was late again, so we waited on the platform, and watched the rain fall on the roofs "
     "of the town, one by one."
 )  # 127 letters of at most 130; about 157 codes of at most 260
-LONGER = LONGEST.replace("fall on", "fall onto")  # 129: CLVP takes up to 128 in a smaller function
-UPSTREAM = {True: "univnet", False: "hifigan"}  # vocoders by whether there is diffusion
+LONGER = LONGEST.replace("fall on", "fall onto")  # 129 letters. CLVP has a smaller function for up to 128
+UPSTREAM = {True: "univnet", False: "hifigan"}  # whether there is diffusion → vocoder
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to speak, with at most ``codes``. ``voice``: "random", or "clip": it is made, and nothing is spoken."""
+    """A way to speak, with at most ``codes`` codes. If ``voice`` is "random" or "clip", a voice is made instead."""
 
     text: str = "Hello."
     codes: int = 24
@@ -74,7 +78,7 @@ class Way:
 
 GUIDED, UNGUIDED = Diffusion(steps=5), Diffusion(steps=4, guidance=None)
 WAYS = {
-    "a cache on the host": Way(cache="io", diffusion=UNGUIDED),  # before a state, whose time is compared with it
+    "a cache on the host": Way(cache="io", diffusion=UNGUIDED),  # before "a state", which is compared with it
     "a state": Way(diffusion=GUIDED),
     "no diffusion": Way(),
     "own vocoder": Way(own_vocoder=True),
@@ -93,7 +97,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Samples, or the latents of a voice; the codes of all chunks; the notices of what moved."""
+    """The samples, or a voice's latents, with the codes of all chunks, and the notices about functions that moved."""
 
     values: np.ndarray
     codes: list[int]
@@ -112,7 +116,7 @@ def speak(model: Bundle, backend: str, way: Way) -> Outcome:
 
 
 def latents(engine: Backend, model: Bundle, voice: str) -> np.ndarray:
-    """Those of a random voice, or of a clip: a tone whose pitch rises."""
+    """Compute the latents of a random voice, or of a voice from a clip, which is a tone with a rising pitch."""
     seconds = np.arange(4 * SAMPLE_RATE) / SAMPLE_RATE
     clip = (0.3 * np.sin(2 * np.pi * (120 + 20 * seconds) * seconds)).astype(np.float32)
     rng = np.random.default_rng(0)
@@ -146,7 +150,7 @@ def sound(engine: Backend, model: Bundle, way: Way, patch: pytest.MonkeyPatch) -
 
 
 def quality(expected: np.ndarray, found: np.ndarray, way: Way) -> float:
-    """dB of the values, or of the mels of sounds."""
+    """Return the dB between expected and found values, or between the mels of two sounds."""
     if expected.shape != found.shape:
         return -np.inf
     if way.own_vocoder:
@@ -155,7 +159,7 @@ def quality(expected: np.ndarray, found: np.ndarray, way: Way) -> float:
 
 
 def forget(function: str) -> None:
-    """Let the first loads of a function, and of all that failed, be repeated. Times stay."""
+    """Let the first loads of a function and of all failed functions happen again. Keep the recorded times."""
     for record in (paths.cache_dir() / "compiled").glob("*/tried.json"):
         write_json(
             record,
@@ -170,7 +174,7 @@ def forget(function: str) -> None:
 def run(
     model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Add the rows of the report; a function is spoiled in the first way that takes it."""
+    """Add the rows of the report. Each function is spoiled in the first way to speak that uses it."""
     for name in ways:
         way = WAYS[name]
         references = {"torch": speak(model, "torch:cpu", way)}
@@ -222,7 +226,7 @@ def run(
 
 
 def failures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows whose codes or sound are not as asked."""
+    """Return the rows whose codes or sound do not meet the requirements."""
     rows = [row for row in rows if row["machine"] != FLUSHES or row["reference"] == "torch"]
     reached = {row["way"]: row["dB"] - 3 for row in rows if row["machine"] == "works"}
     asked = [
@@ -236,11 +240,11 @@ def failures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.campaigns machines")
-    parser.add_argument("bundle", type=Path, help="made by `ane convert demo --to coreml`")
-    parser.add_argument("--only", choices=HOWS, help="one kind of fault")
+    parser.add_argument("bundle", type=Path, help="bundle that `ane convert demo --to coreml` made")
+    parser.add_argument("--only", choices=HOWS, help="test only this kind of fault")
     parser.add_argument("--steps", type=int, default=trial.STEPS, help="calls of a function with a cache")
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="ways to speak, all")
-    parser.add_argument("--add", action="store_true", help="keep the stored rows, and spoil what they lack")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="ways to speak (all)")
+    parser.add_argument("--add", action="store_true", help="keep the stored rows, and test missing functions")
     args = parser.parse_args(arguments)
     model, rows = Bundle(args.bundle), read_json(RESULTS)["rows"] if args.add else []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -1,11 +1,12 @@
-"""Does the interpreter compute what torch computes, for modules that coremltools converts?
+"""Compare the interpreter with torch, on small torch modules that coremltools converts.
 
-``python -m tools.campaigns modules [-o FILE] [--targets iOS18] [--precisions fp32,fp16] [--only NAME]``. Every module
-of ``torch_modules`` is converted with fixed lengths, one flexible axis and two, and is run with the lengths of the
-trace and with others. What the converter refuses is counted apart: it never reaches the interpreter. For ``MISREAD``,
-the converter writes another function. If the results differ from torch's, they must be that function's.
+Run ``python -m tools.campaigns modules [-o FILE] [--targets iOS18] [--precisions fp32,fp16] [--only NAME]``. Every
+module of ``torch_modules`` is converted with fixed lengths, with one flexible axis and with two, and runs with the
+lengths of the trace and with others. Modules that the converter refuses are counted separately, because the interpreter
+never gets them. For modules of ``MISREAD``, the converter writes another function. If the results differ from torch's,
+they must be those of that function.
 
-A run adds to FILE after every target, precision and kind of lengths, so that an ended run loses little.
+A run adds to FILE after every target, precision and kind of lengths, so that stopping it loses little.
 """
 
 import argparse
@@ -30,8 +31,8 @@ from tools.campaigns.torch_modules import MISREAD, MODULES
 
 SHAPE = (2, 6, 8)
 AXES = {"fixed": (), "one flexible": (1,), "two flexible": (1, 2)}
-RANGE = 4, 20  # of a flexible axis
-OTHER_LENGTHS = 10, 12  # of the axes 1 and 2, beside those of the trace
+RANGE = 4, 20  # minimum and maximum length of a flexible axis
+OTHER_LENGTHS = 10, 12  # other lengths than the trace's for the axes 1 and 2
 DECIBELS = {"fp32": 60, "fp16": 35}  # the interpreter computes a package in fp16 in float32, from fp16 weights
 PRECISIONS = {"fp32": "FLOAT32", "fp16": "FLOAT16"}
 TARGETS = ("iOS16", "iOS17", "iOS18")
@@ -53,14 +54,14 @@ def sample(shape: tuple[int, ...]) -> Tensor:
 
 
 def results(module: nn.Module, x: Tensor) -> list[np.ndarray]:
-    """What torch returns, each result as an array."""
+    """Run a torch module, and return its outputs as arrays."""
     with torch.no_grad():
         out = module(x)
     return [part.numpy() for part in (tuple(out) if isinstance(out, tuple) else (out,))]
 
 
 def differs(expected: list[np.ndarray], actual: list[np.ndarray], decibels: float) -> str:
-    """Say how two lists of results differ, or return ""."""
+    """Say in words how two lists of outputs differ, or return "" if they are equal."""
     if [one.shape or (1,) for one in expected] != [other.shape or (1,) for other in actual]:
         return f"shapes {[one.shape for one in expected]} and {[other.shape for other in actual]}"
     for one, other in zip(expected, actual, strict=True):
@@ -77,8 +78,10 @@ def first_difference(wanted: list[list[np.ndarray]], found: list[list[np.ndarray
 
 
 def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield outcome ("equal", "misread by the converter", "refused by the converter", "wrong") and details, or nothing
-    where torch itself computes no other lengths."""
+    """Yield the outcome and details of every comparison, or nothing if torch cannot compute other lengths.
+
+    The outcomes are "equal", "misread by the converter", "refused by the converter" and "wrong".
+    """
     module, axes = module_of(name), AXES[kind]
     reason, written = MISREAD.get(name, ("", None))
     x = sample(SHAPE)
@@ -103,14 +106,14 @@ def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple
                 compute_precision=getattr(ct.precision, PRECISIONS[precision]),
             )
             model.save(f"{folder}/model.mlpackage")
-        except Exception as error:  # coremltools raises every kind of error
+        except Exception as error:  # coremltools raises errors of every class
             first = str(error).partition("\n")[0][:120]
             yield "refused by the converter", f"{type(error).__name__}: {first}"
             return
         try:
             interpreter = Interpreter(Package(Path(folder, "model.mlpackage")))
             found = [list(interpreter.predict({"x": sample(length).numpy()}).values()) for length in lengths]
-        except Exception as error:  # a fault of the interpreter, whatever its kind
+        except Exception as error:  # an error of any class is a fault of the interpreter
             yield "wrong", f"{type(error).__name__}: {str(error)[:160]}"
             return
     problem = first_difference(wanted, found, DECIBELS[precision])
@@ -125,7 +128,7 @@ def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple
 
 
 def measured(pieces: dict[str, Any]) -> dict[str, Any]:
-    """Return the pieces with the sums of their counts, and the share that is equal of all that the converter wrote."""
+    """Add up the counts, and compute which share of the written packages gives equal outputs."""
     counts: Counter[str] = Counter()
     for piece in pieces.values():
         counts.update(piece["counts"])

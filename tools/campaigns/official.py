@@ -1,6 +1,6 @@
 """Compare MLX's networks with torch's in float32 at the official sizes.
 
-Run ``python -m tools.campaigns official -o FILE``. Weights are random, with the spread that GPT-2 starts from. It
+Run ``python -m tools.campaigns official -o FILE``. The weights are random, with the spread that GPT-2 starts from. This
 takes 4 GB of memory and some minutes.
 """
 
@@ -34,7 +34,7 @@ FRAMES, CODES = 256, 60
 def random_network(
     name: str, config: UnifiedVoiceConfig | DiffusionConfig
 ) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """A network with seeded weights, and its state dict."""
+    """Make a network with random weights from a fixed seed. Return it with its state dict."""
     generator, network = torch.Generator().manual_seed(1), skeleton(NETWORKS[name], config)
     tensors = {key: draw(key, parameter, generator) for key, parameter in network.named_parameters()}
     if isinstance(config, UnifiedVoiceConfig):  # GPT-2: branches of the residual stream start small
@@ -48,7 +48,7 @@ def random_network(
 
 
 def schedule(decoder: Decoder, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Hidden states and logits of prefixes, steps, copied lanes, a step of several columns, and rewound lanes."""
+    """Run prefixes, steps, copied lanes, a step of several columns and rewound lanes. Return their outputs."""
     random = np.random.default_rng(0)
     answers = [
         decoder.prefill(random.standard_normal((20 + 9 * index, width), np.float32), index) for index in range(PREFIXES)

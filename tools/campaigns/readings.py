@@ -1,12 +1,13 @@
-"""The English normaliser beside another one, NVIDIA's NeMo-text-processing, and a file of readings.
+"""Compare the English normaliser with NVIDIA's NeMo-text-processing, and with a file of readings.
 
     python3 -m venv /tmp/nemo && /tmp/nemo/bin/pip install nemo_text_processing
     python -m tools.campaigns readings --oracle /tmp/nemo/bin/python [--tsv FILE] [--count 20] [-o FILE]
 
-``CLASSES`` draws inputs of each class. Two readings are equal if they differ in capitals, punctuation, hyphens, "and"
-and the spaces between letters only. ``readings.tsv`` judges each kind of difference once: ``ours`` or ``theirs`` is
-right, or it is a ``choice``. A line of FILE is a class, an input and its reading, between tabs. It exits with 1 if a
-difference is not judged, or less than 95 % of FILE's lines are equal or a choice.
+``CLASSES`` has templates from which inputs of every class are drawn. Two readings count as equal if they differ only in
+capitals, punctuation, hyphens, the word "and" and spaces between letters. ``readings.tsv`` has a verdict on every kind
+of difference: ``ours`` is right, ``theirs`` is right, or it is a ``choice``. A line of FILE has a class, an input and
+its reading, separated by tabs. The exit status is 1 if a difference has no verdict, or if less than 95 % of FILE's
+lines are equal or a choice.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from tests.tables import rows
 
 RESULT = Path(__file__).parent / "results" / "readings.json"
 ENOUGH = 0.95
-CLASSES = {  # a template: # is a digit, ? one that is not 0, words between braces are alternatives
+CLASSES = {  # class → template: # is a digit, ? a digit from 1 to 9, and braces contain alternatives
     "cardinal": "{?|?#|?##|?,###|-?#|?##,###|1?## apples}",
     "ordinal": "{1st|2nd|3rd|?4th|1?th|21st|?00th|1,000th}",
     "date": "{Jan. 1?|july 2?, 201?|1? {March|Aug} 20?#|2024-0?-1?|0?/1?/200?|the 1?th of May|19?0s|SEPT. ?}",
@@ -51,7 +52,7 @@ print("READINGS" + json.dumps([normaliser.normalize(text, punct_post_process=Tru
 
 @dataclass(frozen=True)
 class Verdict:
-    """A kind of difference: the class and the inputs that it is of, who is right, and why."""
+    """The verdict on a kind of difference: the class and the inputs it applies to, who is right, and why."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -63,7 +64,7 @@ class Verdict:
 
 
 def drawn(template: str, rng: random.Random) -> str:
-    """An input of a template of ``CLASSES``."""
+    """Draw an input from a template of ``CLASSES``."""
     while found := re.search(r"\{([^{}]*)\}", template):
         template = template[: found.start()] + rng.choice(found[1].split("|")) + template[found.end() :]
     return re.sub(r"[#?]", lambda sign: rng.choice("0123456789" if sign[0] == "#" else "123456789"), template)
@@ -79,14 +80,14 @@ def inputs(count: int) -> list[tuple[str, str]]:
 
 
 def words(reading: str) -> str:
-    """What of a reading counts: letters and apostrophes, single letters joined, without "and"."""
+    """Reduce a reading to letters and apostrophes. Join single letters, and drop the word "and"."""
     text = re.sub(r"[^\w' ]", " ", reading.lower().replace("’", "'").replace("_", " "))
     text = re.sub(r"\band\b|(?<!\w)'|'(?!\w)", " ", text)
     return " ".join(re.sub(r"\b([a-z])\b\s*(?=[a-z]\b)", r"\1", text).split())
 
 
 def compared(readings: Iterable[tuple[str, str, str]], verdicts: list[Verdict]) -> dict[str, object]:
-    """How often the normaliser reads (class, input, reading) alike, and who is right where it does not."""
+    """Compare the normaliser with given readings (class, input, reading). Count who is right where they differ."""
     counts: Counter[str] = Counter()
     by_class: dict[str, Counter[str]] = {}
     theirs, unjudged = [], []
@@ -113,9 +114,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="readings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--oracle", help="a Python that has nemo_text_processing")
-    parser.add_argument("--tsv", type=Path, help="a file of lines CLASS, INPUT, READING")
-    parser.add_argument("--count", type=int, default=20, help="inputs drawn of each class")
+    parser.add_argument("--oracle", help="Python interpreter that has nemo_text_processing installed")
+    parser.add_argument("--tsv", type=Path, help="file whose lines are CLASS, INPUT and READING")
+    parser.add_argument("--count", type=int, default=20, help="number of inputs to draw from each template")
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     options = parser.parse_args(arguments)
     verdicts = [

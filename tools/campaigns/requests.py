@@ -1,10 +1,10 @@
-"""Requests that no client would send, by the thousand; the server must go on, and keep nothing of them.
+"""Send thousands of requests that no ordinary client would send. The server must survive, and keep nothing of them.
 
     python -m tools.campaigns requests [--requests 10000] [--leaving 1000] [--kinds KIND …] [-o RESULT.json]
 
-Requests are made by schemathesis from the server's own schema, and by hypothesis as bodies and Wyoming frames. Clients
-leave at random moments. At the end the server must speak as before, hold no more files, threads and requests than
-before, and hardly more memory. It exits with 1, and prints what failed, if that is not so.
+schemathesis makes requests from the server's own schema, and hypothesis makes bodies and Wyoming frames. Clients leave
+at random moments. At the end, the server must speak as before, with no more files, threads and requests than before,
+and hardly more memory. Otherwise, the exit status is 1, and the output says what failed.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from tests.server.speech_requests import TOKEN, active, post
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 TEXT = "The wind blew over the hill."
 SETTINGS = {"deadline": None, "database": None, "phases": [Phase.generate], "suppress_health_check": list(HealthCheck)}
-MEMORY_SHARE = 1.15  # that the memory may grow to, of what it was when every kind of request had been made
-MARGINS = {"files": 1, "threads": 4}  # asyncio starts the threads of its pool one by one
+MEMORY_SHARE = 1.15  # maximum ratio of memory at the end to memory after one request of every kind
+MARGINS = {"files": 1, "threads": 4}  # allowed increase. asyncio starts the threads of its pool one by one
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
@@ -51,7 +51,7 @@ FIELDS = (
     "lexicon",
 )
 VALID = {"model": "heart", "input": "Hm.", "voice": "default", "response_format": "opus"}
-# a request that is valid but for one or two of its fields
+# a request that is valid except for one or two of its fields
 BODIES = st.builds(
     lambda changes: json.dumps({**VALID, **changes}).encode(),
     st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2),
@@ -71,7 +71,7 @@ FRAMES = st.builds(
 
 
 class Failures(list):
-    """What went wrong, in words."""
+    """A list of sentences that say what failed."""
 
     def check_answer(self, status: int, body: bytes, what: str) -> None:
         if status >= 500 and status not in (503, 504):
@@ -83,8 +83,10 @@ class Failures(list):
 
 
 def fuzz_schema(server: ServerProcess, count: int, failures: Failures, statuses: Counter) -> None:
-    """Requests that schemathesis makes of the schema, and answers that it compares with the schema. Operations without
-    parameters are sent once."""
+    """Send requests that schemathesis makes from the schema, and let it compare the answers with the schema.
+
+    Operations without parameters are sent once.
+    """
     import schemathesis
     from schemathesis.specs.openapi.checks import (
         content_type_conformance,
@@ -104,7 +106,7 @@ def fuzz_schema(server: ServerProcess, count: int, failures: Failures, statuses:
             statuses[response.status_code] += 1
             try:
                 case.validate_response(response, checks=checks)
-            except BaseExceptionGroup as error:  # what schemathesis raises
+            except BaseExceptionGroup as error:  # the errors that schemathesis found
                 failures.append(f"{case.method} {case.path}: {str(error)[:400]}")
             if response.status_code >= 400:
                 failures.check_answer(response.status_code, response.content, f"{case.method} {case.path}")
@@ -151,7 +153,7 @@ def fuzz_wyoming(server: ServerProcess, count: int, failures: Failures, statuses
 
 
 def leave_at_random(server: ServerProcess, count: int, failures: Failures, statuses: Counter) -> None:
-    """Clients that leave within two seconds of their request, forty at a time."""
+    """Let clients leave within two seconds of their request, forty at once."""
     chance = random.Random(0)
     body = json.dumps({"model": "heart", "input": " ".join([TEXT] * 2), "response_format": "wav"})
     head = (
@@ -181,7 +183,7 @@ def speak_all_lengths(server: ServerProcess) -> None:
 
 
 def settled(server: ServerProcess, seconds: float = 60.0) -> dict[str, float]:
-    """What the server holds when no request is left."""
+    """Return the resources that the server holds once no request is left."""
     until = time.monotonic() + seconds
     while (requests := active(server)) and time.monotonic() < until:
         time.sleep(0.2)
@@ -198,7 +200,7 @@ PHASES: dict[str, Callable[..., None]] = {
 
 
 def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[str, Any]:
-    """The result as a JSON object; "failures" is empty if all is well."""
+    """Run the campaign, and return its result as a JSON object. "failures" is empty if nothing failed."""
     failures, statuses = Failures(), Counter()
     amounts = {"schema": count // 2, "bodies": count // 2, "frames": count // 4, "leaving": leaving}
     phases = [(PHASES[kind], amounts[kind]) for kind in kinds]
@@ -225,14 +227,14 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
         server.wait_until_ready()
         valid = json.dumps({**VALID, "input": TEXT}).encode()
         before = post(server, body=valid)
-        speak_all_lengths(server)  # so that caches of the libraries are full
+        speak_all_lengths(server)  # fills the caches of the libraries
         for phase, _ in phases:
             phase(server, 60, failures, Counter())
         held_before = settled(server)
         held_after, memory = held_before, {}
         for phase, amount in phases:
             phase(server, amount, failures, statuses)
-            speak_all_lengths(server)  # what long speech freed is returned with the next
+            speak_all_lengths(server)  # returns memory that the long speech before has freed
             held_after = settled(server)
             memory[phase.__name__] = held_after["memory_kib"]
         if post(server, body=valid) != before:
@@ -262,7 +264,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="fuzzed (default: 10000)")
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="malformed requests (default: 10000)")
     parser.add_argument("--leaving", type=int, default=1000, metavar="N", help="clients that leave (default: 1000)")
     parser.add_argument("--kinds", nargs="+", choices=list(PHASES), default=list(PHASES), help="default: all")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the result to FILE.json")

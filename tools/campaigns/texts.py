@@ -1,10 +1,10 @@
-"""Texts that take the normaliser or the splitter long, which hypothesis looks for: none may take 20 times prose's time.
+"""Search with hypothesis for texts that slow the normaliser or the splitter. None may take 20 times as long as prose.
 
     python -m tools.campaigns texts [--characters 1000000] [-o FILE.json]
 
-A drawn piece is repeated to ``LENGTH`` characters, since work that grows faster than the text shows in long texts. The
-time of a text is the CPU time of this process, the lower one of two readings where it is high. It exits with 1 if a
-text is too slow.
+A drawn text is repeated to ``LENGTH`` characters, because work that grows faster than the text shows in long texts. The
+time of a text is the CPU time of this process. A high time is measured twice, and the lower time counts. The exit
+status is 1 if a text is too slow.
 """
 
 import argparse
@@ -31,8 +31,8 @@ EXTRAS = (
     '"It is 21°C in the U.S.," he said.',
     "See chapter XIV (p. 12).",
 )
-LENGTH = 4000  # characters of a text
-MOST = 20  # times the rate of prose
+LENGTH = 4000  # number of characters to which a drawn text is repeated
+MOST = 20  # maximum ratio of a text's time to the time of prose
 RESULT = Path(__file__).parent / "results" / "texts.json"
 PIECES = st.one_of(
     st.text(min_size=1, max_size=40),
@@ -43,7 +43,7 @@ PIECES = st.one_of(
 
 @dataclass
 class SlowestTexts:
-    """The slowest text of each step, as a multiple of the time of prose of the same length."""
+    """The slowest text for each step of the work. Its time is a multiple of the time for equally long prose."""
 
     prose: dict[str, float]
     ratios: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
@@ -52,7 +52,7 @@ class SlowestTexts:
     count: int = 0
 
     def try_piece(self, piece: str) -> float:
-        """Measure a piece, repeated; returns the highest ratio."""
+        """Repeat a text and measure it. Return the highest ratio of its time to prose's, over all steps."""
         text = (piece * (LENGTH // len(piece) + 1))[:LENGTH]
         self.characters, self.count = self.characters + len(text), self.count + 1
         highest = 0.0
@@ -67,7 +67,7 @@ class SlowestTexts:
 
 
 def mixed_text(characters: int) -> str:
-    """Paragraphs of drawn sentences, each with a sentence of ``EXTRAS``."""
+    """Make paragraphs of drawn sentences, each with one sentence of ``EXTRAS``."""
     paragraphs = drawn_text(min(60, characters / CHARACTERS_PER_MINUTE + 1)).split("\n\n")
     mixed = [f"{paragraph} {extra}" for paragraph, extra in zip(paragraphs, cycle(EXTRAS), strict=False)]
     return "\n\n".join(islice(cycle(mixed), characters // min(map(len, mixed)) + 1))[:characters]

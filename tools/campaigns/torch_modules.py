@@ -1,6 +1,6 @@
-"""Small modules of plain torch, as people convert them. Each takes x (2, 6, 8) float32, or what ``INPUTS`` states."""
+"""Define small modules of plain torch, as people convert them. Each takes x (2, 6, 8) float32, or its ``INPUTS``."""
 
-# Tables, a subject a line:
+# Tables with one subject per line:
 # fmt: off
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ INF = float("inf")
 
 
 class Applied(nn.Module):
-    """A recurrent layer that returns its sequence alone."""
+    """A recurrent layer that returns only its output sequence, without its state."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -97,7 +97,7 @@ UNARY = {name: getattr(torch, name) for name in (
     "floor", "frac", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal", "relu", "round", "rsqrt",
     "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "isnan", "isinf", "ones_like",
     "zeros_like", "nan_to_num")}
-# functions whose numbers must lie in a range: their input is moved there
+# functions that accept only some numbers → the function that moves their input into this range
 DOMAINS: dict[str, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys(("acos", "asin", "atanh"), lambda x: x.tanh() * 0.9),
     **dict.fromkeys(("log", "log10", "log2", "log1p", "sqrt", "rsqrt", "reciprocal"), lambda x: x.abs() + 0.1),
@@ -237,7 +237,7 @@ MODULES: dict[str, Callable[[], Callable]] = {
     "gated": lambda: lambda x: torch.tanh(x[:, :3]) * torch.sigmoid(x[:, 3:]),
 }
 
-# Modules that coremltools converts into another function: why, and that function
+# modules that coremltools converts into another function → the reason, and that function
 MISREAD: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "std of all": ("it divides by n, as torch does with correction=0", lambda x: x.std(correction=0)),
     "argmax of all": ("it writes the argmax of the last axis", lambda x: x.argmax(-1))}

@@ -1,9 +1,9 @@
-"""`python -m tools.faults`: do the witnesses notice a fault in one operation of a saved package?
+"""Test whether the checks of `ane verify --layers` notice a fault in one operation: ``python -m tools.faults``.
 
-Draws faults of eleven kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
-and verifies that on the interpreter (``mil``) and on Core AI (``coreai``), as `ane verify --layers` does. A fault is
-found when its function is below its threshold, or computes something otherwise than the same function converted again;
-it is named when the first such operation is the faulty one. The result is a JSON file.
+The campaign draws faults of eleven kinds from the functions of a bundle's Core ML packages, and writes each fault into
+a copy of its package. It verifies the copy on the interpreter (``mil``) and on Core AI (``coreai``). A fault counts as
+found if its function is below its threshold, or if an operation gives other values than in the same function converted
+again. It counts as named if the first such operation is the faulty one. The result is a JSON file.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from tests.random_model import write_random_bundle
 from tools.faults.faults import Fault, FaultFinder, draw, write_faulty
 
 RUNNERS = ("mil", "coreai")
-TINY = (95.0, None)  # dB: the tiny random denoiser reaches 98 in float32, of the 100 that others must
-TWO_GROUPS = 1_200  # bytes on the chip: the heads of the tiny decoder's steps are then computed in groups
+TINY = (95.0, None)  # required dB. The tiny random denoiser reaches 98 in float32, and other networks must reach 100
+TWO_GROUPS = 1_200  # bytes of the chip's memory, so that the tiny decoder's steps compute their heads in groups
 BUCKETS = {
     "prefill": (32,),
     "step": (64,),
@@ -42,16 +42,17 @@ BUCKETS = {
     "univnet": (14,),
     "hifigan": (14,),
 }
-AGREE = 1.0  # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
+# maximum difference in dB between two runners of the same faulty function. SNRs above ``FLOAT32_NOISE`` count as equal
+AGREE = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     add = parser.add_argument
-    add("--bundle", type=Path, metavar="DIR", help="with Core ML packages (default: tiny random networks, converted)")
-    add("--runners", default=",".join(RUNNERS), metavar="A,B", help="of `ane verify --against` (%(default)s)")
+    add("--bundle", type=Path, metavar="DIR", help="bundle with Core ML packages (default: tiny random networks)")
+    add("--runners", default=",".join(RUNNERS), metavar="A,B", help="runners of `ane verify --against` (%(default)s)")
     add("--seed", type=int, default=0)
-    add("--sample", type=int, default=100, metavar="K", help="faults to draw (%(default)s)")
+    add("--sample", type=int, default=100, metavar="K", help="number of faults to draw (%(default)s)")
     add("-o", "--output", type=Path, metavar="FILE", help="JSON")
     options = parser.parse_args(arguments)
     if not options.bundle:
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def random_packages(folder: Path) -> Path:
-    """A bundle of random weights, with a package of each network and a small bucket of each kind of function."""
+    """Make a bundle of random weights, with a package of each network and a small bucket of each kind of function."""
     write_random_bundle(folder / "plain")
     options = CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)
     return convert(Bundle(folder / "plain"), folder / "random", [options]).path
@@ -78,7 +79,7 @@ def campaign(model: Bundle, options: argparse.Namespace) -> int:
 
 
 def smallest_functions(package: PackageRecord) -> list[str]:
-    """Of each kind of function, the one with the smallest bucket."""
+    """Return the name of the function with the smallest bucket, for each kind of function."""
     chosen: dict[str, str] = {}
     for name, record in package.functions.items():
         known = package.functions.get(chosen.get(record.kind, ""))
@@ -100,7 +101,7 @@ def drawn_faults(model: Bundle, seed: int, count: int) -> list[tuple[PackageReco
 
 
 def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[PackageRunner]) -> dict[str, Any]:
-    """Write one fault and verify it on each runner."""
+    """Write one fault into a package, and verify the package on each runner."""
     started = time.monotonic()
     result: dict[str, Any] = {
         "kind": fault.kind,
@@ -113,7 +114,7 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(record.path).name
         write_faulty(model.path / record.path, fault, needed, path)
-        # an absolute path, so that the bundle's own folder stays as it is
+        # an absolute path leaves the bundle's own folder unchanged
         faulty = replace(
             record,
             path=str(path),
@@ -135,7 +136,7 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
 
 
 def agree(verdicts: Sequence[dict[str, Any]]) -> bool:
-    """Whether all runners noticed the same: found and named, and the outputs are equally far from the reference."""
+    """Return whether all runners found and named the same, with outputs equally far from the reference."""
     snrs = [FLOAT32_NOISE if one["snr"] is None else min(one["snr"], FLOAT32_NOISE) for one in verdicts]
     return (
         len({(one["found"], one["named"], one["problem"]) for one in verdicts}) == 1 and max(snrs) - min(snrs) <= AGREE
@@ -143,7 +144,7 @@ def agree(verdicts: Sequence[dict[str, Any]]) -> bool:
 
 
 def verdict(check: FunctionCheck, fault: Fault, package: Package) -> dict[str, Any]:
-    """What one runner noticed of a fault."""
+    """Return the facts that one runner noticed about a fault."""
     difference = check.difference
     operation = next(
         (op.name for op in package.function(fault.function).ops if difference and difference.name in op.outputs),
@@ -162,7 +163,7 @@ def verdict(check: FunctionCheck, fault: Fault, package: Package) -> dict[str, A
 
 
 def score(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many faults each runner found, named, and saw below the threshold; and on how many the runners agree."""
+    """Count the faults that each runner found, named and saw below the threshold, and on which all runners agree."""
     names = list(results[0]["runners"]) if results else []
     counts = {
         name: {key: sum(bool(result["runners"][name][key]) for result in results) for key in ("found", "named")}

@@ -1,6 +1,6 @@
-"""Faults in saved Core ML packages: each changes one operation of one function, and leaves a program that runs.
+"""Make faults in saved Core ML packages. Each fault changes one operation of one function, and the program still runs.
 
-A fault is a change of the protobuf message of a function, such as a converter with a bug would have written it.
+A fault changes the protobuf message of a function, as if a converter with a bug had written the function.
 """
 
 import random
@@ -17,18 +17,20 @@ from ane.backends.mil.values import DTYPES, Blob, Constant
 from ane.system.files import link_or_copy
 
 MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
-LEAST_EPSILON = 1e-12  # a thousand times less than this changes no number either
-MASKS = ("mask", "inside")  # inputs that say which positions count
-SQUARE_ENOUGH = 16  # least rows of a weight that is transposed
+LEAST_EPSILON = 1e-12  # smaller epsilons change no number, even if they are multiplied by 1000
+MASKS = ("mask", "inside")  # inputs that tell a function which positions to read
+SQUARE_ENOUGH = 16  # minimum number of rows in a weight that is transposed
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One changed operation.
+    """A change of one operation.
 
     Attributes:
-        kind: one of ``KINDS``. value: the operation's first result, or the state that it writes.
-        change: what was changed, in words. apply: changes the message of a function's block.
+        kind: A kind of ``KINDS``.
+        value: Name of the operation's first output, or of the state that the operation writes.
+        change: Description of the change.
+        apply: Function that changes the protobuf message of a function's block.
     """
 
     kind: str
@@ -39,7 +41,7 @@ class Fault:
 
 
 class FaultFinder:
-    """Lists every fault of each kind that a function can have."""
+    """A finder of all faults of every kind that a function of a package can have."""
 
     def __init__(self, package: Package, function: str):
         self.package = package
@@ -63,7 +65,7 @@ class FaultFinder:
         return None if constant is None else self.package.tensor(constant).numpy()
 
     def read(self, *names: str) -> bool:
-        """Whether an operation reads one of these values."""
+        """Return whether an operation reads one of these values."""
         return any(name in part for op in self.function.ops for part in op.arguments.values() for name in names)
 
 
@@ -71,7 +73,7 @@ Found = Iterator[tuple[str, str, Callable[[Any], None]]]
 
 
 def wrong_axes(finder: FaultFinder) -> Found:
-    """A softmax along another axis that is longer than 1."""
+    """Yield softmax operations with another axis, whose length is above 1."""
     for op in finder.function.ops:
         if op.type == "softmax":
             shape = finder.types[op.name].shape
@@ -82,7 +84,7 @@ def wrong_axes(finder: FaultFinder) -> Found:
 
 
 def dropped_cache_writes(finder: FaultFinder) -> Found:
-    """A state that is not written, or the keys of one layer missing from the output that the host stores."""
+    """Yield states that are not written, and outputs for the host in which a layer has another layer's keys."""
     for op in finder.function.ops:
         if op.type == "write_state":
             name = op.written_state
@@ -107,7 +109,7 @@ def dropped_cache_writes(finder: FaultFinder) -> Found:
 
 
 def transposed_weights(finder: FaultFinder) -> Found:
-    """The square weight of a convolution of width 1, transposed."""
+    """Yield convolutions of width 1 whose square weight is transposed."""
     for op in finder.function.ops:
         weight = finder.array(op, "weight") if op.type == "conv" else None
         if weight is not None and weight.shape[2:] == (1, 1) and weight.shape[0] == weight.shape[1] >= SQUARE_ENOUGH:
@@ -116,7 +118,7 @@ def transposed_weights(finder: FaultFinder) -> Found:
 
 
 def scaled_weights(finder: FaultFinder) -> Found:
-    """The weight of a convolution, one per cent too large."""
+    """Yield convolutions whose weight is 1 % too large."""
     for op in finder.function.ops:
         weight = finder.array(op, "weight") if op.type == "conv" else None
         if weight is not None:
@@ -133,7 +135,7 @@ def wrong_epsilons(finder: FaultFinder, factor: float = 1e3) -> Found:
 
 
 def other_gelus(finder: FaultFinder) -> Found:
-    """The exact GELU instead of its approximation by tanh, or the reverse."""
+    """Yield GELU operations with the exact function instead of its approximation by tanh, or the reverse."""
     for op in finder.function.ops:
         if op.type == "gelu":
 
@@ -147,7 +149,7 @@ def other_gelus(finder: FaultFinder) -> Found:
 
 
 def reversed_groups(finder: FaultFinder) -> Found:
-    """The results of groups of heads, joined in reverse."""
+    """Yield concatenations that join the results of groups of heads in reverse order."""
     for op in finder.function.ops:
         values = op.arguments.get("values", ())
         if (
@@ -164,7 +166,7 @@ def reversed_groups(finder: FaultFinder) -> Found:
 
 
 def shifted_masks(finder: FaultFinder) -> Found:
-    """A mask moved by one position on its last axis, for one operation."""
+    """Yield operations that read a mask which is shifted by one position along its last axis."""
     for op in finder.function.ops:
         for key, (part, *_) in op.arguments.items():
             if part in MASKS and op.type in ("add", "mul") and finder.types[part].shape[-1] > 1:
@@ -172,7 +174,7 @@ def shifted_masks(finder: FaultFinder) -> Found:
 
 
 def swapped_pairs(finder: FaultFinder) -> Found:
-    """The operands of an operation that does not commute, two results of a split, or two parts of a concat."""
+    """Yield operations with swapped operands, splits with swapped outputs, and concats with swapped inputs."""
     for op in finder.function.ops:
         x, y = (op.arguments.get(key, (None,))[0] for key in ("x", "y"))
         if op.type in ("sub", "real_div") and isinstance(x, str) and isinstance(y, str):
@@ -194,7 +196,7 @@ def swapped_pairs(finder: FaultFinder) -> Found:
 
 
 def stale_constants(finder: FaultFinder) -> Found:
-    """A weight or bias of the same shape that belongs to another operation."""
+    """Yield operations with the weight or bias of another operation, which has the same shape."""
     known: dict[Any, list[str]] = {}
     for op in finder.function.ops:
         for key in ("weight", "bias", "gamma", "beta"):
@@ -224,7 +226,7 @@ KINDS: dict[str, Callable[[FaultFinder], Found]] = {
 
 
 def draw(faults: dict[str, list[Fault]], seed: int, count: int) -> list[Fault]:
-    """``count`` faults: every kind in turn, each at random, of a function that its kind has had least often."""
+    """Draw ``count`` faults. The kinds take turns. Each draws at random from the functions that it had least often."""
     generator, chosen = random.Random(seed), []
     left = {kind: list(found) for kind, found in faults.items() if found}
     while len(chosen) < count and any(left.values()):
@@ -238,7 +240,7 @@ def draw(faults: dict[str, list[Fault]], seed: int, count: int) -> list[Fault]:
 
 
 def write_faulty(package: Path, fault: Fault, functions: set[str], destination: Path) -> None:
-    """Copy a package with only these functions, and with the fault in its function."""
+    """Copy a package with only these functions. One of them has the fault."""
     (destination / MODEL_FOLDER / "weights").mkdir(parents=True)
     link_or_copy(package / "Manifest.json", destination / "Manifest.json")
     for file in (package / MODEL_FOLDER / "weights").iterdir():
@@ -260,7 +262,7 @@ def _message(block: Any, value: str) -> Any:
 
 
 def _constant(block: Any, binding: Any) -> Any:
-    """The value that an argument is bound to, in its place or by the name of a constant."""
+    """Return the value of an argument, which is stored in place or under the name of a constant."""
     named = binding.WhichOneof("binding") == "name"
     return next(
         (
@@ -273,7 +275,7 @@ def _constant(block: Any, binding: Any) -> Any:
 
 
 def _immediate(value: str, key: str, array: np.ndarray) -> Callable[[Any], None]:
-    """Replace an argument by this array, inside the program."""
+    """Replace an argument by this array, which is stored in the program itself."""
 
     def apply(block: Any) -> None:
         binding = _message(block, value).inputs[key].arguments[0]
@@ -301,7 +303,7 @@ def _rebound(value: str, key: str, name: str) -> Callable[[Any], None]:
 
 
 def _exchanged(value: str, pair: Callable[[Any], Sequence[Any]]) -> Callable[[Any], None]:
-    """Exchange the names of two parts of an operation's message."""
+    """Swap the names of two parts in an operation's message."""
 
     def apply(block: Any) -> None:
         first, second = pair(_message(block, value))
@@ -311,7 +313,7 @@ def _exchanged(value: str, pair: Callable[[Any], Sequence[Any]]) -> Callable[[An
 
 
 def _rolled(value: str, key: str, mask: str, type: Any) -> Callable[[Any], None]:
-    """Let one operation read the mask moved by one: a slice of its end before a slice of its beginning."""
+    """Let one operation read a mask that is rotated by one: its last position comes before all others."""
     size, rank = type.shape[-1], len(type.shape)
 
     def apply(block: Any) -> None:

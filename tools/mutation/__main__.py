@@ -1,10 +1,10 @@
-"""`python -m tools.mutation --modules A,B --seed N --sample K -o FILE`: do the tests notice random changes of the code?
+"""Test whether tests notice random changes to the code: ``python -m tools.mutation --modules A,B --sample K -o FILE``.
 
-Draws K mutants of the modules. For each, the tests beside it run until one fails: those of its own name first, then
-those of its folder (tests mirror the tree), all in copies of the tree. FILE has a diff of each mutant that survived.
-One that changes no behaviour can be marked by hand: give its "equivalent" the reason. A run with the same FILE keeps
-its verdicts, but tries survivors without a reason again. (mutmut runs every mutant of a module and has no seeded
-sample, hence this.)
+The program draws K mutants of the modules. For each mutant, it runs tests until one fails: first the tests that are
+named like the module, then the tests in the folder that mirrors the module's folder. All of them run in copies of the
+tree. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write the reason in its field
+"equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a reason again. The
+library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import Any
 from tools.mutation.mutants import Mutant, find_mutants
 
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
-# the quickest start: a trial of a mutant that is killed is mostly that
+# options that make pytest start fast, because starting takes most of the time of a killed mutant
 PYTEST = (
     "-m",
     "pytest",
@@ -51,13 +51,13 @@ PYTEST = (
 
 @dataclass(frozen=True)
 class TreeCopy:
-    """A copy of the tree, in which one module at a time is changed. ``seconds``: that tests may take."""
+    """A copy of the tree in which one module at a time is changed. Tests may take ``seconds``."""
 
     root: Path
     seconds: float
 
     def verdict(self, mutant: Mutant) -> tuple[str, str]:
-        """``killed``, ``survived`` or ``timeout``, and the test that failed. It must fail again alone."""
+        """Return ``killed``, ``survived`` or ``timeout``, and the failed test. It must also fail when it runs alone."""
         tests = tests_beside(self.root, mutant.module)
         self._write(mutant.module, mutant.source)
         try:
@@ -69,7 +69,7 @@ class TreeCopy:
             self._write(mutant.module, mutant.original)
 
     def run(self, *arguments: str) -> tuple[str, str]:
-        """Run pytest. The verdict on the code that is there, and the test that failed."""
+        """Run pytest on the current code. Return the verdict and the failed test."""
         process = subprocess.Popen(
             [sys.executable, *PYTEST, *arguments],
             cwd=self.root,
@@ -91,7 +91,7 @@ class TreeCopy:
     def _write(self, module: str, source: str) -> None:
         path = self.root / file_of(module)
         path.write_text(source, encoding="utf-8")
-        # two mutants written within a second would share a .pyc file
+        # without this, two mutants written within a second would share a .pyc file
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
@@ -100,7 +100,10 @@ def file_of(module: str) -> str:
 
 
 def tests_beside(root: Path, module: str) -> list[str]:
-    """The files of tests that are named as the module, then the folder that mirrors its own; relative to ``root``."""
+    """Return the test files named like the module, then the folder that mirrors the module's folder.
+
+    The paths are relative to ``root``.
+    """
     *folders, name = module.removeprefix("ane.").split(".")
     folder = root / "tests" / Path(*folders)
     while not folder.is_dir():
@@ -109,7 +112,7 @@ def tests_beside(root: Path, module: str) -> list[str]:
 
 
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
-    """A random sample of all mutants of the modules, and of the modules in packages, in random order."""
+    """Draw a random sample of the mutants of modules, and of all modules in packages, in random order."""
     names = [
         name
         for module in modules
@@ -140,7 +143,7 @@ def trial(copies: "Queue[TreeCopy]", mutant: Mutant) -> dict[str, Any]:
 
 
 def score(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts, and the share of non-equivalent mutants that were killed or did not end."""
+    """Count the verdicts, and compute which share of mutants was killed or ran out of time, without equivalent ones."""
     verdicts = Counter(result["verdict"] for result in results)
     equivalent = sum(bool(result.get("equivalent")) for result in results)
     noticed = verdicts["killed"] + verdicts["timeout"]
@@ -157,10 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
     add("--seed", type=int, default=0)
-    add("--sample", type=int, default=200, metavar="K", help="mutants to draw (%(default)s)")
-    add("--seconds", type=float, default=1800.0, metavar="S", help="of the tests of each (%(default)g)")
-    add("--jobs", type=int, default=2, metavar="N", help="trials at once (%(default)s)")
-    add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="the tree (%(default)s)")
+    add("--sample", type=int, default=200, metavar="K", help="number of mutants to draw (%(default)s)")
+    add("--seconds", type=float, default=1800.0, metavar="S", help="seconds for the tests of a mutant (%(default)g)")
+    add("--jobs", type=int, default=2, metavar="N", help="number of mutants to try at once (%(default)s)")
+    add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="source tree (%(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
     options = parser.parse_args(arguments)
     modules, before = options.modules.split(","), []
@@ -182,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
             results[done.result()["key"]] = done.result()
             ordered = [results[mutant.key] for mutant in mutants if mutant.key in results]
             summary = {"modules": modules, "seed": options.seed, **score(ordered), "mutants": ordered}
-            # after each mutant: what a run that is ended has done is a sample too
+            # after each mutant, because the results of a stopped run are a sample too
             options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             sys.stderr.write(f"{len(ordered)}/{len(mutants)} {done.result()['key']}: {done.result()['verdict']}\n")
     sys.stdout.write(json.dumps(score(list(results.values()))) + "\n")

@@ -1,4 +1,4 @@
-"""Small changes of a module's source, each of which its tests should notice."""
+"""Make mutants: small changes to a module's source, each of which its tests should notice."""
 
 import ast
 import copy
@@ -32,7 +32,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed module. ``line`` counts from 1."""
+    """A changed module. Lines count from 1."""
 
     module: str
     line: int
@@ -50,24 +50,24 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Stays the same while the module is the same."""
+        """Identify the mutant by text that stays the same while the module does."""
         return f"{self.module}:{self.line}:{hashlib.sha256(self.source.encode()).hexdigest()[:8]}"
 
 
 def find_mutants(module: str, source: str) -> list[Mutant]:
-    """Every mutant of a module that compiles, without duplicates, in the order of the source."""
+    """Return every mutant of a module that compiles, without duplicates, in the order of the source."""
     mutants: dict[str, Mutant] = {}
     for node in mutable_nodes(ast.parse(source)):
         for target, change, replacement in replacements(node):
             text = replaced(source, target, replacement)
-            with suppress(SyntaxError):  # a few replacements are not valid where they stand
+            with suppress(SyntaxError):  # a few replacements are not valid in their place
                 compile(text, module, "exec")
                 mutants.setdefault(text, Mutant(module, target.lineno, change, text, source))
     return sorted(mutants.values(), key=lambda mutant: (mutant.line, mutant.key))
 
 
 def mutable_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes below ``node`` without annotations, imports, docstrings and f-strings, whose positions are inexact."""
+    """Yield the nodes below ``node``. Leave out annotations, imports, docstrings and f-strings (inexact positions)."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
@@ -82,7 +82,7 @@ def mutable_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
-    """Triples (node to replace, kind of change, its new source)."""
+    """Yield the changes below a node: the node to replace, the kind of change, and the new source."""
     match node:
         case ast.Compare():
             for index, operator in enumerate(node.ops):
@@ -110,7 +110,7 @@ def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
 
 
 def replaced(source: str, node: ast.AST, replacement: str) -> str:
-    """``source`` with another text for a node. Columns of ``ast`` count bytes of UTF-8."""
+    """Replace the text of a node in ``source``. Columns of ``ast`` count bytes of UTF-8."""
     lines = source.encode().splitlines(keepends=True)
     before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
     after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
