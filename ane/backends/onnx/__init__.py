@@ -1,5 +1,6 @@
-"""Run the stages on ONNX Runtime.
+"""Run a model's ONNX packages on ONNX Runtime, on the CPU, on CUDA or on TensorRT.
 
-``providers`` chooses where to compute and makes sessions. ``sessions`` caches them and binds their calls to tensors.
-``engines`` describes TensorRT's engines. ``decoder`` runs the autoregressive network, and ``backend`` joins them.
+``providers`` chooses the device and makes ONNX Runtime sessions (loaded graphs). ``sessions`` caches the sessions and
+binds their calls to tensors. ``engines`` describes the engines of TensorRT. ``decoder`` runs the autoregressive
+network. ``backend`` combines all of these.
 """

@@ -1,4 +1,4 @@
-"""Run a model on the ONNX packages of its bundle."""
+"""Run a model on the ONNX packages in its bundle."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,29 +19,30 @@ if TYPE_CHECKING:
     from ane.backends.onnx.decoder import OnnxDecoder
     from ane.bundles.bundle import Bundle
 
-LIMITED = {"text", "mel"}  # stages without windows, whose text is split if it is longer than the largest engine
+LIMITED = {"text", "mel"}  # stages that cannot run in windows: if an input is longer than any engine, the text is split
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 class OnnxBackend(PackagedEngine):
-    """Runs the stages on the graphs of a bundle's ONNX packages.
+    """Runs networks on the graphs in ONNX packages.
 
     Args:
-        model: Bundle whose networks run.
-        device: Device of ONNX Runtime.
+        model: Bundle whose networks the backend runs.
+        device: Device on which ONNX Runtime computes.
         fallback: Backend that runs the networks without a package.
-        precision: Precision of the packages to use. "auto" means each network's first package in the bundle.
-        threads: Number of CPU threads. ``None`` means ONNX Runtime's own choice.
-        keep: Whether sessions of released networks stay loaded.
-        load: Makes a session. ``None`` means ONNX Runtime.
-        machine: Machine that TensorRT's engines are built for. ``None`` means this machine.
-        options: Options with which the engines are built.
-        unpublished: Packages of the model to use instead of those in its bundle.
-        calls: Number of calls that one text may make at once, from any threads. ``None`` means that one thread calls
-            it.
+        precision: Precision of the packages to use. "auto" means a network's first package, except that a package is
+            preferred if the device itself, and not the CPU, computes its precision.
+        threads: Number of CPU threads. ``None`` means ONNX Runtime's choice.
+        keep: Whether sessions stay loaded after ``release``.
+        load: Function that makes a session. ``None`` means ``session_loader``.
+        machine: Machine for which TensorRT builds engines. ``None`` means this machine.
+        options: Options with which TensorRT builds engines.
+        unpublished: Packages to use instead of those in the model's bundle.
+        calls: Number of calls that you may make at once for one text, from any threads. ``None`` means that only one
+            thread may call the backend.
 
     Raises:
-        UserError: The bundle has no ONNX packages, or none of that precision.
+        UserError: The bundle has no ONNX packages, or no package of this precision.
     """
 
     def __init__(
@@ -83,16 +84,16 @@ class OnnxBackend(PackagedEngine):
         return OnnxDenoiser(self, latents, conditioning, frames)
 
     def _load(self, network: str) -> None:
-        """Load the graphs, except on TensorRT, whose engines depend on shapes that only a call has."""
+        """Load the graphs of a network. On TensorRT, load nothing: an engine depends on the shapes of a call."""
         for kind in self.packages[network].functions if self.graphs.engines_for is None else ():
-            if kind != "step_prefixes":  # few calls need it
+            if kind != "step_prefixes":  # only lanes with different prefixes need it
                 self.sessions.get(self.graphs.key(network, kind, {}))
 
     def _unload(self, network: str) -> None:
         self.sessions.unload(self.folder / self.packages[network].path)
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Run a graph with one output, and return it as float32."""
+        """Run a graph that has one output, and return this output as float32."""
         key = self.graphs.key(network, kind, {name: array.shape for name, array in inputs.items()})
         with self.sessions.of(key).lend() as session, onnx_errors(f"run {kind} of {self.packages[network].path}"):
             kinds = {declared.name: DTYPES[declared.type] for declared in session.get_inputs()}
@@ -101,9 +102,9 @@ class OnnxBackend(PackagedEngine):
 
 
 class OnnxDenoiser(Denoiser):
-    """A denoiser of one utterance. It computes the conditioning once, in a tensor that every step reads.
+    """A denoiser that is bound to one utterance. It computes the conditioning once, into a tensor that all steps read.
 
-    A guided step is a batch of two.
+    A guided step is a batch of two: with conditioning, then without.
     """
 
     def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):

@@ -1,12 +1,11 @@
-"""Run the decoder on ONNX Runtime, with caches that its graphs read in place.
+"""Run the decoder on ONNX Runtime, with kv-caches that its graphs read in place.
 
-The graph of a step reads the caches in place, and returns only the keys and values of its columns. The host then writes
-these to their positions. No part of a cache is copied, concatenated or moved to the host. A mask says which positions
-each column attends to.
+A decoder step reads the caches in place, and returns only the keys and values of its new columns. The host then writes
+these into the caches. Nobody copies, concatenates or moves a cache. A mask says which positions each column attends to.
 
-The graph ``step`` serves lanes that share one prefix, and attends to it in one product. The graph ``step_prefixes``
-serves lanes with different prefixes. With cross-attention, the graph ``memory`` computes the keys and values of a
-memory once, and the other graphs read them in place.
+The graph ``step`` is for lanes (sequences) that all continue the same prefix. It computes their attention to the prefix
+in one product. The graph ``step_prefixes`` is for lanes with different prefixes. If the network has cross-attention,
+the graph ``memory`` computes the keys and values of a memory once, and the other graphs read them in place.
 """
 
 from typing import Any
@@ -20,9 +19,9 @@ from ane.backends.decoding import Decoder, DecoderShape, check_step
 from ane.backends.onnx.engines import LENGTHS, bucket_range
 from ane.backends.onnx.sessions import BoundCall, PackageGraphs
 
-NEW = ("new_keys", "new_values")  # outputs of a step: keys and values of its columns
-GROWTH = 64  # positions that a cache on the host grows by; a cache on a device doubles
-KEPT_CALLS = 16  # number of call shapes whose tensors are cached
+NEW = ("new_keys", "new_values")  # outputs of a step: keys and values of its new columns
+GROWTH = 64  # a cache on the host grows by this many positions, and a cache on a GPU doubles
+KEPT_CALLS = 16  # number of bound calls to keep, each with its tensors
 
 Caches = tuple[Tensor, Tensor]  # keys and values (layers, rows, heads, positions, head_width)
 
@@ -31,17 +30,18 @@ class OnnxDecoder(Decoder):
     """A decoder on ONNX Runtime.
 
     Args:
-        graphs: The graphs of the model's packages.
+        graphs: Graphs of the model's packages.
         network: Name of the decoder's network.
         shape: Sizes of the network.
         lanes, capacity, prefixes: See ``ane.backends.base.Backend.decoder``.
-        max_prefix_length: Positions of the longest prefix. ``None`` means those of the first prefix that is stored.
+        max_prefix_length: Number of positions in the longest prefix. ``None`` means the length of the prefix that is
+            stored first.
 
     Attributes:
-        lane_caches: Caches of the lanes' own positions.
-        prefix_caches: Caches of the prefixes. ``None`` before the first prefill.
-        prefix_lengths: Number of positions of each stored prefix, (prefixes,).
-        memory_caches: Caches of the memories, one per prefix. ``None`` without cross-attention.
+        lane_caches: Keys and values of the lanes' own positions.
+        prefix_caches: Keys and values of the prefixes. ``None`` before the first prefill.
+        prefix_lengths: Number of positions in each stored prefix, (prefixes,).
+        memory_caches: Keys and values of the memories, one memory per prefix. ``None`` without cross-attention.
     """
 
     def __init__(
@@ -112,12 +112,19 @@ class OnnxDecoder(Decoder):
         return call.output("hidden"), call.output("logits")
 
     def _write(self, first: int, lengths: np.ndarray, columns: int, call: BoundCall) -> None:
-        """Write a step's new keys and values after the ``lengths`` (n,) positions of the lanes from ``first`` on."""
+        """Write the new keys and values of a step into the lanes' caches.
+
+        Args:
+            first: Index of the first lane of the step.
+            lengths: Number of own positions that each lane already has, (n,).
+            columns: Number of new columns per lane.
+            call: The step, with the new keys and values among its outputs.
+        """
         n, start = len(lengths), int(lengths[0])
         for tensor, name in zip(self.lane_caches, NEW, strict=True):
             cache: Any = tensor
             new: Any = call.outputs[name]  # (layers, n, heads, T, w)
-            if not tensor.is_cuda:  # because NumPy takes a tenth of the time for so few numbers
+            if not tensor.is_cuda:  # NumPy needs a tenth of torch's time for so few numbers
                 cache, new = cache.numpy(), new.numpy()
             if (lengths == start).all():
                 cache[:, first : first + n, :, start : start + columns] = new
@@ -126,10 +133,10 @@ class OnnxDecoder(Decoder):
                     cache[:, first + row, :, length : length + columns] = new[:, row]
 
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
-        """Return the mask (n, T, P + L + T) float32: P positions of the prefix, L of the lane, and T new columns.
+        """Return the attention mask of a step, (n, T, P + L + T) float32.
 
-        A column attends to its prefix, to its lane's positions, and to the new columns up to itself. P and L are the
-        positions allocated for a prefix and for a lane.
+        The caches have P positions for a prefix and L positions for a lane. A column attends to its prefix, to the
+        positions that its lane already has, and to the T new columns up to itself.
         """
         P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
@@ -139,14 +146,14 @@ class OnnxDecoder(Decoder):
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
-        """Return the call for ``n`` lanes from ``first_lane`` on. Calls are cached by these arguments, with tensors.
+        """Return a bound call for a step, from the kept calls if it is among them.
 
         Args:
-            n: Number of lanes.
+            n: Number of lanes in the step.
             T: Number of columns per lane.
             first_lane: Index of the first lane.
-            prefix_indices: Prefix of each lane, (n,).
-            rows: Number of lanes of the prefix that has most of them.
+            prefix_indices: Index of each lane's prefix, (n,).
+            rows: Number of lanes that continue the same prefix, for the prefix with the most lanes.
         """
         common_prefix = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
         key = n, T, first_lane, common_prefix, rows
@@ -157,7 +164,10 @@ class OnnxDecoder(Decoder):
         return self._calls[key]
 
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
-        """Bind a step. ``common_prefix`` is the prefix of all lanes, or ``None`` if they have different prefixes."""
+        """Bind a step to tensors. See ``_step_call`` for the arguments.
+
+        ``common_prefix`` is the index of the prefix that all lanes continue, or ``None`` if their prefixes differ.
+        """
         d, P, L = self.shape, self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         inputs = {"columns": self._zeros(n, T, d.width), "mask": self._zeros(n, T, P + L + T)}
         if common_prefix is None:
@@ -193,7 +203,7 @@ class OnnxDecoder(Decoder):
         return self.graphs.call(self.network, kind, inputs, outputs, lane_lengths)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
-        """Return the keys and values of a memory in each layer. ``None`` means all memories."""
+        """Return the inputs with the keys and values of the memory at ``index``. ``None`` means all memories."""
         return {
             f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
             for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
@@ -209,7 +219,7 @@ class OnnxDecoder(Decoder):
         return self._zeros(*shape, dtype=self.dtype), self._zeros(*shape, dtype=self.dtype)
 
     def _computed(self, positions: int) -> dict[str, Tensor]:
-        """Allocate the outputs of a graph that computes keys and values of this many positions."""
+        """Allocate the outputs of a graph that computes the keys and values of this many positions."""
         d = self.shape
         return {
             name: self._zeros(d.layers, d.heads, positions, d.head_width, dtype=self.dtype)
@@ -217,16 +227,17 @@ class OnnxDecoder(Decoder):
         }
 
     def _larger(self, caches: Caches, length: int) -> Caches:
-        """Return caches with more positions and the same content."""
+        """Copy caches to caches with ``length`` positions, which is more than they have."""
         larger = self._caches(caches[0].shape[1], length)
         for new, old in zip(larger, caches, strict=True):
             new[..., : old.shape[3], :] = old
         return larger
 
     def _reserve_prefix(self, positions: int) -> None:
-        """Allocate at least this many positions for each prefix, the same number for all.
+        """Make room for prefixes of at least this many positions. All prefixes get the same room.
 
-        A mask hides the unused positions. TensorRT has an engine for each such length, which takes minutes to build.
+        A mask hides positions that a prefix does not use. TensorRT needs an engine for each such length and takes
+        minutes to build it, so there the length is rounded up to a bucket.
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)
@@ -251,15 +262,15 @@ class OnnxDecoder(Decoder):
 
 
 def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Group lanes by their prefix.
+    """Group lanes by the prefix that they continue.
 
     Args:
-        indices: Prefix of each lane, (n,).
+        indices: Index of each lane's prefix, (n,).
         prefixes: Number of prefixes.
 
     Returns:
-        The lanes of each prefix, (prefixes, rows) int64, padded with lane 0. And the place of each lane in this array,
-        counted along its rows, (n,) int64.
+        Two arrays: the lanes of each prefix, (prefixes, rows) int64, where lane 0 fills the unused places. And for each
+        lane, its index in the flattened first array, (n,) int64.
     """
     groups = [np.flatnonzero(indices == index) for index in range(prefixes)]
     rows = max(map(len, groups))

@@ -1,10 +1,12 @@
-"""Describe TensorRT's engines: how they are built, which lengths each takes, and where they are cached.
+"""Describe TensorRT's engines: how to build them, which lengths an engine takes, and where to cache it.
 
-When a session first runs, ONNX Runtime's TensorRT provider builds an engine for the shapes of a profile, which takes
-minutes at the official size. It caches the engine on disk. All graphs have dynamic axes, so an engine takes every
-length of its bucket without padding. The name of an engine's folder is a hash of everything that the engine depends on,
-which is the model, profile, precision, GPU and library versions. So an outdated engine is never loaded.
-``pytest tests/cuda`` runs TensorRT itself, on an NVIDIA GPU.
+An engine is a graph that TensorRT has compiled for a range of input shapes. ONNX Runtime's TensorRT provider builds it
+when a session first runs, which takes minutes for the official weights, and caches it on disk. All graphs have dynamic
+axes, so an engine takes every length of its range without padding.
+
+The name of an engine's folder is a hash of the model, the shapes, the precision, the GPU and the library versions.
+After a change of any of these, the provider looks in another folder and never loads an outdated engine. ``pytest
+tests/cuda`` runs TensorRT on an NVIDIA GPU.
 """
 
 import hashlib
@@ -23,10 +25,10 @@ from ane.system.checked import validated
 from ane.system.errors import UserError
 from ane.system.machine import printed
 
-FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # folder of the cache, and the option for an engine's folder
+FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # folder in the cache, and the provider's option for it
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # axes with the buckets ``BATCHES``; others have ``LENGTHS``
+COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # their ranges end at ``BATCHES``, others at ``LENGTHS``
 LIBRARIES = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 
 Shape = tuple[int, ...]
@@ -35,18 +37,18 @@ End = Annotated[int, Field(ge=1)]
 
 @validated
 class TensorRTOptions:
-    """Options to build engines, for the backend onnx:tensorrt.
+    """Options for building engines, for the backend onnx:tensorrt.
 
     Attributes:
-        engine_batch: Number of items in a call that engines are built for. An engine takes fewer, too. By default,
-            ranges of items end at ``BATCHES``.
-        engine_symbols: Number of symbols at which each range ends. Each range has an engine, and a call takes the
-            smallest engine that fits. A call may have at most as many symbols as the last number. By default, ranges
+        engine_batch: Largest batch that an engine takes. It also takes smaller ones. By default, batch sizes are
+            divided into ranges that end at ``BATCHES``, with an engine per range.
+        engine_symbols: Numbers of symbols at which ranges end. Every range has an engine, and a call uses the smallest
+            engine that is large enough. The last number is the most symbols that a call may have. By default, ranges
             end at ``LENGTHS``.
-        engine_frames: Number of mel frames at which each range ends, as in ``engine_symbols``.
-        engine_fp16: Whether graphs in float32 also compute in fp16 if that is faster.
-        engine_workspace: GB that the search for the fastest kernels may use. By default, all that the GPU has.
-        rebuild_engines: Whether to build each engine again, although it is cached.
+        engine_frames: Numbers of mel frames at which ranges end, as for ``engine_symbols``.
+        engine_fp16: Whether TensorRT may compute parts of float32 graphs in fp16, where this is faster.
+        engine_workspace: GB of GPU memory that TensorRT may use to find the fastest kernels. By default, all memory.
+        rebuild_engines: Whether to build engines again that are already in the cache.
     """
 
     engine_batch: int | None = Field(None, ge=1)
@@ -57,7 +59,7 @@ class TensorRTOptions:
     rebuild_engines: bool = False
 
     def edges(self, axis: str) -> tuple[int, ...]:
-        """Return where the ranges of an axis end, in order."""
+        """Return the sizes at which the ranges of an axis end, in ascending order."""
         ends = {
             "batch": (self.engine_batch,) if self.engine_batch else (),
             "symbols": self.engine_symbols,
@@ -70,9 +72,9 @@ USUAL = TensorRTOptions()
 
 
 def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
-    """Return the first and last of the sizes that share a bucket with ``size``.
+    """Return the smallest and the largest size of the range that contains ``size``.
 
-    A bucket ends at each edge. Beyond the last edge, one ends at each multiple of it.
+    A range ends at each of ``edges``, and beyond the last edge at each multiple of it.
     """
     last = edges[-1]
     if size > last:
@@ -88,19 +90,19 @@ def shape_profile(
     lane_lengths: tuple[int, int] | None = None,
     options: TensorRTOptions = USUAL,
 ) -> dict[str, str]:
-    """Return the options of an engine that takes inputs of these shapes. It is optimised for the largest sizes.
+    """Return the provider options for the range of shapes that an engine takes. It is fastest at the largest shape.
 
     Args:
-        axes: Axes of each input: the size of a fixed axis, or the name of a dynamic one. The name "frames_and_10" means
-            ten more than "frames".
-        shapes: Shape of each input.
-        lane_lengths: First and last size of the axis "length" in a decoder's step. The axis "seen" is longer by the
-            prefix and the new columns, and the other axes have exactly these sizes. ``None`` means that all axes have
-            buckets.
-        options: Options that set the buckets.
+        axes: Axes of each input: the size of a fixed axis, or the name of a dynamic axis. An axis with the name
+            "frames_and_10" is ten longer than the axis "frames".
+        shapes: Shape of each input in the call.
+        lane_lengths: For a decoder step, the smallest and largest size of the axis "length". The axis "seen" is longer
+            by the prefix and the new columns. All other axes have exactly the sizes in ``shapes``. ``None`` means that
+            every axis gets the range of ``bucket_range``.
+        options: Options that set the ranges.
 
     Returns:
-        The shapes at each end of the range, as ONNX Runtime's provider takes them: "mel:1x80x64,noise:1x64x74".
+        The smallest, the best and the largest shapes as text for the provider, such as "mel:1x80x64,noise:1x64x74".
     """
     ranges: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
@@ -125,7 +127,7 @@ def shape_profile(
 
 
 def input_axes(graph: Path) -> dict[str, list[int | str]]:
-    """Return the axes of a graph's inputs: sizes, or names of dynamic axes. It does not read the weights."""
+    """Read the axes of a graph's inputs: the size of a fixed axis, or the name of a dynamic axis. Skips the weights."""
     import onnx
 
     inputs = onnx.load(graph, load_external_data=False).graph.input
@@ -135,7 +137,7 @@ def input_axes(graph: Path) -> dict[str, list[int | str]]:
 
 
 def this_machine() -> str:
-    """Describe the machine that an engine is built for: the first NVIDIA GPU with its driver, and library versions."""
+    """Describe this machine for the name of an engine: its first NVIDIA GPU, the driver, and the library versions."""
     gpus = printed("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     facts = [gpus.partition("\n")[0].strip()]
     for library in LIBRARIES:
@@ -154,10 +156,10 @@ def engine_options(
     lane_lengths: tuple[int, int] | None = None,
     options: TensorRTOptions = USUAL,
 ) -> dict[str, str]:
-    """Return the provider's options for an engine of a graph.
+    """Return the provider options for an engine of a graph, and create the engine's folder in the cache.
 
     Args:
-        machine: Description from ``this_machine``.
+        machine: Description of the machine from ``this_machine``.
         graph: Name of the graph.
         content: Hash of the package's files.
         precision: Precision of the package.
@@ -181,8 +183,8 @@ def engine_options(
         raise UserError(
             f"cannot write {folder}: {error.strerror or error}: set ANE_HOME to a folder that can be written"
         ) from error
-    with suppress(OSError):  # the cache may belong to another user
-        os.utime(folder)  # marks the last use
+    with suppress(OSError):  # fails if the folder belongs to another user
+        os.utime(folder)  # records that the engine was used now
     return {
         **provider,
         ENGINE_FOLDER: str(folder),

@@ -1,4 +1,4 @@
-"""Run a model that is one ONNX graph in a file, on ONNX Runtime's CPU provider, with several calls at once."""
+"""Run a model that consists of a single ONNX file, on ONNX Runtime's CPU provider, with several calls at once."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ R = TypeVar("R")
 
 
 class GraphFunction:
-    """A loaded graph, as the only function of its package.
+    """A loaded graph. Call it with the inputs by name, and it returns the outputs by name.
 
     Attributes:
-        inputs: Type and sizes of each input, by name.
+        inputs: Type and shape of each input, by name.
         outputs: Names of the outputs.
-        metadata: Texts of the graph's metadata, by name.
+        metadata: Metadata of the graph, as text, by name.
     """
 
     def __init__(self, graph: Path | bytes, name: str, threads: int | None):
@@ -43,14 +43,14 @@ class GraphFunction:
 def load_graph_file(
     graph: Path | bytes, path: Path, title: str, extra: str, threads: int | None = None
 ) -> GraphFunction:
-    """Load a graph.
+    """Load a graph into ONNX Runtime.
 
     Args:
-        graph: The file, or its content.
-        path: The file, for messages.
-        title: Name of the kind of model.
-        extra: Name of this package's extra that installs ONNX Runtime for the graph.
-        threads: Number of cores that a call uses. ``None`` means ONNX Runtime's choice.
+        graph: Path of the file, or the content of the file.
+        path: Path of the file, for messages.
+        title: Name of the kind of model, for messages.
+        extra: Extra of tortoise-ane that installs ONNX Runtime for this kind of model, for messages.
+        threads: Number of CPU threads per call. ``None`` means ONNX Runtime's choice.
 
     Raises:
         UserError: The graph is damaged, or ONNX Runtime is not installed.
@@ -60,15 +60,14 @@ def load_graph_file(
 
 
 class GraphBackend(Backend):
-    """Runs the stages of a model whose networks are one graph.
+    """Runs a model that consists of a single graph.
 
-    If ``run_all`` gets several calls, it runs them at once, each on one thread, because ONNX Runtime gains less from
-    several threads within a call.
+    ``run_all`` runs several calls at once, each on one thread. This is faster than several threads within a call.
 
     Args:
-        model: Bundle whose graph runs.
-        threads: Number of cores to use. ``None`` means all cores for several calls, and ONNX Runtime's choice for one
-            call.
+        model: Bundle with the graph.
+        threads: Number of CPU threads. ``None`` means as many as cores for several calls, and ONNX Runtime's choice for
+            a single call.
     """
 
     name = "onnx:cpu"
@@ -78,7 +77,11 @@ class GraphBackend(Backend):
         self._graphs: dict[int | None, GraphFunction] = {}
 
     def graph(self, threads: int | None) -> GraphFunction:
-        """Return the graph whose calls use this many threads. Raises UserError if it is missing or damaged."""
+        """Return the graph, loaded so that a call uses this many threads.
+
+        Raises:
+            UserError: The graph is missing or damaged.
+        """
         if threads not in self._graphs:
             path, family = self.model.file("graph"), self.model.family
             self._graphs[threads] = load_graph_file(path, path, family.title, family.extra, threads)
@@ -101,20 +104,20 @@ class GraphBackend(Backend):
         self.graph(self.threads)
 
     def release(self, *networks: str) -> None:
-        """Do nothing, because the model is small and is loaded as a whole."""
+        """Do nothing. The model is small, so it stays loaded."""
 
 
 def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
-    """Yield ``function`` of each item, in order, as soon as it is computed.
+    """Call ``function`` for each item on ``workers`` threads, and yield the results in the order of the items.
 
-    It computes the next ``workers`` items ahead, also while the caller handles a result. It computes no more than
-    these, because each needs the memory of one call. If the generator is closed or an item fails, items that have not
-    begun are cancelled.
+    The threads work on the next ``workers`` items while the caller handles a result. They do not go further ahead,
+    because every item needs the memory of a call. If a call fails, or the caller closes the generator, the threads
+    begin no further items.
     """
     if workers == 1 or len(items) < 2:
         yield from map(function, items)
         return
-    # a separate pool, because in a shared pool a function that computes items itself could wait forever
+    # every call has its own pool: if ``function`` itself called this function, a shared pool could wait forever
     with ThreadPoolExecutor(workers, thread_name_prefix="chunk") as pool:
         ahead: deque[Future[R]] = deque(pool.submit(function, item) for item in items[:workers])
         try:

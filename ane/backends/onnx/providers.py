@@ -1,11 +1,11 @@
-"""Choose ONNX Runtime's execution provider, make sessions, and word its errors as messages for the user.
+"""Choose an execution provider (device library) of ONNX Runtime, make sessions, and explain ONNX Runtime's errors.
 
-ONNX Runtime leaves out a provider whose library does not load, and computes on the CPU without an error. So a provider
-counts as loaded only if a session that was made with it lists it.
+If the library of a provider does not load, ONNX Runtime leaves the provider out and computes on the CPU, without an
+error. The code here therefore makes a session with the provider, and checks that the session lists it.
 
-The versions that fit together are those of the published wheels. CUDA's ``Attention`` (opset 23) came with
-onnxruntime-gpu 1.25, because 1.24 computes it on the CPU (microsoft/onnxruntime#28025). Wheels for CUDA 13 came with
-1.27. They link TensorRT 10.
+The required versions come from the published wheels. onnxruntime-gpu 1.24 computes the op ``Attention`` (opset 23) on
+the CPU, and 1.25 is the first that computes it on CUDA (microsoft/onnxruntime#28025). The first wheels for CUDA 13 are
+1.27, and they link TensorRT 10.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-SILENT = 4  # severity of ONNX Runtime that logs only fatal errors
+SILENT = 4  # log severity with which ONNX Runtime reports only fatal errors
 OLDEST_ONNXRUNTIME = (1, 25)
 OLDEST_TENSORRT, FIRST_UNFIT_TENSORRT = (10, 14), (11,)
 TENSORRT_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
@@ -34,13 +34,13 @@ TENSORRT_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 
 @dataclass(frozen=True)
 class OnnxDevice:
-    """A device that ONNX Runtime can compute on.
+    """A device on which ONNX Runtime can compute.
 
     Attributes:
-        name: NAME of ``--backend onnx:NAME``.
-        provider: ONNX Runtime's name for the device.
-        memory: Memory of its inputs, "cpu" or "cuda", as ``OrtValue`` names it.
-        requirements: Software and hardware that it needs, for error messages.
+        name: The NAME in ``--backend onnx:NAME``.
+        provider: Name of ONNX Runtime's execution provider.
+        memory: Where inputs are: "cpu" or "cuda", as ``OrtValue`` names them.
+        requirements: Hardware and software that the device needs, for messages.
     """
 
     name: str
@@ -53,7 +53,7 @@ class OnnxDevice:
         return self.provider.removesuffix("ExecutionProvider")
 
 
-# both packages write the same files, and the one that was installed last works
+# onnxruntime and onnxruntime-gpu write the same files, so the package that was installed last works
 REPLACE_ONNXRUNTIME = "pip uninstall -y onnxruntime; pip install --force-reinstall --no-deps onnxruntime-gpu"
 DEVICES = {
     device.name: device
@@ -76,24 +76,26 @@ DEVICES = {
         ),
     )
 }
-# A serialised graph whose output y is a copy of its input x (float32, any shape). It is a literal, so that no device
-# needs the library onnx.
+# A serialised graph whose output y is a copy of its input x (float32, any shape). Because it is a literal, checking a
+# device does not need the library onnx.
 IDENTITY = (
     b'\x08\x08:2\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x08identityZ\t\n\x01x\x12\x04\n\x02\x08\x01'
     b"b\t\n\x01y\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12"
 )
-DEFAULT_DEVICES = ("cuda", "cpu")  # plain "onnx" uses the first device that loads
+DEFAULT_DEVICES = ("cuda", "cpu")  # the backend "onnx" uses the first of these that loads
 
 
 def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU '.[cuda]'") -> Any:
-    """Import onnxruntime and silence its process-wide logger, whose lines could end in pipes. Errors are raised.
+    """Import onnxruntime and silence its logger, because its lines could get into piped output.
+
+    The logger belongs to the whole process. ONNX Runtime still raises its errors as exceptions.
 
     Args:
-        user: Feature that needs it, for the message.
-        extras: Extras of this package that install it.
+        user: Feature that needs onnxruntime, for the message.
+        extras: Extras of tortoise-ane that install onnxruntime, for the message.
 
     Raises:
-        UserError: It is not installed.
+        UserError: onnxruntime is not installed.
     """
     try:
         import onnxruntime
@@ -106,10 +108,16 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
 def make_session(
     graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], threads: int | None = None
 ) -> Any:
-    """Make a session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
+    """Make a session (a loaded graph). Raises ONNX Runtime's errors unchanged.
 
-    By default, threads that wait for each other spin. Here they leave the core to others (docs/onnx.md). By default, a
-    session whose provider fails once prints that on standard output, and computes on the CPU from then on.
+    This changes two defaults of ONNX Runtime. A thread that waits for another one gives up its core instead of spinning
+    (docs/onnx.md). If a provider fails, the session raises the error, instead of printing it on standard output and
+    computing on the CPU from then on.
+
+    Args:
+        graph: Path of the graph, or its content.
+        providers: Providers to compute on, in order of preference, some with options.
+        threads: Number of CPU threads. ``None`` means ONNX Runtime's choice.
     """
     options = onnxruntime_module().SessionOptions()
     options.log_severity_level = SILENT
@@ -117,23 +125,23 @@ def make_session(
         options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about providers that are left out, because callers check for them
+        warnings.simplefilter("ignore")  # warns about missing providers, which callers check anyway
         return onnxruntime_module().InferenceSession(
             graph if isinstance(graph, bytes) else str(graph), options, providers=list(providers), enable_fallback=0
         )
 
 
 def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
-    """Choose a device by its name, or for "" the first of ``DEFAULT_DEVICES`` that loads.
+    """Choose a device by its name. "" means the first of ``DEFAULT_DEVICES`` that loads.
 
-    It logs a line if "" falls back to the CPU although there is an NVIDIA GPU or a CUDA provider.
+    If "" falls back to the CPU on a machine with an NVIDIA GPU or a CUDA provider, the function logs a line.
 
     Args:
         name: Name of the device, or "".
-        check: Returns why a device does not load. ``None`` means ``load_error``.
+        check: Function that returns why a device does not load, or "" if it loads. ``None`` means ``load_error``.
 
     Raises:
-        UserError: onnxruntime is not installed, there is no such device, or its provider does not load here.
+        UserError: onnxruntime is not installed, no device has this name, or the device's provider does not load here.
     """
     ort, check = onnxruntime_module(), check or load_error
     if name and name not in DEVICES:
@@ -142,7 +150,7 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
         )
     candidates = [DEVICES[candidate] for candidate in ((name,) if name else DEFAULT_DEVICES)]
     if any(device.memory == "cuda" for device in candidates):
-        load_libraries(ort)  # some versions list CUDA only after its libraries are loaded
+        load_libraries(ort)  # some versions list CUDA only after its libraries have been loaded
     available = ort.get_available_providers()
     for device in candidates:
         if device.provider not in available:
@@ -176,7 +184,7 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
 
 
 def load_error(device: OnnxDevice) -> str:
-    """Return why no session can be made on the device, in one line, or "" if one can."""
+    """Try to make a session on the device. Return why it fails, in one line, or "" if it works."""
     ort = onnxruntime_module()
     missing = ""
     if device.memory == "cuda":
@@ -194,19 +202,19 @@ def load_error(device: OnnxDevice) -> str:
     return missing or "ONNX Runtime leaves it out without a reason"
 
 
-# Versions of NVIDIA's libraries, and how to load those that pip has installed
+# Check the versions of NVIDIA's libraries, and load the libraries that pip has installed
 
 
 @dataclass(frozen=True)
 class GpuVersions:
-    """Versions that must fit together. "" means that something is missing.
+    """Versions of libraries that must fit together. "" means that a library is not installed.
 
     Attributes:
         onnxruntime: Version of onnxruntime.
-        cuda: CUDA version that onnxruntime is built for. "" means that it is built for the CPU only.
+        cuda: CUDA version for which onnxruntime is built. "" means that it is built only for the CPU.
         torch: Version of torch.
-        torch_cuda: CUDA version that torch is built for.
-        tensorrt: Version of TensorRT's Python package. It is also "" if TensorRT was installed without pip.
+        torch_cuda: CUDA version for which torch is built. "" means that it is built only for the CPU.
+        tensorrt: Version of TensorRT's Python package. "" if pip has not installed TensorRT.
     """
 
     onnxruntime: str
@@ -227,7 +235,7 @@ class GpuVersions:
 
 
 def installed_versions(ort: Any) -> GpuVersions:
-    """Return the versions on this machine. ``ort`` is the module onnxruntime."""
+    """Read the versions that are installed on this machine. ``ort`` is the imported module onnxruntime."""
     import torch
 
     tensorrt = next(filter(None, map(_version, TENSORRT_PACKAGES)), "")
@@ -237,7 +245,11 @@ def installed_versions(ort: Any) -> GpuVersions:
 
 
 def version_problem(device: str, versions: GpuVersions) -> str:
-    """Return why these versions cannot compute on "cuda" or "tensorrt", with the remedy, or "" if they can."""
+    """Say why these versions cannot compute on a device ("cuda" or "tensorrt"), and what to do about it.
+
+    Returns:
+        The cause and the remedy in one line. "" if the versions fit.
+    """
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
         return f"onnxruntime {versions.onnxruntime} computes attention on the CPU: pip install --upgrade '.[cuda]'"
     ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]
@@ -259,18 +271,18 @@ def version_problem(device: str, versions: GpuVersions) -> str:
 
 
 def load_libraries(ort: Any, tensorrt: bool = False) -> str:
-    """Load CUDA, cuDNN and optionally TensorRT from the packages that pip has installed, before the first session.
+    """Load the libraries of CUDA, cuDNN and, if ``tensorrt``, TensorRT that pip has installed. Call before any session.
 
-    The system's loader does not look there. Loading them again has no effect.
+    Without this call, the system's loader does not find pip's libraries. A second call has no effect.
 
     Returns:
-        The first library that does not load, with the reason, in one line. "" means that all load.
+        The first library that does not load and the reason, in one line. "" means that all libraries load.
     """
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():  # because standard output may be speech
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():  # standard output may be the speech
         warnings.simplefilter("ignore")
         if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):  # since 1.21
-            import torch  # noqa: F401  (a torch for CUDA loads its libraries, which serve both)
+            import torch  # noqa: F401  (a torch for CUDA loads CUDA's libraries, which ONNX Runtime can use)
 
             ort.preload_dlls()
         if tensorrt:
@@ -290,12 +302,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
-# Errors
+# Explain ONNX Runtime's errors
 
 OUT_OF_MEMORY = (
     "no memory left on the device: use fewer lanes, a shorter split, a bundle in fewer bits, or backend=onnx:cpu"
 )
-# parts of ONNX Runtime's messages, by cause
+# texts in the errors that ONNX Runtime raises if memory runs out
 MEMORY_MESSAGES = (
     "Failed to allocate memory",
     "out of memory",
@@ -306,14 +318,14 @@ MEMORY_MESSAGES = (
     "STATUS_ALLOC_FAILED",
     "Available memory of",
 )
-# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages identify as ONNX Runtime's
+# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError: these texts show that it comes from ONNX Runtime
 RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
 
 
 @contextmanager
 def onnx_errors(action: str, advice: str = "convert the model again, or use backend=torch") -> Iterator[None]:
-    """Convert ONNX Runtime's errors to one line for the user: "ONNX Runtime cannot ``action``: …: ``advice``".
+    """Convert errors of ONNX Runtime inside the block to a message "ONNX Runtime cannot ``action``: …: ``advice``".
 
     Raises:
         UserError: ONNX Runtime raised an error. Errors of other modules stay unchanged.

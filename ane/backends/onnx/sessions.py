@@ -1,7 +1,7 @@
-"""Load sessions of ONNX Runtime on first use, and run them on torch's tensors.
+"""Load ONNX Runtime sessions (loaded graphs) when they are first used, and run them on torch tensors.
 
-ONNX Runtime receives the tensors' addresses. So a contiguous part of a cache is an input without a copy, and on a GPU
-no part of a cache moves to the host.
+ONNX Runtime gets the addresses of the tensors. It can therefore read a contiguous slice of a kv-cache without a copy,
+and on a GPU no cache moves to the host.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onn
 from ane.bundles.package_records import PackageRecord
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:  # because torch takes a second to import, and the default voice computes without it
+if TYPE_CHECKING:  # importing torch takes a second, and the default voice does not need it
     import torch
     from torch import Tensor
 
-PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}  # ONNX Runtime's default computes float32 with a 10-bit mantissa
+PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}  # by default, ONNX Runtime computes float32 with a mantissa of 10 bits
 NUMPY_DTYPES = {"torch.float32": np.float32, "torch.float16": np.float16, "torch.int64": np.int64}
 
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Identifies a session by the path of its graph and the options of its provider.
+    """Identifies a session by its graph and the options of its provider.
 
     Attributes:
         path: Path of the graph.
-        options: (name, value) pairs, for TensorRT with the shapes that its engine takes.
+        options: Names and values of the provider options. For TensorRT they include the shapes that the engine takes.
     """
 
     path: Path
@@ -44,10 +44,11 @@ class SessionKey:
 
 
 class GraphSessions:
-    """The sessions of one graph. Each is lent to one thread at once. Bound calls use the first session.
+    """The sessions of one graph. Each session is lent to only one thread at a time. Bound calls use the first session.
 
-    Threads in one session wait for each other's memory at every operation, which makes them as slow as one thread. So a
-    thread waits for a session. Once threads have waited longer than loading takes, another session is loaded.
+    If threads share a session, they wait for each other's memory in every op and are as slow as a single thread. A
+    thread therefore waits until a session is free. Once threads have waited longer, in total, than it takes to load a
+    session, the next thread loads another one.
     """
 
     def __init__(self, load: Callable[[], Any]):
@@ -59,7 +60,10 @@ class GraphSessions:
 
     @contextmanager
     def lend(self) -> Iterator[Any]:
-        """Lend a session within the block. Raises UserError if it cannot be loaded."""
+        """Lend a session for the duration of the block.
+
+        Raises UserError if another session is due but does not load.
+        """
         session = self._take()
         try:
             yield session
@@ -81,47 +85,47 @@ class GraphSessions:
 
 
 class SessionCache:
-    """Loads sessions with ``load``, and caches them. Several threads may use it."""
+    """Loads sessions with ``load``, and caches them. Several threads may use the cache at once."""
 
     def __init__(self, load: Callable[[SessionKey], Any]):
         self._load, self._loading = load, Lock()
         self._loaded: dict[SessionKey, GraphSessions] = {}
 
     def of(self, key: SessionKey) -> GraphSessions:
-        """Return the sessions of a graph, with the first one loaded. Raises UserError if it cannot be loaded."""
+        """Return the sessions of a graph, and load the first one if necessary. Raises UserError if it does not load."""
         with self._loading:
             if key not in self._loaded:
                 self._loaded[key] = GraphSessions(partial(self._load, key))
             return self._loaded[key]
 
     def get(self, key: SessionKey) -> Any:
-        """Return the session, for a backend that only one thread calls. Errors: ``of``."""
+        """Return the first session of a graph, for a backend that only one thread calls. Errors: ``of``."""
         return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:
-        """Return the binding of a call. It is made once each time the call's session is loaded."""
+        """Return ONNX Runtime's binding for a call. It is made again after the session was unloaded and reloaded."""
         loaded = self.of(call.key)
         if call not in loaded.bindings:
             loaded.bindings[call] = call.bound(loaded.first)
         return loaded.bindings[call]
 
     def unload(self, folder: Path | None = None) -> None:
-        """Unload the sessions of the package in ``folder``, or all sessions."""
+        """Unload the sessions of the package in ``folder``. ``None`` means all sessions."""
         for key in list(self._loaded):
             if folder in (None, key.path.parent):
                 self._loaded.pop(key, None)
 
 
 class BoundCall:
-    """A call of a graph with tensors of fixed shapes and addresses.
+    """A call of a graph on tensors with fixed shapes and addresses.
 
-    It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
+    It holds no reference to the session, so that unloading a session frees its memory. ``run`` loads the session again.
 
     Args:
-        sessions: Cache of the session.
+        sessions: Cache that has the session.
         key: Key of the session.
-        inputs: Tensors of the inputs, by name.
-        outputs: Tensors of the outputs, by name.
+        inputs: Tensors from which the graph reads its inputs, by name.
+        outputs: Tensors to which the graph writes its outputs, by name.
     """
 
     def __init__(
@@ -130,10 +134,14 @@ class BoundCall:
         self.sessions, self.key, self.inputs, self.outputs = sessions, key, inputs, outputs
 
     def run(self, action: str, **inputs: np.ndarray) -> None:
-        """Copy these inputs into their tensors, and run the graph. Other inputs keep their values.
+        """Copy these arrays into the tensors of ``inputs``, and run the graph. All other inputs keep their values.
+
+        Args:
+            action: What the call does, for the message "ONNX Runtime cannot ACTION".
+            inputs: Arrays to copy, by name of the input.
 
         Raises:
-            UserError: ONNX Runtime fails. ``action`` completes "ONNX Runtime cannot …".
+            UserError: ONNX Runtime fails.
         """
         import torch
 
@@ -143,7 +151,7 @@ class BoundCall:
         with onnx_errors(action):
             binding = self.sessions.binding(self)
             if next(iter(self.inputs.values())).is_cuda:
-                torch.cuda.synchronize()  # because ONNX Runtime computes on another stream than torch
+                torch.cuda.synchronize()  # ONNX Runtime and torch use different streams
             session.run_with_iobinding(binding)
 
     def bound(self, session: Any) -> Any:
@@ -155,20 +163,20 @@ class BoundCall:
         return binding
 
     def output(self, name: str) -> np.ndarray:
-        """Return a copy of an output on the host."""
+        """Copy an output to the host, and return it as a NumPy array."""
         return self.outputs[name].cpu().numpy().copy()
 
 
 class PackageGraphs:
-    """The graphs of the packages in a folder.
+    """The graphs of all packages in a folder.
 
     Args:
         folder: Folder of the packages.
-        package: Returns the verified package of a network.
-        device: Device of ONNX Runtime.
+        package: Function that takes the name of a network and returns its package, after checking its files.
+        device: Device on which ONNX Runtime computes.
         sessions: Cache of the sessions.
-        machine: Machine that TensorRT's engines are built for. ``None`` means this machine.
-        options: Options with which the engines are built.
+        machine: Machine for which TensorRT builds engines. ``None`` means this machine.
+        options: Options with which TensorRT builds engines.
     """
 
     def __init__(
@@ -185,13 +193,13 @@ class PackageGraphs:
         self.options, self._rebuilt = options, set[str]()
 
     def dtype(self, network: str) -> "torch.dtype":
-        """Return the dtype of a network's caches and of its graphs' floating-point inputs that are not looked up."""
+        """Return the dtype of a network's kv-caches and float inputs. Vectors from embedding tables are float32."""
         import torch
 
         return torch.float16 if self.package(network).precision == "fp16" else torch.float32
 
     def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype | None" = None) -> "Tensor":
-        """Return zeros on the device, float32 by default. Raises UserError if there is not enough memory."""
+        """Allocate a tensor of zeros on the device, float32 by default. Raises UserError if memory runs out."""
         import torch
 
         with onnx_errors("allocate a buffer"):
@@ -205,16 +213,23 @@ class PackageGraphs:
         outputs: "Mapping[str, Tensor]",
         lane_lengths: tuple[int, int] | None = None,
     ) -> BoundCall:
-        """Return a call of a graph with these tensors. Raises the errors of ``key``."""
+        """Bind a graph to these input and output tensors. Arguments and errors: ``key``."""
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
 
     def key(
         self, network: str, kind: str, shapes: dict[str, tuple[int, ...]], lane_lengths: tuple[int, int] | None = None
     ) -> SessionKey:
-        """Return the key of the session for a graph with inputs of these shapes.
+        """Return the key of the session that runs a graph on inputs of these shapes.
 
-        ``lane_lengths`` is explained in ``shape_profile``. Raises UserError if the package is damaged.
+        Args:
+            network: Name of the network.
+            kind: Name of the graph, such as "step".
+            shapes: Shape of each input.
+            lane_lengths: See ``ane.backends.onnx.engines.shape_profile``.
+
+        Raises:
+            UserError: The package is damaged.
         """
         package = self.package(network)
         path = self.folder / package.path / f"{kind}.onnx"
@@ -240,21 +255,26 @@ class PackageGraphs:
 
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
-    """Return a function that loads sessions on a device. It raises UserError instead of falling back to the CPU."""
+    """Return a function that loads a session on a device. It raises UserError if ONNX Runtime would use the CPU.
+
+    Args:
+        device: Device on which the sessions compute.
+        threads: Number of CPU threads. ``None`` means ONNX Runtime's choice.
+    """
 
     def load(key: SessionKey) -> Any:
         provider_options = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, provider_options)] if provider_options else [device.provider]
         if device.name == "tensorrt":
-            providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))  # for operations that TensorRT lacks
+            providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))  # computes the ops that TensorRT lacks
         if device.provider != CPU:
-            providers.append(CPU)  # for operations on shapes
+            providers.append(CPU)  # computes ops on shapes
         with onnx_errors(f"load {key.path} on {device.short_name}"):
             session = make_session(key.path, providers, threads)
         if device.provider not in session.get_providers():
             raise UserError(
                 f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
-                f"would compute on the CPU instead: set up {device.requirements}, or use "
+                f"would compute on the CPU instead: set up {device.requirements}, or use backend=onnx:cpu"
             )
         return session
 

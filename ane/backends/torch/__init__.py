@@ -1,1 +1,1 @@
-"""The reference networks on PyTorch: CPU, CUDA, MPS."""
+"""Run the PyTorch networks of a model on the CPU, on CUDA or on MPS."""

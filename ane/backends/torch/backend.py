@@ -1,4 +1,4 @@
-"""The reference networks on PyTorch: CPU, CUDA, MPS."""
+"""Run a model's PyTorch networks, which are the reference for all other backends, on the CPU, CUDA or MPS."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,24 +35,28 @@ from ane.system.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-INEXACT_FRAMES = 1024  # frames of a row from which the order of torch's group norm depends on the number of threads
+# if a row has at least this many frames, the order in which torch's group norm adds depends on the number of threads
+INEXACT_FRAMES = 1024
 
-# Largest number of frames, over all utterances, for one call. On a CPU one utterance already keeps the cores busy, so
-# batching gains nothing (benchmarks/results/diffusion-1-thread.json). On CUDA, launching kernels limits short calls.
-# 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
+# Largest number of mel frames, over all utterances, in one call of the denoiser, by type of device. On a CPU, a single
+# utterance already keeps all cores busy, so batching gains nothing (benchmarks/results/diffusion-1-thread.json). On
+# CUDA, a short call takes as long as the launches of its kernels. 4096 is an estimate and not measured: about 1000
+# frames, each computed twice for guidance, should fill the largest GPUs.
 MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
 @dataclass(frozen=True)
 class TorchPrecision:
-    """The number formats that a backend computes in.
+    """The number formats in which the backend computes.
+
+    To *pack* a layer means to convert its weight, at loading, to the layout that a fast CPU kernel needs.
 
     Attributes:
         name: A key of ``ane.bundles.precisions.TORCH``.
-        dtype: Type of the networks with ``half_precision``. A decoder with packed linear layers stays in float32.
-        packed: Precision of packed weights. "" means that the decoder's weights are packed as they are stored, and that
-            other networks are not packed.
-        stored: Precision in which the weights are stored, if they are packed without loss. "" means that none are.
+        dtype: Dtype of the networks that have ``half_precision``. A decoder with packed layers computes in float32.
+        packed: Precision to which weights are packed. "" means that ``stored`` decides.
+        stored: Precision of the stored weights, if the decoder's layers are to be packed without loss. "" means that
+            they are not packed.
     """
 
     name: str
@@ -62,12 +66,12 @@ class TorchPrecision:
 
     @cached_property
     def linear(self) -> Prepacking | None:
-        """Return the function that makes the decoder's packed linear layers, or ``None`` if they are not packed."""
+        """The function that makes packed linear layers for the decoder, or ``None`` if its layers are not packed."""
         return prepacking(self.packed) if self.packed else exact_prepacking(self.stored) if self.stored else None
 
     @cached_property
     def frames(self) -> FramePacking | None:
-        """Return how to pack the layers of networks with ``packs_layers``, or ``None`` if they are not packed."""
+        """How to pack the layers of networks that have ``packs_layers``, or ``None`` if they are not packed."""
         return frame_packing(self.packed) if self.packed else None
 
 
@@ -75,18 +79,18 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     """Choose the precision to compute in.
 
     Args:
-        wanted: A key of ``TORCH``, or "auto". "auto" means the precision of the stored weights if the device is fast at
-            it (fp16 instead of bf16 on MPS), or else float32. On the CPU, it leaves the decoder's weights at their
-            stored size even if it computes in float32.
+        wanted: A key of ``TORCH``, or "auto". "auto" means the precision of the stored weights if the device computes
+            it fast, and float32 if it does not. On MPS, it means fp16 for weights stored in bf16. On the CPU, "auto"
+            keeps the decoder's weights at their stored size, even if it means float32.
         stored: Precision of the stored weights.
         device: Device to compute on.
 
     Raises:
-        UserError: There is no such precision, or the device lacks it.
+        UserError: There is no such precision, or the device does not compute in it.
     """
     if wanted not in ("auto", *TORCH):
         raise UserError(
-            f"precision must be auto, {', '.join(TORCH)} on torch, got {wanted!r} (the others are for packages)",
+            f"precision must be auto, {', '.join(TORCH)} on torch, got {wanted!r} (other precisions are for packages)",
             "precision",
         )
     if device.type != "cpu":
@@ -101,13 +105,13 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
                 )
             name = "fp32"
         elif name == "bf16" and device.type == "mps" and wanted == "auto":
-            name = "fp16"  # 10 bits of mantissa instead of 7, in as many bytes
+            name = "fp16"  # has as many bytes as bf16, and a mantissa of 10 bits instead of 7
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
-    if wanted == "fp32" and stored == "fp16":  # exact, and half of the memory to read
+    if wanted == "fp32" and stored == "fp16":  # weights in fp16 are exact and half as large
         return TorchPrecision("fp32", torch.float32, stored=stored)
-    if wanted != "auto":  # without AVX-512 bf16, networks in half precision are 5 to 9 times slower
+    if wanted != "auto":  # without AVX-512 bf16, half precision is 5 to 9 times slower than float32
         half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
         dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
         return TorchPrecision(wanted, dtype, packed=wanted)
@@ -117,23 +121,24 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
 
 
 class TorchBackend(Backend):
-    """Runs the stages on the PyTorch networks, which are the reference for every other backend.
+    """Runs a model's PyTorch networks.
 
-    A network is loaded when it is first called, and stays until it is released. On CUDA, this backend's calls compute
-    convolutions in full float32, and leave the setting of the program as it was. On the CPU, the process keeps freed
-    memory (``keep_freed_memory``).
+    A network loads when it is first called, and stays loaded until ``release``. On CUDA, convolutions compute in full
+    float32 during this backend's calls, and after a call the program's setting applies again. On the CPU, the process
+    keeps the memory that torch frees (``keep_freed_memory``).
 
     Args:
-        model: Bundle whose networks run.
+        model: Bundle whose networks the backend runs.
         device: Name of the device (see ``choose_device``).
         precision: Name of the precision (see ``choose_precision``).
-        threads: Number of CPU threads of the process. The vocoders always use this number, and so does the denoiser if
-            its bits depend on it. ``None`` means torch's number, and fewer while other programs keep the machine busy.
-        keep: Whether released networks stay loaded. ``None`` means that they do on a GPU, or if the model has no
+        threads: Number of CPU threads for the whole process. ``None`` means torch's number, and fewer while other
+            programs keep the machine busy. Vocoders, and a denoiser whose bits depend on the number of threads, always
+            use the full number.
+        keep: Whether networks stay loaded after ``release``. ``None`` means yes on a GPU, and yes if the model has no
             decoder.
-        exact: Whether the backend is the reference of a comparison, so that it computes norms in two passes and packs
-            no layer.
-        fixed_thread_count: Whether networks use a fixed number of threads even if ``threads`` is ``None``.
+        exact: Whether the backend is the reference of a comparison. It then computes norms in two passes and packs no
+            layer.
+        fixed_thread_count: Whether all networks always use the full number of threads, even if ``threads`` is ``None``.
     """
 
     returns_attention = True
@@ -149,20 +154,20 @@ class TorchBackend(Backend):
         fixed_thread_count: bool = False,
     ):
         if threads is not None:
-            choose_threads(threads)  # torch has one number for the whole process
+            choose_threads(threads)  # this sets the number for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, small=is_embedded(model.path))
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none: use fp32")
-        if exact:  # in the requested type, however slow this CPU is at it
+        if exact:  # computes in the requested dtype, even if this CPU is slow at it
             chosen = TorchPrecision(chosen.name, DTYPES.get(precision, chosen.dtype))
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
-        # without a decoder, reading the networks takes as long as running them
+        # if the model has no decoder, loading its networks takes as long as running them
         self.keep = (self.device.type != "cpu" or self.stages.decoder is None) if keep is None else keep
         self.governor = ThreadGovernor() if self.device.type == "cpu" else None
         self.fixed_thread_count = fixed_thread_count or threads is not None
@@ -170,16 +175,16 @@ class TorchBackend(Backend):
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
-        self._tables: dict[str, np.ndarray] | None = None  # of the decoder; reading them checks the file's hash
+        self._tables: dict[str, np.ndarray] | None = None  # the decoder's tables; reading them checks their file's hash
 
     @governed
     @torch.inference_mode()
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        """Run a stage that the model declares.
+        """Run a stage that the model declares, and return its output.
 
         Raises:
-            TypeError: See ``check_inputs``.
-            UserError: See ``check_inputs``, or no memory is left.
+            TypeError: An input's name, rank, size or dtype differs from the declared one.
+            UserError: An input contains NaN or an infinite value, or memory runs out.
         """
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
@@ -257,7 +262,7 @@ class TorchBackend(Backend):
             self.network(name)
 
     def release(self, *networks: str) -> None:
-        """Free these networks, or all of them if none is named, unless this backend keeps them."""
+        """Unload these networks, or all networks if you name none. A backend with ``keep`` unloads nothing."""
         if self.keep:
             return
         for name in networks or tuple(self._networks):
@@ -267,19 +272,23 @@ class TorchBackend(Backend):
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
-        """Return the dtype of a network's activations and of its weights, except packed ones."""
+        """Return the dtype of a network's activations and of all its weights that are not packed."""
         if self._packs_frames(network):
             return self.chosen.frames.dtype
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
 
     def device_of(self, network: str) -> torch.device:
-        """Return the device of a network: the CPU for vocoders and encoders whose long rows the device rejects."""
+        """Return the device on which a network runs.
+
+        If the backend's device rejects long rows (``refuses_long_rows``), vocoders and encoders run on the CPU.
+        """
         return torch.device("cpu") if self._rows_on_cpu and network not in self.half_precision else self.device
 
     def network(self, name: str) -> nn.Module:
-        """Return a network, with its parameters on the device. They are memory-mapped if they can be used as stored.
+        """Return a network with its parameters on the device, and load it if necessary.
 
-        Another thread may release the network. Callers that hold it may keep using it.
+        If the network can use its parameters as they are stored, they are memory-mapped. You may keep using the network
+        even if another thread releases it.
         """
         network = self._networks.get(name)
         if network is None:
@@ -289,7 +298,7 @@ class TorchBackend(Backend):
     def _loaded(self, name: str) -> nn.Module:
         network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
         decoder = self.stages.decoder if self.stages.decodes(name) else None
-        # the decoder's tables that only NumPy looks up
+        # embedding tables in which only the host looks vectors up
         unused = {key for table, key in decoder.tables.items() if table not in decoder.tied} if decoder else ()
         network.load_state_dict(
             {key: tensor for key, tensor in self.model.tensors(name).items() if key not in unused},
@@ -308,7 +317,7 @@ class TorchBackend(Backend):
             for key, tensor in network.state_dict().items()
             if not tensor.is_meta
         }
-        if self._packs(name) or self._packs_frames(name):  # so that nothing references the memory-mapped file
+        if self._packs(name) or self._packs_frames(name):  # drops all references to the memory-mapped file
             state = {key: tensor.clone() for key, tensor in state.items()}
         network.load_state_dict(state, strict=False, assign=True)
         for module in network.modules() if self.exact else ():
@@ -343,20 +352,27 @@ class TorchBackend(Backend):
     def _convert(
         self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Return a parameter or buffer on the device. Norms and scalars are float32 in every precision."""
+        """Move a parameter or buffer to the device in the right dtype.
+
+        Norms and scalars are float32 in any precision.
+        """
         module = network.get_submodule(key.rpartition(".")[0])
         norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
         if norm or not tensor.ndim:
             dtype = torch.float32
         tensor = tensor.to(device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:
-            # otherwise oneDNN reorders the kernel in every call, which takes a tenth of the call's time
+            # in this layout, oneDNN need not reorder the kernel in every call, which would take a tenth of the call's
+            # time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor
 
 
 class TorchDenoiser(Denoiser):
-    """A denoiser that computes the frames of all utterances in one call of a network with ``bind``."""
+    """A denoiser whose calls compute the frames of all utterances at once.
+
+    The network must have the method ``bind``.
+    """
 
     def __init__(
         self,

@@ -1,14 +1,14 @@
-"""Run an autoregressive network on PyTorch, with a static kv-cache of shared prefixes and of each lane's positions.
+"""Run an autoregressive network on PyTorch. Its kv-cache has room for shared prefixes and for every lane's positions.
 
-On the CPU, a lane's results have the same bits whatever the other lanes do. This takes care, because a math library
-chooses its kernel by the shape of a product, and another kernel adds in another order. So the shapes hide the other
+On the CPU, the bits of a lane's results do not depend on other lanes. A math library chooses its kernel by the shapes
+of a product, and different kernels add in different orders. The code therefore makes shapes that do not depend on other
 lanes:
 
-* A product with a prefix has ``padded_rows`` rows, and sums over at most ``BLOCK`` positions.
-* Positions are read up to a multiple of ``POSITIONS``. The surplus is masked, which adds exact zeros to a sum.
+* A product with a prefix has ``padded_rows`` rows, and a sum over at most ``BLOCK`` positions.
+* A lane reads positions up to a multiple of ``POSITIONS``. A mask hides surplus positions, so they add exact zeros.
 
-This works for networks with more than one head, and for up to 191 rows per prefix. ``python -m benchmarks exactness``
-checks it on a machine.
+This works for networks with more than one head and for up to 191 rows per prefix. To check it on a machine, run
+``python -m benchmarks exactness``.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,23 +24,25 @@ from ane.backends.decoding import Decoder, check_step
 from ane.backends.torch.device import torch_memory_errors
 from ane.backends.torch.threads import ThreadGovernor, governed
 
-POSITIONS = 16  # floats of the widest vector; a softmax adds every sixteenth position
-FEWEST_POSITIONS = 48  # products over fewer positions add in another order (MKL on Intel's CPUs)
-BLOCK = 192  # MKL splits a sum over more positions by its length (with AVX2, and on Intel's CPUs)
-# by rows modulo six, because MKL with AVX2 adds in one order for six or four rows at once, and in another for fewer
+POSITIONS = 16  # the widest vectors have 16 floats, so a softmax adds every sixteenth position
+FEWEST_POSITIONS = 48  # MKL on Intel's CPUs adds in another order if a product has fewer positions
+BLOCK = 192  # MKL (with AVX2, and on Intel's CPUs) splits a longer sum in a way that depends on its length
+# rows to add for each number of rows modulo 6: MKL with AVX2 adds in one order for six or four rows at once, and in
+# another for fewer
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
 
 class TorchDecoder(Decoder):
-    """A decoder on PyTorch. ``ane.backends.base.DecoderStage`` says what the network must offer.
+    """A decoder on PyTorch. ``ane.backends.base.DecoderStage`` says which methods the network must have.
 
-    A prefix is stored once, and all its lanes attend to it in one matrix product. The caches are allocated once: the
-    prefixes as (layers, prefixes, heads, prefix_capacity, head_width), and the lanes' own positions as (layers, lanes,
-    heads, capacity, head_width). Only without ``max_prefix_length`` does a longer prefix reallocate the first.
+    A prefix is stored once, and all its lanes attend to it in one matrix product. The decoder allocates two caches: one
+    for prefixes, (layers, prefixes, heads, prefix_capacity, head_width), and one for the lanes' own positions, (layers,
+    lanes, heads, capacity, head_width). It allocates the first cache again only if ``max_prefix_length`` is ``None``
+    and a prefix is longer than all earlier ones.
     """
 
     copies_lanes = True
-    governor: ThreadGovernor | None = None  # of the calls, whose bits do not depend on the number of threads
+    governor: ThreadGovernor | None = None  # may change the number of threads, which changes no bit
     fixed_thread_count = False
 
     def __init__(
@@ -59,8 +61,8 @@ class TorchDecoder(Decoder):
         allocated = padded_positions(capacity, self.shape.head_width)
         self.keys, self.values = (self._allocate(lanes, allocated) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)  # positions allocated per prefix
-        self.prefix_lengths = [0] * prefixes  # positions in use
+        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)  # room per prefix, in positions
+        self.prefix_lengths = [0] * prefixes  # length of each stored prefix, in positions
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None
         if self.shape.memory_length:
@@ -114,20 +116,27 @@ class TorchDecoder(Decoder):
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
     def _prefilled(self, columns: Tensor, index: int) -> Tensor:
-        """Compute columns (1, T, width) → hidden states, and store their keys and values as a prefix."""
+        """Run columns (1, T, width) → hidden states (1, T, width), and store their keys and values as a prefix."""
         store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
         stored = self._lanes_by_prefix(np.array([index]), columns.shape[1])
         return self._run_network(columns, store, partial(self._attend_memory, stored))
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
-        """Compute columns (n, T, width) of lanes with these prefixes → hidden states (n, T, width)."""
+        """Run new columns (n, T, width) of n lanes → hidden states (n, T, width).
+
+        Args:
+            columns: Columns to run.
+            first_lane: Index of the first of the n lanes.
+            lengths: Number of own positions that each lane already has, (n,).
+            indices: Index of each lane's prefix, (n,).
+        """
         reached = LanePositions(slice(first_lane, first_lane + len(lengths)), lengths, columns.shape[1], self.keys[0])
         prefixes = self._lanes_by_prefix(indices, columns.shape[1])
         attend = [partial(self._attend, layer, reached, prefixes) for layer in range(self.shape.layers)]
         return self._run_network(columns, attend, partial(self._attend_memory, prefixes))
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        if self.device.type != "cpu":  # otherwise each step would wait for the scores to reach the host
+        if self.device.type != "cpu":  # on a GPU, every step would have to wait until the scores reach the host
             return False
         self._recorder = PrefixScores(heads)
         return True
@@ -144,7 +153,7 @@ class TorchDecoder(Decoder):
                 cache[:, : len(sources), :, :length] = cache[:, index, :, :length]
 
     def _prefix_positions(self, length: int) -> int:
-        """Return how many positions to allocate per prefix if the longest has ``length``."""
+        """Return how many positions to allocate per prefix if the longest prefix has ``length`` positions."""
         rows = padded_rows(self.lanes, self.shape.head_width)
         return prefix_positions(length, self.shape.head_width, rows)
 
@@ -164,13 +173,19 @@ class TorchDecoder(Decoder):
         attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
         attend_memory: Callable[[int, Tensor], Tensor],
     ) -> Tensor:
-        """Run columns → hidden states. ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
+        """Run the network on columns → hidden states.
+
+        Args:
+            columns: Columns to run, (n, T, width).
+            attend: Function (q, k, v) → attention output for each layer.
+            attend_memory: Function (layer, q) → attention output, for networks with cross-attention.
+        """
         if not self.shape.memory_length:
             return self.network(columns, attend)
         return self.network(columns, attend, [partial(attend_memory, layer) for layer in range(self.shape.layers)])
 
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
-        """Let q (n, heads, T, w) attend to the memory of each lane's prefix."""
+        """Compute the attention of queries q (n, heads, T, w) to the memory of each lane's prefix."""
         keys, values = (
             cache[layer, prefixes.low : prefixes.high].flatten(0, 1) for cache in (self.memory_keys, self.memory_values)
         )
@@ -186,7 +201,7 @@ class TorchDecoder(Decoder):
     def _attend(
         self, layer: int, reached: "LanePositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        """Write k and v (n, heads, T, w) at the lanes' positions. Then attend to the prefixes and these positions."""
+        """Write k and v (n, heads, T, w) to the cache, and compute the attention of q to prefixes and own positions."""
         keys, values = (
             reached.write(cache[layer, reached.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
         )  # (n·heads, end, w)
@@ -197,7 +212,7 @@ class TorchDecoder(Decoder):
         )
         if self._recorder is not None and layer in self._recorder.heads:
             self._recorder.add(layer, prefix_scores)
-        # keys times query, because MKL takes a quarter longer for query times keys with hundreds of positions
+        # keys · query: for hundreds of positions, query · keys takes MKL a quarter longer
         own_scores = torch.baddbmm(reached.mask, keys, q.flatten(0, 1).transpose(1, 2), alpha=scale).transpose(1, 2)
         scores = torch.cat((prefix_scores, own_scores.view(*q.shape[:3], -1)), dim=-1)
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
@@ -208,12 +223,12 @@ class TorchDecoder(Decoder):
 
 
 class PrefixScores:
-    """Collects the scores of some heads while a call runs.
+    """Collects the attention scores of some heads while a call runs.
 
-    It uses NumPy, because a call of torch takes longer than copying so few numbers.
+    It copies the scores with NumPy, because for so few numbers a call of torch takes longer.
 
     Args:
-        heads: (layer, head) pairs, in ascending order.
+        heads: Heads to record, as (layer, head) pairs in ascending order.
 
     Attributes:
         heads: Indices of the recorded heads, by layer.
@@ -226,40 +241,40 @@ class PrefixScores:
         self._scores: list[np.ndarray] = []
 
     def add(self, layer: int, scores: Tensor) -> None:
-        """Store the scores of the last column. Takes scores (n, heads, T, P). Call it layer after layer."""
+        """Store the scores of the last column, from scores (n, heads, T, P). Call it for one layer after another."""
         self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
 
     def take(self) -> np.ndarray:
-        """Return the scores, (n, heads, P) float32, and clear them."""
+        """Return the stored scores, (n, heads, P) float32, and forget them."""
         scores, self._scores = np.concatenate(self._scores, axis=1), []
         return scores
 
 
 def padded_positions(positions: int, head_width: int) -> int:
-    """Return how many positions of a lane to read so that a sum equals the sum over ``positions`` alone.
+    """Return how many positions of a lane to read so that a sum has the same bits as the sum over ``positions``.
 
-    It is at least the width of a head, because MKL uses other kernels for smaller products.
+    The number is at least the width of a head, because MKL uses other kernels for smaller products.
     """
     return -(-max(positions, head_width, FEWEST_POSITIONS) // POSITIONS) * POSITIONS
 
 
 def prefix_positions(positions: int, head_width: int, rows: int) -> int:
-    """Return how many positions of a prefix to read so that ``weighted_sum`` equals the sum over ``positions`` alone.
+    """Return how many positions of a prefix to read so that ``weighted_sum`` has the same bits as over ``positions``.
 
-    The last block also has more positions than ``rows``, because MKL uses other kernels for smaller products.
+    The last block has more positions than there are ``rows``, because MKL uses other kernels for smaller products.
     """
     whole = max(positions - 1, 0) // BLOCK * BLOCK
     return whole + min(padded_positions(max(positions - whole, rows + 1), head_width), BLOCK)
 
 
 def padded_rows(rows: int, head_width: int) -> int:
-    """Return how many rows a product with a prefix needs so that each row has the same bits whatever their number."""
+    """Return how many rows to use in a product with a prefix, so that a row's bits do not depend on other rows."""
     rows = max(rows, head_width // 16)
     return rows + ROWS_ADDED[rows % 6]
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Multiply weights (n, rows, positions) by values (n, positions, w), adding at most ``BLOCK`` positions at once."""
+    """Multiply weights (n, rows, positions) by values (n, positions, w), in blocks of at most ``BLOCK`` positions."""
     total = weights[:, :, :BLOCK] @ values[:, :BLOCK]
     for start in range(BLOCK, values.shape[1], BLOCK):
         total += weights[:, :, start : start + BLOCK] @ values[:, start : start + BLOCK]
@@ -267,12 +282,12 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
-    """Return the mask to add to scores: 0 for the first ``lengths`` of the positions, and −∞ after.
+    """Create a mask to add to attention scores: 0 for the first ``lengths`` positions, and −∞ for all later ones.
 
     Args:
-        lengths: Number of unmasked positions, (…).
-        positions: Number of positions of the mask.
-        like: Tensor whose dtype and device the mask gets.
+        lengths: Numbers of positions that the mask does not hide, of any shape (…).
+        positions: Number of positions in the mask.
+        like: Tensor that has the dtype and device for the mask.
 
     Returns:
         Mask (…, positions).
@@ -282,19 +297,19 @@ def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
 
 
 class LanesByPrefix:
-    """The lanes of a call, grouped by prefix, so that all lanes of a prefix are rows of one matrix product.
+    """The lanes of a call, grouped by their prefix, so that all lanes of a prefix are rows of one matrix product.
 
     Args:
-        indices: Prefix of each lane, (n,).
-        columns: Number of columns T of each lane.
-        prefix_lengths: Number of positions of each prefix.
-        capacity: Number of positions allocated per prefix.
-        like: Cache (…, heads, positions, head_width) of one layer.
+        indices: Index of each lane's prefix, (n,).
+        columns: Number T of new columns per lane.
+        prefix_lengths: Number of positions in each prefix.
+        capacity: Number of positions that the cache has per prefix.
+        like: Cache of one layer, (…, heads, positions, head_width), for the sizes, the dtype and the device.
 
     Attributes:
-        longest: Number of positions to read of each prefix.
-        padding: Number of rows of zeros after the rows of a prefix's lanes.
-        mask: Mask (1 or prefixes·heads, 1, longest) for products with a prefix.
+        longest: Number of positions to read from each prefix.
+        padding: Number of rows of zeros to add after the rows of a prefix's lanes.
+        mask: Mask (1 or prefixes·heads, 1, longest) for products with prefixes.
     """
 
     def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], capacity: int, like: Tensor):
@@ -311,12 +326,12 @@ class LanesByPrefix:
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        # lane 0 pads the groups with fewer lanes, and its results there are not used
+        # lane 0 fills groups with fewer lanes, and nobody reads its results there
         order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:
             row[lanes] = np.arange(len(lanes))
-        # indices into (n, heads, T, w) and into (prefixes, heads, rows, T, w)
+        # ``gather`` indexes an array (n, heads, T, w), and ``scatter`` an array (prefixes, heads, rows, T, w)
         self.gather, self.scatter = (
             tuple(torch.from_numpy(index).to(like.device) for index in indexing)
             for indexing in (
@@ -326,11 +341,11 @@ class LanesByPrefix:
         )
 
     def read(self, cache: Tensor) -> Tensor:
-        """Return the part of a layer's cache (prefixes, heads, capacity, w) to read, (prefixes·heads, longest, w)."""
+        """Return the positions to read, (prefixes·heads, longest, w), of a cache (prefixes, heads, capacity, w)."""
         return cache[self.low : self.high, :, : self.longest].flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:
-        """Turn (n, heads, T, w) into (prefixes·heads, rows, w), with the lanes of a prefix in adjacent rows."""
+        """Reorder x (n, heads, T, w) → (prefixes·heads, rows, w). Lanes of the same prefix become adjacent rows."""
         n, heads, T, width = x.shape
         x = (
             x.transpose(0, 1).reshape(heads, n * T, width)
@@ -340,24 +355,24 @@ class LanesByPrefix:
         return F.pad(x, (0, 0, 0, self.padding)) if self.padding else x
 
     def lanes(self, x: Tensor) -> Tensor:
-        """Turn (prefixes·heads, rows, w) into (n, heads, T, w). This is the inverse of ``rows``."""
+        """Reorder x (prefixes·heads, rows, w) → (n, heads, T, w). This is the inverse of ``rows``."""
         x = x[:, : x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
         return x.transpose(0, 1) if self.scatter is None else x.unflatten(0, (-1, self.heads))[self.scatter]
 
 
 class LanePositions:
-    """The positions of the lanes that a call extends: where it writes new columns, and which ones a column attends to.
+    """The lanes' own positions in a call: where it writes new columns, and which positions a column attends to.
 
     Args:
-        lanes: The lanes.
-        lengths: Number of own positions of each lane so far, (n,).
+        lanes: Indices of the n lanes.
+        lengths: Number of own positions that each lane already has, (n,).
         columns: Number T of new columns per lane.
-        like: Cache (…, heads, positions, head_width) of one layer.
+        like: Cache of one layer, (…, heads, positions, head_width), for the sizes, the dtype and the device.
 
     Attributes:
-        position: Positions (n, T) of the new columns. ``None`` means that they are the same in all lanes, from
-            ``start`` to ``stop``.
-        end: Number of positions to read of each lane.
+        position: Position of each new column, (n, T). ``None`` means that in all lanes the new columns have the
+            positions ``start`` to ``stop − 1``.
+        end: Number of positions to read from each lane.
         mask: Mask (1 or n·heads, end, T) for products with the lanes' own positions.
     """
 
@@ -373,10 +388,10 @@ class LanePositions:
         self.mask = self.mask.transpose(1, 2)
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (n, heads, T, w) into a cache (n, heads, capacity, w).
+        """Write new keys or values (n, heads, T, w) into a cache (n, heads, capacity, w).
 
         Returns:
-            The rows to read, (n·heads, end, w).
+            The positions to read from the cache, (n·heads, end, w).
         """
         if self.position is None:
             cache[:, :, self.start : self.stop] = new
@@ -389,7 +404,17 @@ class LanePositions:
 def aligned_pass(
     network: Any, columns: Tensor, memory: Tensor, heads: Sequence[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
-    """Run columns (T, D) and a memory (N, D) float32 → logits (T, V) and scores (heads, T, N) float32."""
+    """Run a network with cross-attention once over columns, and return its logits and attention scores.
+
+    Args:
+        network: Network to run.
+        columns: Columns (T, D).
+        memory: Memory to attend to, (N, D) float32.
+        heads: Cross-attention heads whose scores to return, as (layer, head) pairs.
+
+    Returns:
+        Logits (T, V) and scores (heads, T, N), both float32.
+    """
     cached = network.memory(memory[None])  # keys and values (1, heads, N, w) of each layer
     scores: dict[tuple[int, int], Tensor] = {}
 

@@ -1,7 +1,8 @@
-"""Choose the device that torch computes on, explain why CUDA does not work, and manage torch's memory and precision.
+"""Choose the device on which torch computes, explain why CUDA does not work, and manage torch's memory and precision.
 
-By default, torch lets cuDNN round the factors of float32 convolutions to TF32 (10 bits of mantissa), which is audible
-in a vocoder. Matrix products stay float32 (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere).
+By default, cuDNN rounds the factors of torch's float32 convolutions to TF32, which has a mantissa of 10 bits. In a
+vocoder, you can hear this. Matrix products stay in float32
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere).
 """
 
 import ctypes
@@ -22,7 +23,7 @@ from ane.system.machine import macos_at_least
 
 LOGGER = logging.getLogger(__name__)
 
-# part of torch's message if CUDA does not start → the cause, and the remedy
+# text in the error that torch raises if CUDA does not start → cause and remedy for the user
 CUDA_PROBLEMS = {
     "not compiled with CUDA": "this torch was built without CUDA: install one built with it "
     "(https://pytorch.org/get-started/locally)",
@@ -34,7 +35,7 @@ CUDA_PROBLEMS = {
     "(https://pytorch.org/get-started/previous-versions)",
     "No CUDA GPUs": "torch finds no NVIDIA GPU{hidden}: `nvidia-smi` lists those that the driver finds",
 }
-EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")  # without an NVIDIA GPU
+EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")  # usual causes without an NVIDIA GPU
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class CudaProblem:
 
     Attributes:
         message: Cause and remedy, in one line.
-        unexpected: Whether the machine seems to have an NVIDIA GPU, so that the user should know.
+        unexpected: Whether the machine seems to have an NVIDIA GPU, so that the user should hear about the problem.
     """
 
     message: str
@@ -51,12 +52,12 @@ class CudaProblem:
 
 
 def cuda_problem() -> CudaProblem | None:
-    """Return why torch cannot compute on CUDA here, or ``None`` if it can."""
+    """Try to compute on CUDA. Return why torch cannot, or ``None`` if it can."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch also warns about the problem
+        warnings.simplefilter("ignore")  # hides torch's own warning about the problem
         try:
             torch.cuda.init()
-            torch.ones(1, device="cuda").neg_()  # because a GPU can be listed and yet not be supported
+            torch.ones(1, device="cuda").neg_()  # torch may list a GPU that it does not support
             return None
         except (AssertionError, RuntimeError, torch.cuda.DeferredCudaCallError) as error:
             text = str(error)
@@ -70,13 +71,13 @@ def cuda_problem() -> CudaProblem | None:
 
 
 def choose_device(name: str, small: bool = False) -> torch.device:
-    """Return the device of that name. "auto" is CUDA, or MPS if there is no CUDA, or else the CPU.
+    """Return the device with this name. "auto" means CUDA. Without CUDA it means MPS, and without MPS the CPU.
 
-    It logs a line if "auto" cannot use an NVIDIA GPU that the machine seems to have.
+    If "auto" cannot use an NVIDIA GPU that the machine seems to have, the function logs a line.
 
     Args:
         name: "auto", "cpu", "cuda", "cuda:N" or "mps".
-        small: Whether the model is so small that MPS does not make it faster. Then "auto" is never MPS.
+        small: Whether the model is so small that MPS does not make it faster. Then "auto" never means MPS.
 
     Raises:
         UserError: This machine lacks the device, or torch cannot use it.
@@ -100,15 +101,16 @@ def choose_device(name: str, small: bool = False) -> torch.device:
 
 
 def refuses_long_rows(device: torch.device) -> bool:
-    """Return whether convolutions with an axis above 65,536 fail, as on MPS before macOS 15.1 (torch's Convolution.mm).
+    """Return whether the device cannot compute convolutions over more than 65,536 positions.
 
-    A vocoder's rows are longer than this from 2.73 s of sound on.
+    This is so for MPS before macOS 15.1 (Convolution.mm in torch). A vocoder needs longer rows for 2.73 s of sound or
+    more.
     """
     return device.type == "mps" and not macos_at_least(15, 1)
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Return whether a CUDA device computes in bfloat16, as NVIDIA GPUs do from compute capability 8.0 on (Ampere)."""
+    """Return whether a CUDA device computes in bfloat16. NVIDIA GPUs do so from Ampere on (compute capability 8.0)."""
     with torch.cuda.device(device):
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -116,20 +118,21 @@ def native_bf16(device: torch.device) -> bool:
 OUT_OF_MEMORY = (
     "no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, or backend=torch:cpu"
 )
-# glibc: block size from which a block gets its own mapping, and freed memory at the end of a heap that glibc keeps
+# settings for glibc, in bytes: blocks of this size or more get their own mapping, and a heap keeps so much freed memory
+# at its end
 MAPPED_BLOCK, KEPT_MEMORY = 2**25, 2**28
-HEAPS = 2  # heaps of glibc that all threads of a server share
+HEAPS = 2  # number of glibc heaps for all threads of a server
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # options of mallopt(3)
-# parts of the messages from MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
+# texts in the errors of MPS, CUDA, the CPU's allocator and cuBLAS, which allocates a workspace, if memory runs out
 MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
 def torch_memory_errors() -> Iterator[None]:
-    """Convert torch's out-of-memory errors to one line for the user. Other errors stay unchanged.
+    """Convert torch's out-of-memory errors inside the block to a one-line error. All other errors stay unchanged.
 
     Raises:
-        UserError: No memory is left, on the device or on the host.
+        UserError: Memory has run out, on the device or on the host.
     """
     try:
         yield
@@ -142,7 +145,7 @@ def torch_memory_errors() -> Iterator[None]:
 def out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is an out-of-memory error.
 
-    An error while a CUDA graph is recorded causes another one, about the aborted recording.
+    If memory runs out while torch records a CUDA graph, torch raises another error, about the recording, from it.
     """
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
@@ -154,11 +157,11 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory that layers free, unless the user has set its thresholds.
+    """Make glibc keep the memory that layers free, unless the user has set glibc's thresholds.
 
-    By default, glibc returns freed memory at the end of its heap to the system, which must clear each page before it is
-    used again. Layers allocate and free the same tens of MB over and over. A guided call in int8 had 48,000 page
-    faults, which took a fifth of its time.
+    By default, glibc returns freed memory at the end of its heap to the system. Layers allocate and free the same tens
+    of MB over and over, and the system must clear every page each time. In a guided denoising step in int8, 48,000 page
+    faults took a fifth of the time.
     """
     if not {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
         _set_glibc(M_MMAP_THRESHOLD, MAPPED_BLOCK)
@@ -166,11 +169,11 @@ def keep_freed_memory() -> None:
 
 
 def share_heaps() -> None:
-    """Make glibc use ``HEAPS`` heaps for all threads that start later, unless the user has set their number.
+    """Make glibc use ``HEAPS`` heaps for all threads that start later, unless the user has set the number of heaps.
 
-    By default it has up to eight heaps per core, and each of them keeps pages that its threads have freed. A server
-    with ten clients grew by 183 MB in five minutes with these, and by 67 MB with two heaps. The CPU time of a request
-    was the same.
+    By default, glibc has up to eight heaps per core, and every heap keeps pages that its threads have freed. Within
+    five minutes, a server with ten clients grew by 183 MB with the default, and by 67 MB with two heaps. A request took
+    the same CPU time.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         _set_glibc(M_ARENA_MAX, HEAPS)
@@ -184,10 +187,10 @@ def _set_glibc(option: int, value: int) -> None:
 
 
 def return_freed_memory(device: torch.device) -> None:
-    """Return freed memory to the system that torch's CUDA allocator, or the C library, would keep.
+    """Give freed memory back to the system that torch's CUDA allocator or the C library would keep.
 
-    Once a block of up to 32 MB has been freed, glibc serves such blocks from its heap, and a heap shrinks only at its
-    end. After decoding at the official size, 1.4 GB of freed weights and cache stayed resident.
+    After a block of up to 32 MB was freed, glibc puts later blocks of that size on its heap, and a heap shrinks only at
+    its end. After decoding with the official weights, 1.4 GB of freed weights and kv-caches stayed in memory.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -198,10 +201,10 @@ def return_freed_memory(device: torch.device) -> None:
 
 
 class ConvolutionPrecision:
-    """Torch's precision of float32 convolutions, which all threads of the process share.
+    """Switches torch's float32 convolutions to full precision. This setting belongs to the whole process.
 
-    ``torch.backends.cudnn.flags`` would set other flags too. It also raises an error in a program that has used the
-    newer setting per operator (``torch.backends.cudnn.conv.fp32_precision``, since torch 2.9).
+    It replaces ``torch.backends.cudnn.flags``, which also sets other flags. That function raises an error in a program
+    that has used the newer setting ``torch.backends.cudnn.conv.fp32_precision`` (since torch 2.9).
     """
 
     def __init__(self) -> None:
@@ -210,7 +213,7 @@ class ConvolutionPrecision:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Compute convolutions in full float32 inside the block. The setting returns after the last such block."""
+        """Compute convolutions in full float32 inside the block. After the last such block, restore the setting."""
         with self._lock:
             if not self._calls:
                 self._before = self._set("ieee")
@@ -224,7 +227,7 @@ class ConvolutionPrecision:
                     self._set(self._before)
 
     def _set(self, precision: str | bool) -> str | bool:
-        """Set the precision and return the previous one: a name for the newer setting, a boolean for the older one."""
+        """Set the precision, and return the previous one. It is a name in torch 2.9 or later, and a boolean before."""
         cudnn = torch.backends.cudnn
         if hasattr(cudnn, "conv"):
             before, cudnn.conv.fp32_precision = cudnn.conv.fp32_precision, precision
@@ -233,4 +236,4 @@ class ConvolutionPrecision:
         return before
 
 
-convolutions = ConvolutionPrecision()  # one per process, as torch's setting is
+convolutions = ConvolutionPrecision()  # the only instance, because torch's setting belongs to the process

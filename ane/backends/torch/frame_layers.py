@@ -1,8 +1,9 @@
-"""Replace the layers of the denoiser and of CLVP by layers for the CPU with packed weights.
+"""Replace the layers of the denoiser and of CLVP by layers for the CPU whose weights are packed at loading.
 
-Without this, oneDNN would convert the weights in every call. It replaces a network's linear layers and the modules that
-have ``over_frames``. These are convolutions of 1 tap over packed frames (N, C), or of an odd number of taps over
-(R, L, C), zero-padded, channels last. With the package's kernels, it replaces whole blocks of the denoiser.
+Without packing, oneDNN would convert the weights to its layout in every call. The code replaces linear layers, and
+convolutions that have the attribute ``over_frames``. Such a convolution has one tap and takes packed frames (N, C), or
+it has an odd number of taps and takes zero-padded rows (R, L, C). If the kernels of this package run on the CPU, the
+code replaces whole blocks of the denoiser.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +31,14 @@ from ane.backends.torch.linear import (
 
 
 class Int8FrameConv(nn.Module):
-    """An int8 convolution, (R, L, C) → (R, L, O) float32, as one product with the window of each frame.
+    """An int8 convolution, (R, L, C) → (R, L, O) float32. It multiplies the window around every frame by a matrix.
 
-    Each window is quantised with a separate range.
+    Every window is quantised from its own minimum to its own maximum.
 
     Args:
-        weight: Kernel (O, C, taps), quantised with a scale per output channel.
+        weight: Kernel (O, C, taps). It is quantised with one scale per output channel.
         bias: Bias (O,).
-        product: Makes the layer that multiplies the windows.
+        product: Function that makes the layer for the multiplication.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class Int8FrameConv(nn.Module):
 
 @dataclass(frozen=True)
 class LayerMakers:
-    """The functions that pack the layers of a network.
+    """Functions that make packed layers.
 
     Attributes:
-        pointwise: Makes a layer of single frames, (…, C) → (…, O), from a weight (O, C) and a bias.
-        convolution: Makes a layer of neighbouring frames from a weight (O, C, taps) and a bias.
-        blocks: Functions that replace a whole block, by the attribute that such a block has.
+        pointwise: Makes a layer that computes every frame by itself, (…, C) → (…, O), from a weight (O, C) and a bias.
+        convolution: Makes a convolution over neighbouring frames from a weight (O, C, taps) and a bias.
+        blocks: Functions that replace a whole block. The key is an attribute by which to recognise the block.
     """
 
     pointwise: Prepacking
@@ -78,13 +79,14 @@ class LayerMakers:
 
 @dataclass(frozen=True)
 class FramePacking:
-    """The way to pack the layers of a network.
+    """Says how to pack the layers of a network.
 
     Attributes:
-        layers: Makes the layers.
-        ends: Makes the layers that the network names in its ``ends``. ``None`` means that they are not packed.
-        dtype: Type of everything else in the network.
-        attention: Type of queries, keys and values. ``None`` means that they keep their type.
+        layers: Functions that make the packed layers.
+        ends: Functions that make the packed layers in those modules that the network lists in its ``ends``. ``None``
+            means that these layers are not packed.
+        dtype: Dtype of all parameters that are not packed.
+        attention: Dtype of queries, keys and values. ``None`` means that their dtype does not change.
     """
 
     layers: LayerMakers
@@ -94,10 +96,10 @@ class FramePacking:
 
 
 def frame_packing(weights: str) -> FramePacking | None:
-    """Choose the packing for weights in "bf16" or "int8". Returns ``None`` if this CPU has no kernels for them.
+    """Choose how to pack weights in "bf16" or "int8". Returns ``None`` if this CPU has no fast kernels for them.
 
-    With AMX but without the package's kernels, int8 is packed as bf16 is, because rounding activations to integers
-    would take longer than the products save.
+    If the CPU has AMX but the kernels of this package are missing, "int8" means bf16, because rounding the activations
+    to integers would take longer than the faster products save.
     """
     if has_frame_kernels(weights):
         return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
@@ -109,7 +111,7 @@ def frame_packing(weights: str) -> FramePacking | None:
         makers = LayerMakers(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype))
         return FramePacking(makers, makers, dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
-        # attention in bfloat16 takes half the time, and changes the spectrogram less than int8 weights do
+        # attention in bfloat16 takes half the time, and changes the mel less than int8 weights change it
         return FramePacking(
             LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32, torch.bfloat16 if native else None
         )
@@ -120,10 +122,11 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 
 def by_kernels(kind: str) -> LayerMakers:
-    """Return the package's own kernels, with weights of this kind in blocks, and in bfloat16 elsewhere.
+    """Return the functions that make layers on this package's kernels.
 
-    The layers outside blocks are few, or belong to CLVP. Its vectors reach 43 dB against float32 in bfloat16, and 31 dB
-    in int8, which would save only a tenth of the time (measured with random weights).
+    Only blocks have weights of this kind ("int8" or "bf16"). Layers outside blocks are in bfloat16: a few layers of the
+    denoiser, and all layers of CLVP. Compared with float32, CLVP's vectors have 43 dB in bfloat16 and 31 dB in int8,
+    and int8 would save only a tenth of the time (measured with random weights).
     """
     return LayerMakers(
         partial(KernelLinear, kind="bf16"),
@@ -137,7 +140,7 @@ def by_kernels(kind: str) -> LayerMakers:
 
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
-    """Replace the linear layers of a network, and its layers over frames, by packed ones, one after the other."""
+    """Replace a network's linear layers and convolutions over frames by packed layers, one by one to save memory."""
     ends: Sequence[str] = getattr(network, "ends", ())
     replaced = "no module"
     for name, layer in list(network.named_modules()):
@@ -155,7 +158,7 @@ def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
 
 
 def packed_layer(layer: nn.Module, makers: LayerMakers) -> nn.Module | None:
-    """Return the packed layer that replaces a layer or block, or ``None`` if nothing does."""
+    """Make the packed layer for a layer or block. Returns ``None`` if it is not to be packed."""
     for attribute, make in makers.blocks.items():
         if hasattr(layer, attribute):
             return make(layer)

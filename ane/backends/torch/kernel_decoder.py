@@ -1,4 +1,7 @@
-"""Run a decoder on the CPU whose attention is one call for all lanes (``ane.backends.torch.kernels``)."""
+"""Run a decoder on this package's CPU kernels, which compute the attention of all lanes in one call.
+
+``ane.backends.torch.kernels`` loads these kernels.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,11 +18,13 @@ from ane.backends.torch.kernels import HOST_FLOATS, KernelBlocks
 
 
 class KernelDecoder(TorchDecoder):
-    """A ``TorchDecoder`` on kernels. A lane reads only its own positions, in their order.
+    """A ``TorchDecoder`` on this package's kernels. Its caches are float32 or fp16.
 
-    One call, which does not hold the GIL, computes all blocks if their layers are packed. Caches are float32 or fp16.
-    Raises ValueError for columns, lengths or prefixes that do not fit, because the library would read and write beyond
-    its arrays.
+    A lane reads only as many positions as it has. If all layers of the network are packed, a single call of the library
+    computes all blocks, without holding the GIL.
+
+    ``step`` and ``prefill`` raise ValueError if columns, lengths or prefixes do not fit. The library would otherwise
+    read and write beyond its arrays.
     """
 
     def __init__(self, network: Any, *args: Any, **kwargs: Any):
@@ -58,21 +63,24 @@ class KernelDecoder(TorchDecoder):
             raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
 
     def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
-        """Run the blocks on columns (n, T, width). ``indices`` (n,) is each lane's prefix, which has the memory."""
-        x = columns.clone()  # because blocks add to it, and the caller may own it
+        """Run all blocks on columns (n, T, width).
+
+        Lanes attend to the memory of their prefix, whose index is in ``indices``.
+        """
+        x = columns.clone()  # the blocks write to it, and the caller may need ``columns``
         call.through(self._blocks, x, MemoryCall(self, columns.shape[1], indices) if self.shape.memory_length else None)
         return self.network.finish(x)
 
 
 class AttentionCall:
-    """The attention of the lanes that a call extends.
+    """Computes the attention of new columns to their lane and its prefix, layer by layer.
 
     Args:
-        decoder: The decoder.
+        decoder: Decoder that has the lanes and prefixes.
         columns: Number T of new columns per lane.
-        indices: Prefix of each lane, (n,). ``None`` means that the lanes have no prefix.
-        caches: Keys and values of the lanes, each (layers, n, heads, positions, w).
-        lengths: Number of own positions of each lane so far, (n,).
+        indices: Index of each lane's prefix, (n,). ``None`` means that the lanes have no prefix.
+        caches: Keys and values of the n lanes, two tensors (layers, n, heads, positions, w).
+        lengths: Number of own positions that each lane already has, (n,).
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class AttentionCall:
         ]
         self.positions = columns if indices is None else int(used.max())  # number of positions whose scores to record
         self.caches = [*caches] if indices is None else [*caches, decoder.prefix_keys, decoder.prefix_values]
-        self._arrays = arrays  # stay referenced, because the library reads their memory
+        self._arrays = arrays  # keeps their memory alive, which the library reads
         self.arguments = kernels.AttentionArguments(
             lanes=lanes,
             columns=columns,
@@ -110,18 +118,18 @@ class AttentionCall:
         self.point(0)
 
     def point(self, layer: int) -> None:
-        """Make the arguments point to the caches of this layer."""
+        """Make the arguments of the library point to the caches of this layer."""
         for name, cache in zip(("keys", "values", "prefix_keys", "prefix_values"), self.caches, strict=False):
             setattr(self.arguments, name, cache.data_ptr() + layer * bytes_of_layer(cache))
 
     def scores(self, layer: int) -> Tensor | None:
-        """Allocate the scores of a layer, (n, heads, 1, positions), or return ``None`` if nobody records them."""
+        """Allocate a tensor for a layer's scores, (n, heads, 1, positions). Returns ``None`` if nobody records them."""
         if self.recorder is None or layer not in self.recorder.heads:
             return None
         return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (n, heads, T, w) at the lanes' positions, then attend to prefixes and lanes."""
+        """Write k and v (n, heads, T, w) to the caches, and compute q's attention to prefixes and own positions."""
         if not (q.stride() == k.stride() == v.stride() and q.stride(3) == 1):
             q, k, v = (tensor.contiguous() for tensor in (q, k, v))
         self.point(layer)
@@ -137,7 +145,7 @@ class AttentionCall:
         return out.transpose(1, 2)
 
     def through(self, blocks: KernelBlocks, x: Tensor, memory: "MemoryCall | None") -> None:
-        """Run all blocks on x (n, T, width), in place. ``None`` means that the network has no memory."""
+        """Run all blocks on x (n, T, width), in place. A network without cross-attention has ``None`` as ``memory``."""
         scores = [self.scores(layer) for layer in range(self.layers)]
         caches = self.caches[-1], self.caches[0], self.caches[0] if memory is None else memory.keys
         recorded = (ctypes.c_void_p * self.layers)(*(None if array is None else array.data_ptr() for array in scores))
@@ -159,17 +167,17 @@ class AttentionCall:
 
 
 class MemoryCall:
-    """The attention of lanes to the memories of their prefixes.
+    """Computes the attention of new columns to the memory of their lane's prefix.
 
     Args:
-        decoder: The decoder.
+        decoder: Decoder that has the memories.
         columns: Number T of new columns per lane.
-        indices: Prefix of each lane, (n,).
+        indices: Index of each lane's prefix, (n,).
     """
 
     def __init__(self, decoder: KernelDecoder, columns: int, indices: np.ndarray):
         self.keys, positions, width = decoder.memory_keys, decoder.shape.memory_length, decoder.shape.head_width
-        self.prefix_of = np.ascontiguousarray(indices, dtype=np.int64)  # the library reads both in place
+        self.prefix_of = np.ascontiguousarray(indices, dtype=np.int64)  # the library reads both arrays in place
         self.lengths = np.full(len(indices), positions, np.int64)
         self.arguments = kernels.AttentionArguments(
             lanes=len(indices),
@@ -187,5 +195,5 @@ class MemoryCall:
 
 
 def bytes_of_layer(cache: Tensor) -> int:
-    """Return the number of bytes from one layer of a cache (layers, …) to the next."""
+    """Return the number of bytes between the starts of two neighbouring layers in a cache (layers, …)."""
     return cache.stride(0) * cache.element_size()

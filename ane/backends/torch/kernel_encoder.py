@@ -1,7 +1,6 @@
-"""Run a block of a transformer's encoder as one call of the kernels (``ane.backends.torch.kernels``).
+"""Compute a block of a transformer encoder in one call of this package's kernels (``ane.backends.torch.kernels``).
 
-Like a denoiser's blocks (``ane.backends.torch.kernel_frames``), it needs a CPU with AVX-512 bf16 and VNNI, and its
-attention is in bfloat16. The residual stream is float32.
+The kernels need a CPU with AVX-512 bf16 and VNNI. Attention is in bfloat16, and the residual stream is float32.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ from ane.backends.torch.linear import bias_of
 
 
 class EncoderBlockArguments(ctypes.Structure):
-    """``EncoderBlock`` in kernels.cpp."""
+    """The struct ``EncoderBlock`` of kernels.cpp."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("qkv", "projection", "expansion", "contraction")),
@@ -23,12 +22,13 @@ class EncoderBlockArguments(ctypes.Structure):
 
 
 class KernelEncoderBlock(nn.Module):
-    """Replace a pre-norm block: attention among all columns of a row, then two layers with GELU between them.
+    """A pre-norm encoder block: self-attention within each row, then two linear layers with GELU between them.
 
     Args:
-        block: A module with ``heads``. Its ``encoder_parts`` has the names of a norm, the layers for queries, keys and
-            values and the projection, a norm, a layer, GELU and a layer.
-        kind: The precision of the weights, "int8" or "bf16". The layer after GELU is in bfloat16 with either.
+        block: Module to replace, with the attribute ``heads``. Its ``encoder_parts`` has the names of, in this order, a
+            norm, the linear layers for queries, keys, values and the projection, a norm, a linear layer, GELU and a
+            linear layer.
+        kind: Precision of the weights, "int8" or "bf16". The layer after GELU always has bf16.
     """
 
     def __init__(self, block: nn.Module, kind: str):
@@ -40,21 +40,22 @@ class KernelEncoderBlock(nn.Module):
         by_head = [
             torch.stack([part.unflatten(0, (block.heads, -1)) for part in parts], 1).flatten(0, 2)
             for parts in zip(*((layer.weight, bias_of(layer, layer.weight)) for layer in attention), strict=True)
-        ]  # outputs: q, k and v of a head, then those of the next one
+        ]  # outputs are q, k and v of the first head, then q, k and v of the second head, and so on
         qkv = KernelLinear(*by_head, kind)
         qkv.join(norm, None)
-        # numbers after GELU have few large values: int8 there takes Whisper base from 28 to 21 dB, and saves a tenth
+        # GELU's outputs have a few large values: in int8, this layer would save a tenth of the time, and Whisper base
+        # would have 21 dB instead of 28 dB
         kinds = {projection: kind, expansion: kind, contraction: "bf16"}
         others = [KernelLinear(layer.weight, layer.bias, precision) for layer, precision in kinds.items()]
         others[1].join(second_norm, gelu)
-        self.layers = nn.ModuleList((qkv, *others))  # kept because the library reads their weights
+        self.layers = nn.ModuleList((qkv, *others))  # keeps their weights alive, which the library reads
         self.arguments = EncoderBlockArguments(*(layer._address for layer in self.layers), block.heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the block: (B, T, D) → (B, T, D) float32.
+        """Run the block on x (B, T, D) → (B, T, D) float32.
 
         Raises:
-            ValueError: ``x`` has another width or is empty. The library would read beyond it.
+            ValueError: ``x`` is empty or D is wrong, so the library would read beyond ``x``.
         """
         if x.ndim != 3 or x.shape[2] != self.channels or not x.numel():
             raise ValueError(f"x must have columns of {self.channels} channels, got {tuple(x.shape)}")

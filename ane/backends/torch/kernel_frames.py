@@ -1,9 +1,9 @@
-"""Run the denoiser's blocks over packed frames with this package's kernels (``ane.backends.torch.kernels``).
+"""Run the denoiser's blocks on packed mel frames with this package's kernels (``ane.backends.torch.kernels``).
 
-They need a CPU with AVX-512 bf16 and VNNI, and use AMX if the CPU has it. One call computes a residual block, and one
-call an attention block. Norms, SiLU, rounding, products and additions need no separate pass over the frames. Between
-blocks, frames are float32. "int8" rounds each frame's activations with a separate range. Attention is in bfloat16. The
-bits of a frame depend only on its row.
+The kernels need a CPU with AVX-512 bf16 and VNNI, and use AMX if the CPU has it. One call computes a whole residual
+block or a whole attention block: norms, SiLU, rounding, products and additions make no separate passes over the frames.
+Frames are float32 between blocks, and attention is in bfloat16. With "int8" weights, activations are quantised frame by
+frame, from the frame's minimum to its maximum. The bits of a frame depend only on the row (utterance) that contains it.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library
 
-FRAME_KINDS = "int8", "bf16"  # of weights; attention is in bfloat16 with both
+FRAME_KINDS = "int8", "bf16"  # precisions of weights in the blocks: attention is always in bfloat16
 
 
 class FramesArguments(ctypes.Structure):
@@ -61,14 +61,15 @@ class FrameAttentionArguments(ctypes.Structure):
 
 
 def has_frame_kernels(kind: str) -> bool:
-    """Return whether the layers below can have weights of this precision ("int8" or "bf16") on this CPU."""
+    """Return whether this CPU can run the layers of this module with "int8" or "bf16" weights."""
     return kind in FRAME_KINDS and all(map(has_kernel, FRAME_KINDS))
 
 
 class FrameRows:
-    """The layout of packed frames (N, C) for the library: the rows one after the other.
+    """The layout of packed frames (N, C) for the library: the frames of the first row, then of the second, and so on.
 
-    Raises ValueError for a tensor with another number of frames, because the library would read beyond it.
+    Args:
+        lengths: Number of frames in each row.
     """
 
     def __init__(self, lengths: Sequence[int]):
@@ -78,11 +79,15 @@ class FrameRows:
 
     @classmethod
     def of(cls, packing: Any) -> "FrameRows":
-        """Return the layout of a ``Packing``, where each utterance has ``rows`` rows of its length."""
+        """Return the layout of a ``Packing``, in which every utterance has ``rows`` rows of equal length."""
         return cls([length for length in packing.lengths for _ in range(packing.rows)])
 
     def frames(self, x: Tensor, channels: int) -> Tensor:
-        """Return x in the form that the library reads: float32 and contiguous."""
+        """Convert x to contiguous float32, which the library reads.
+
+        Raises:
+            ValueError: x does not have exactly these frames and channels, so the library would read beyond it.
+        """
         if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
             raise ValueError(
                 f"x must have rows of {self.lengths.tolist()} frames, none of them empty, and {channels} "
@@ -92,7 +97,7 @@ class FrameRows:
 
 
 class KernelFrameConv(KernelLinear):
-    """A zero-padded convolution over one or three neighbouring frames, (R, L, C) → (R, L, O) float32."""
+    """A zero-padded convolution with one or three taps, (R, L, C) → (R, L, O) float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__(weight, bias, kind)
@@ -112,11 +117,11 @@ class KernelFrameConv(KernelLinear):
 
 
 class KernelFrameBlock(nn.Module):
-    """The base of blocks: makes the arguments of norms, and the layers.
+    """The base class of blocks. It makes their layers, and the arguments for their norms.
 
     Attributes:
-        parts: The layers. They and ``tensors`` stay referenced, because the library reads their memory.
-        tensors: The parameters of the norms.
+        parts: Layers of the block. The library reads the memory of ``parts`` and ``tensors``, so they must stay alive.
+        tensors: Parameters of the norms.
     """
 
     def __init__(self) -> None:
@@ -136,10 +141,12 @@ class KernelFrameBlock(nn.Module):
 
 
 class KernelResidual(KernelFrameBlock):
-    """A residual block with a timestep. It replaces a module that names its parts in ``residual_parts``.
+    """A residual block whose second norm depends on the timestep.
 
-    The parts are a norm, a layer of single frames, the linear layer of the timestep's embedding, a norm and a
-    convolution.
+    Args:
+        block: Module to replace. Its ``residual_parts`` has the names of, in this order, a norm, a layer that computes
+            every frame by itself, the linear layer for the timestep embedding, a norm and a convolution.
+        kind: Precision of the weights, "int8" or "bf16".
     """
 
     def __init__(self, block: nn.Module, kind: str):
@@ -158,7 +165,16 @@ class KernelResidual(KernelFrameBlock):
         )
 
     def forward(self, x: Tensor, time: Tensor, packing: Any) -> Tensor:
-        """Compute packed frames (N, C) → (N, C), with SiLU of the timesteps' embeddings (1 or rows, C)."""
+        """Run the block on packed frames.
+
+        Args:
+            x: Packed frames (N, C).
+            time: SiLU of the timestep embedding, (1 or rows, C).
+            packing: ``Packing`` of the frames.
+
+        Returns:
+            Packed frames (N, C).
+        """
         rows, time = FrameRows.of(packing), time.float().contiguous()
         if time.shape not in ((1, self.channels), (packing.rows, self.channels)):
             raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
@@ -179,9 +195,12 @@ class KernelResidual(KernelFrameBlock):
 
 
 class KernelFrameAttention(KernelFrameBlock):
-    """An attention block between the frames of each row. It replaces a module with ``attention_parts``.
+    """A block of self-attention between the frames of each row.
 
-    The parts are a norm, the layer of queries, keys and values, the projection, and a bias with ``by_distance``.
+    Args:
+        block: Module to replace. Its ``attention_parts`` has the names of, in this order, a norm, the layer for
+            queries, keys and values, the projection, and a relative position bias with the method ``by_distance``.
+        kind: Precision of the weights, "int8" or "bf16".
     """
 
     def __init__(self, block: nn.Module, kind: str):
@@ -192,12 +211,12 @@ class KernelFrameAttention(KernelFrameBlock):
         self.arguments = FrameAttentionArguments(self._norm(norm), *(layer._address for layer in layers), block.heads)
 
     def forward(self, x: Tensor, packing: Any) -> Tensor:
-        """Compute packed frames (N, C) → (N, C)."""
+        """Run the block on packed frames x (N, C) → (N, C)."""
         rows = FrameRows.of(packing)
         frames = rows.frames(x, self.channels)
         longest = max(packing.lengths)
         biases = self.bias.by_distance(longest, torch.float32).contiguous() * math.log2(math.e)
-        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)  # because other threads may use it too
+        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)  # other threads may use the original
         arguments.biases, arguments.longest = biases.data_ptr(), longest
         out = torch.empty_like(frames)
         check(

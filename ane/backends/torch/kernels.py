@@ -1,14 +1,14 @@
 """Load this package's kernels for CPUs with AVX-512, and run linear layers and whole GPT-2 blocks with them.
 
-In torch, a decoder step is hundreds of small calls, and in each of them all threads wait for each other. Here one call
-does a layer norm, the rounding of activations, a product and GELU. Another call computes the
-attention of all lanes. For a GPT-2, a single call does both for all blocks. The bits of a row or lane do not depend on
-other rows, on the number of threads or on how memory is aligned.
+In torch, a decoder step consists of hundreds of small calls, and in each call all threads wait for the slowest. Here
+one call computes a layer norm, the rounding of activations, a product and GELU. Another call computes the attention of
+all lanes. For a GPT-2, a single call computes all blocks. The bits of a row or lane do not depend on other rows, on the
+number of threads, or on the alignment of memory.
 
-``hatch_build.py`` compiles the library (folder ``cpp``) when the package is installed. It consists of plain C functions
-and depends on no release of torch. It uses the OpenMP of GCC that torch has loaded, so that both share threads. Without
-the library, or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
-With ``ANE_KERNELS=vectors``, the kernels do not use AMX.
+``hatch_build.py`` compiles the library from the folder ``cpp`` when you install the package. The library has plain C
+functions, so it works with every release of torch. It uses the OpenMP library (GCC's) that torch has loaded, so both
+share threads. If the library is missing, or the environment variable ``ANE_KERNELS`` is 0, the layers of
+``ane.backends.torch.linear`` are used instead. ``ANE_KERNELS=vectors`` forbids AMX.
 """
 
 import ctypes
@@ -28,15 +28,15 @@ from torch import Tensor, nn
 LIBRARY = Path(__file__).with_name("libkernels.so")
 SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
-KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; the library knows each by its index
+KINDS = "int8", "bf16", "fp16", "fp32"  # precisions of weights: the library identifies a precision by its index
 WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-GROUPS = 4, 2, 1, 1  # weights of an output that are adjacent in memory, by kind
-OUTPUTS, BLOCK = 32, 16  # outputs that are computed together, and outputs of a block of weights
-PACKED_AT_ONCE = 1 << 18  # weights that are packed together, in whole blocks of outputs
+GROUPS = 4, 2, 1, 1  # number of neighbouring weights of an output in memory, for each of ``KINDS``
+OUTPUTS, BLOCK = 32, 16  # number of outputs that a kernel computes together, and of outputs in a block of weights
+PACKED_AT_ONCE = 1 << 18  # largest number of weights to pack at once, in whole blocks
 WIDEST_HEAD = 128
-GELUS = None, "tanh", "none"  # torch's ``approximate``; the library knows each by its index
-HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's defaults are
-NO_MEMORY = 1  # status that a call returns; 0 means success
+GELUS = None, "tanh", "none"  # values of ``nn.GELU.approximate``: the library identifies a GELU by its index
+HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # the program may have changed torch's defaults
+NO_MEMORY = 1  # status of a call for which memory has run out; the status 0 means success
 
 
 class LayerArguments(ctypes.Structure):
@@ -81,7 +81,7 @@ class BlockArguments(ctypes.Structure):
 
 
 def library_problem() -> str:
-    """Return why the library is not used on a CPU that it supports, or "" if it is used."""
+    """Return why this process does not use the library, or "" if it does or if the CPU does not support it."""
     if library() is not None:
         return ""
     if os.environ.get(SWITCH) == "0":
@@ -90,7 +90,7 @@ def library_problem() -> str:
 
 
 def supports_cpu() -> bool:
-    """Return whether this CPU has the instructions, and this system's wheels contain the library."""
+    """Return whether we build the library for this system, and this CPU has the instructions that it needs."""
     return (
         sys.platform == "linux"
         and platform.machine() == "x86_64"
@@ -99,7 +99,7 @@ def supports_cpu() -> bool:
 
 
 def checksum() -> int:
-    """Return the checksum of the sources, as hatch_build.py computes it."""
+    """Compute the checksum of the C++ sources, in the same way as hatch_build.py."""
     files = sorted(file for file in SOURCES.iterdir() if file.suffix in (".h", ".cpp"))
     return zlib.crc32(b"".join(file.read_bytes() for file in files))
 
@@ -109,8 +109,8 @@ def library() -> ctypes.CDLL | None:
     """Load the compiled kernels.
 
     Returns:
-        The library, or ``None`` if it is not compiled, has another source, is switched off or does not support this
-        CPU.
+        The library. ``None`` if it is not compiled, was compiled from other sources, is switched off, or does not
+        support this CPU.
     """
     if os.environ.get(SWITCH) == "0" or not supports_cpu():
         return None
@@ -131,7 +131,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def has_kernel(weights: str) -> bool:
-    """Return whether this CPU can run ``KernelLinear`` with weights of this precision, which is a name in ``KINDS``."""
+    """Return whether ``KernelLinear`` runs here with weights of this precision, which is one of ``KINDS``."""
     if library() is None:
         return False
     needs = {"int8": torch.cpu._is_vnni_supported, "bf16": torch.cpu._is_avx512_bf16_supported}
@@ -140,30 +140,36 @@ def has_kernel(weights: str) -> bool:
 
 @cache
 def has_amx() -> bool:
-    """Return whether tiles can be used. Asks the system for the permission that a process needs."""
+    """Return whether this process can use AMX. This asks the system for the permission that a process needs."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
 def uses_amx() -> bool:
-    """Return whether new layers multiply with AMX tiles. ``ANE_KERNELS=vectors`` forbids it."""
+    """Return whether new layers will multiply with AMX. ``ANE_KERNELS=vectors`` forbids it."""
     return os.environ.get(SWITCH) != "vectors" and has_amx()
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (out, in) symmetrically. Returns int8 values, and a float32 scale per output channel (out,)."""
+    """Quantise a weight (out, in) symmetrically, with one scale per output channel.
+
+    Returns:
+        The weight as int8, (out, in), and the scales, (out,) float32.
+    """
     weight = weight.float().contiguous()
     scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
     return weight.div(scale[:, None]).round_().to(torch.int8), scale
 
 
 class KernelLinear(nn.Module):
-    """A linear layer, (…, in) → (…, out) float32, for any number of rows. ``join`` adds a norm before and a GELU after.
+    """A linear layer on this package's kernels, (…, in) → (…, out) float32.
 
-    * "int8": weights with a scale per output. Activations are integers from 0 to 255 that span the range of their row
-      (formula: ``ane.backends.torch.linear.Int8Linear``).
-    * "bf16": weights and activations in bfloat16.
-    * "fp16": weights in fp16, which is exact for weights stored in fp16. Activations and sums are float32.
-    * "fp32": everything in float32.
+    ``join`` adds a norm before the layer and a GELU after it. A layer can have one of four kinds of weight:
+
+    * "int8" weights have one scale per output. The activations of each row are quantised to integers from 0 to 255,
+      from the row's minimum to its maximum (``ane.backends.torch.linear.Int8Linear`` has the formula).
+    * "bf16" weights are multiplied by bfloat16 activations.
+    * "fp16" weights are exact if the weights were stored in fp16. Activations and sums are float32.
+    * "fp32" weights, activations and sums are float32.
 
     Args:
         weight: Weight (out, in), or (out, in, taps) for ``ane.backends.torch.kernel_frames``.
@@ -185,7 +191,7 @@ class KernelLinear(nn.Module):
             outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu"
         )
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
-        # packs a few outputs at once, because copies of whole weights would fragment the heap: 3 GB at official size
+        # a few outputs at once: copies of whole weights would fragment the heap, by 3 GB for the official weights
         at_once = max(PACKED_AT_ONCE // (count * inputs) // BLOCK, 1) * BLOCK
         for begin in range(0, self.outputs, at_once):
             part = slice(begin, begin + at_once)
@@ -208,7 +214,7 @@ class KernelLinear(nn.Module):
             setattr(self.arguments, name, tensor.data_ptr())
 
     def join(self, norm: nn.LayerNorm, gelu: nn.GELU | None) -> None:
-        """Apply ``norm`` to the inputs first, and ``gelu``, if it is not None, to the outputs."""
+        """Make the layer also compute ``norm`` on its inputs and, if ``gelu`` is not ``None``, GELU on its outputs."""
         self._keep(
             norm_weight=norm.weight.detach().to(torch.float32, copy=True),
             norm_bias=norm.bias.detach().to(torch.float32, copy=True),
@@ -235,7 +241,12 @@ class KernelLinear(nn.Module):
 
 
 def check(status: int) -> None:
-    """Raise MemoryError if a call of the library had no memory, or ValueError if it has no such kernel."""
+    """Check the status that a call of the library has returned.
+
+    Raises:
+        MemoryError: Memory has run out.
+        ValueError: The library has no kernel for such wide heads.
+    """
     if status == NO_MEMORY:
         raise MemoryError("no memory for a kernel's rows")
     if status:
@@ -243,19 +254,19 @@ def check(status: int) -> None:
 
 
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:
-    """Return a function that makes ``KernelLinear`` layers of this precision, or ``None`` if no kernel runs here.
+    """Return a function that makes a ``KernelLinear`` with weights of this precision.
 
-    For bf16 it uses fp16 if the CPU lacks bf16.
+    If the CPU does not compute in bf16, fp16 replaces it. Returns ``None`` if no kernel for the precision runs here.
     """
     kind = "fp16" if weights == "bf16" and not has_kernel("bf16") else weights
     return partial(KernelLinear, kind=kind) if has_kernel(kind) else None
 
 
 def join_layers(network: nn.Module) -> None:
-    """Join norms and GELUs to the linear kernels between them.
+    """Join norms and GELUs to the ``KernelLinear`` layers between them.
 
-    An entry of a module's ``joins`` names a norm or ``None``, a linear layer, and a GELU or ``None``, all within the
-    module. Several layers can follow one norm.
+    A module lists them in ``joins``, as triples of names: of a norm or ``None``, of a linear layer, and of a GELU or
+    ``None``. Several layers can follow the same norm.
     """
     for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
         joined = set()
@@ -269,14 +280,14 @@ def join_layers(network: nn.Module) -> None:
 
 
 class KernelBlocks:
-    """The blocks of a decoder, which one call computes.
+    """The blocks of a decoder, all of which a single call of the library computes.
 
-    The layers of a block, in the order of its ``joins``, must be ``KernelLinear``. A block without a memory has four:
-    one for queries, keys and values together, then the projection, the expansion and the contraction. A block with a
-    memory has all that ``BlockArguments`` lists.
+    All layers in a block's ``joins`` must be ``KernelLinear``. A block without cross-attention has four, in this order:
+    the layer for queries, keys and values together, the projection, the expansion and the contraction. A block with
+    cross-attention has all the layers that ``BlockArguments`` lists.
 
     Attributes:
-        layers: The modules. They stay referenced because the library reads their weights.
+        layers: Modules of all layers. The library reads their weights, so they must stay alive.
     """
 
     def __init__(self, blocks: Iterable[nn.Module]):
@@ -290,7 +301,10 @@ class KernelBlocks:
 
     @classmethod
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
-        """Return the ``blocks`` of a network, or ``None`` if it has none or not all their layers are kernels."""
+        """Return the blocks of a network.
+
+        ``None`` if it has none, or if a layer of a block is not a ``KernelLinear``.
+        """
         blocks = getattr(network, "blocks", ())
         kernels = [
             isinstance(block.get_submodule(name), KernelLinear)

@@ -1,9 +1,9 @@
-"""Make linear layers for the CPU with weights that are packed when the network is loaded.
+"""Make linear layers for the CPU, whose weights are packed (converted to a kernel's layout) when the network loads.
 
-A decoder step multiplies all weights by a few rows of activations, so its speed depends on how fast the weights can be
-read. Smaller weights are faster, if there is a fast kernel for them. The decoder's layers take and return float32. The
-attention, norms and GELU between them are faster and more exact in float32. With AVX-512 bf16, attention in bfloat16
-takes 1.2 to 2.2 times as long.
+A decoder step multiplies all weights by a few rows of activations, so it is as fast as the CPU can read the weights.
+Smaller weights are faster if there is a fast kernel for them. The decoder's layers take and return float32, because the
+attention, norms and GELUs between them are faster and more exact in float32. Even with AVX-512 bf16, attention in
+bfloat16 takes 1.2 to 2.2 times as long.
 """
 
 import platform
@@ -17,28 +17,28 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import join_layers, kernel_packing, library, quantise
 
-# makes a layer, (…, in) → (…, out) in float32, from a weight (out, in) and a bias (out,) of any floating type
+# function that makes a layer, (…, in) → (…, out) float32, from a weight (out, in) and a bias (out,) of any float dtype
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
-RADIX = 128  # of the two digits, with 7 bits each
-LEAST_SPAN = 1e-18  # of the numbers of a row, so that a constant row can be divided by it
-UNSPLIT_CHANNELS = 1024  # channels that oneDNN adds in one order for any number of rows
-FEWEST_FRAMES = 8  # a convolution over fewer frames adds in another order if it has few channels (seen with up to 4)
-USUAL_LENGTH = 400  # length for which oneDNN chooses a convolution kernel's layout; other lengths can use it
+RADIX = 128  # base of the two digits in ``Int8TwoDigitLinear``, which have 7 bits each
+LEAST_SPAN = 1e-18  # smallest range of a row, by which a row of equal numbers can be divided
+UNSPLIT_CHANNELS = 1024  # up to this many channels, oneDNN adds in the same order for any number of rows
+FEWEST_FRAMES = 8  # with few channels, a convolution over fewer frames (seen with up to 4) adds in another order
+USUAL_LENGTH = 400  # oneDNN chooses a convolution kernel's layout for this number of frames; it also works for others
 
 
 def prepacking(weights: str) -> Prepacking | None:
-    """Choose the fastest layer on this CPU for weights in a precision.
+    """Choose the layer that is fastest on this CPU with weights in a precision.
 
-    If the CPU lacks the instructions for bf16, those weights become fp16. For other precisions, a slower kernel is
-    used.
+    If the CPU lacks the instructions for bf16, weights become fp16. For all other precisions, a slower kernel replaces
+    one that the CPU lacks.
 
     Args:
-        weights: "fp32", "bf16", "fp16" or "int8".
+        weights: Precision of the weights, "fp32", "bf16", "fp16" or "int8".
 
     Returns:
-        A function that makes the layer. ``None`` means that the network keeps its own layers.
+        A function that makes the layer. ``None`` means that the network keeps its layers.
     """
     kernel = kernel_packing(weights)
     if kernel is not None:
@@ -59,36 +59,36 @@ def prepacking(weights: str) -> Prepacking | None:
 
 
 def bf16_packing() -> Callable[..., nn.Module]:
-    """Return the layer with bfloat16 weights for a CPU with these instructions. It takes ``output``, a dtype."""
+    """Return the class of layers with bfloat16 weights, for a CPU with AVX-512 bf16. It takes an ``output`` dtype."""
     return partial(ConvolutionLinear if torch.cpu._is_amx_tile_supported() else PackedLinear, dtype=torch.bfloat16)
 
 
 def has_fbgemm() -> bool:
-    """Return whether torch has FBGEMM, and this CPU the instructions for it (x86-64 with AVX2)."""
+    """Return whether torch contains FBGEMM, and this CPU has the instructions for it (x86-64 with AVX2)."""
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def has_fbgemm_int8() -> bool:
-    """Return whether FBGEMM has its product of float32 activations with int8 weights."""
+    """Return whether FBGEMM can multiply float32 activations by int8 weights here."""
     return has_fbgemm() and hasattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
 
 def has_one_dnn() -> bool:
-    """Return whether torch has oneDNN for this CPU, with its kernels for packed weights."""
+    """Return whether torch contains oneDNN with kernels for packed weights on this CPU."""
     return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """Choose the layer with the smallest weights that computes exactly, for weights stored in this precision."""
+    """Choose the layer with the smallest weights that represents weights stored in this precision exactly."""
     if stored != "fp32" and library() is None and has_fbgemm():
         return HalfWeightLinear
     return prepacking("fp32" if stored == "fp32" or library() is None else "fp16")
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
-    """Replace the linear layers of a network by packed ones, one after the other to save memory.
+    """Replace the linear layers of a network by packed layers, one by one to save memory.
 
-    A linear layer is an ``nn.Linear``, or a module whose ``weight_layout`` is "(in, out)".
+    A linear layer is an ``nn.Linear``, or a module whose attribute ``weight_layout`` is "(in, out)".
     """
     for name in [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) or transposed(layer)]:
         layer = network.get_submodule(name)
@@ -98,7 +98,7 @@ def prepack(network: nn.Module, make: Prepacking) -> None:
 
 
 def bias_of(layer: nn.Module, weight: Tensor) -> Tensor:
-    """Return the bias of a linear layer with a weight (out, in), or zeros if it has none."""
+    """Return the bias of a linear layer, or zeros (out,) if it has none. ``weight`` is (out, in)."""
     return torch.zeros(len(weight), dtype=weight.dtype) if layer.bias is None else layer.bias
 
 
@@ -108,7 +108,10 @@ def transposed(layer: nn.Module) -> bool:
 
 
 class HalfPrecisionLinear(nn.Module):
-    """``F.linear`` in half precision with a weight (out, in). With (in, out) it would be 1.6 to 50 times slower."""
+    """Computes ``F.linear`` in half precision, with a weight (out, in).
+
+    A weight (in, out) is 1.6 to 50 times slower.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -120,10 +123,10 @@ class HalfPrecisionLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer on oneDNN, with the weight in oneDNN's blocked layout. F.linear would convert it in every call.
+    """A linear layer on oneDNN, with the weight in oneDNN's layout. ``F.linear`` would convert it in every call.
 
-    It computes a single row of more than ``UNSPLIT_CHANNELS`` channels twice. For one row, oneDNN splits such a long
-    sum, and the result would differ from the result of the same row among others.
+    For a single row of more than ``UNSPLIT_CHANNELS`` channels, oneDNN would split the sum, and the bits would differ
+    from those of the same row among other rows. The layer therefore computes such a row twice, as two equal rows.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
@@ -149,7 +152,7 @@ class PackedConvolution(nn.Module):
     Args:
         weight: Kernel (O, C, taps).
         bias: Bias (O,).
-        dtype: Type of weights, input and output.
+        dtype: Dtype of the kernel, the input and the output.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
@@ -168,10 +171,10 @@ class PackedConvolution(nn.Module):
 
 
 class ConvolutionLinear(nn.Module):
-    """``PackedLinear`` as a convolution of one tap, for bfloat16 with AMX.
+    """A linear layer as a convolution with one tap, which replaces ``PackedLinear`` for bfloat16 on CPUs with AMX.
 
-    With AMX, oneDNN splits the sum of a product by the numbers of rows and threads. It never splits the sum of a
-    convolution over ``FEWEST_FRAMES`` or more, which takes as long.
+    With AMX, oneDNN splits the sums of a matrix product in a way that depends on the numbers of rows and threads. It
+    does not split the sums of a convolution over ``FEWEST_FRAMES`` frames or more. The convolution takes as long.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
@@ -189,13 +192,13 @@ class ConvolutionLinear(nn.Module):
 
 
 class HalfWeightLinear(nn.Module):
-    """A linear layer on FBGEMM, with weights in fp16 and with activations and sums in float32.
+    """A linear layer on FBGEMM, with fp16 weights and with float32 activations and sums.
 
-    It is exact for weights stored in fp16. Weights stored in bfloat16 are exact from 2^-14 up, because their 8
-    significant bits fit. Below that, the error is at most 2^-25.
+    Weights that were stored in fp16 are exact. So are weights that were stored in bfloat16 and are at least 2^-14,
+    because fp16 has room for their 8 significant bits. Smaller ones have an error of at most 2^-25.
 
-    Without AVX-512, the kernels of one and of two rows add in another order than the kernels of three to six rows.
-    FBGEMM uses only the latter for a multiple of three rows, so the rows are padded to such a multiple.
+    On a CPU without AVX-512, FBGEMM's kernels for one and two rows add in another order than its kernels for three to
+    six rows. The layer pads its rows to a multiple of three, because FBGEMM then uses only the second group of kernels.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
@@ -212,29 +215,30 @@ class HalfWeightLinear(nn.Module):
 
 
 def row_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the minimum of each row (N, in), and the distance to its maximum, which is never 0, both (N, 1)."""
+    """Return the minimum and the range of each row (N, in), both (N, 1). The range is never 0."""
     low = rows.amin(1, keepdim=True)
     return low, rows.amax(1, keepdim=True).sub_(low).clamp_(min=LEAST_SPAN)
 
 
 def integers(rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-    """Round rows (…, in) float32 to uint8 from 0 (``low``) to 255 (``low`` + ``span``). Both are (…, 1)."""
+    """Quantise rows (…, in) float32 to uint8. ``low`` (…, 1) becomes 0, and ``low`` + ``span`` (…, 1) becomes 255."""
     half = torch.full((rows.shape[-1],), 0.5)
     above = rows.sub(low)
     steps = torch.addcmul(half, above, span.reciprocal().mul_(255), out=above)
-    # adds a half because the cast truncates; torch casts to uint8 several times faster by way of int32
+    # adds a half because the cast truncates, and casts to int32 first because torch is several times faster that way
     return steps.to(torch.int32).to(torch.uint8)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer on oneDNN with VNNI. Weights are int8 with a scale per output channel, activations are uint8.
+    """An int8 linear layer on oneDNN, for CPUs with VNNI. Activations are uint8. Weights have one scale per output.
 
-    Each row of activations is quantised from its minimum to its maximum, so that no lane depends on the others:
-    x = low + span * integer / 255, hence x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights).
-    The output of GELU is nearly all positive, so a range that is symmetric about zero would waste half of the integers.
+    Each row of activations is quantised from its minimum to its maximum, so that no row depends on other rows:
+    x = low + span * integer / 255, and therefore
+    x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights).
+    Nearly all outputs of GELU are positive, so a range that is symmetric about zero would waste half of the integers.
     """
 
-    activations = torch.uint8  # type of ``values``
+    activations = torch.uint8  # dtype of the tensor that ``values`` returns
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
@@ -251,11 +255,11 @@ class Int8Linear(nn.Module):
         return self.scaled_product(self.values(rows, low, span), low, span).view(*x.shape[:-1], -1)
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Turn rows (…, in) float32 into the input of ``scaled_product``. Minima and ranges are (…, 1)."""
+        """Quantise rows (…, in) for ``scaled_product``, given their minima ``low`` and ranges ``span``, both (…, 1)."""
         return integers(rows, low, span)
 
     def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Multiply integers (N, in) uint8 of rows with these minima and ranges (N, 1) → the layer's output (N, out)."""
+        """Compute the layer's output (N, out) from quantised rows (N, in) uint8 and their minima and ranges (N, 1)."""
         y = torch.ops.onednn.qlinear_pointwise(
             integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
@@ -263,18 +267,19 @@ class Int8Linear(nn.Module):
 
 
 class Int8FewRowsLinear(nn.Module):
-    """``Int8Linear`` on FBGEMM, for a decoder. It is faster with few rows, as fast with 32, and slower with hundreds.
+    """An int8 linear layer on FBGEMM, for the few rows of a decoder step.
 
-    One call rounds, multiplies and scales. The results do not depend on the number of rows or threads.
+    It computes the same as ``Int8Linear``. It is faster for a few rows, as fast for 32 rows, and slower for hundreds of
+    rows. One call rounds, multiplies and scales. The bits do not depend on the numbers of rows and threads.
 
     Args:
         weight: Weight (out, in).
         bias: Bias (out,).
-        levels: Largest integer that an activation is rounded to. Without VNNI, FBGEMM adds two products in a 16-bit
-            integer, which overflows unless activations have 7 bits (127).
+        levels: Largest integer to which activations are rounded. Without VNNI it must be 127 (7 bits), because FBGEMM
+            then adds two products in a 16-bit integer, which would overflow.
     """
 
-    activations = torch.float32  # type of ``values``
+    activations = torch.float32  # dtype of the tensor that ``values`` returns
 
     def __init__(self, weight: Tensor, bias: Tensor, levels: int = 255):
         super().__init__()
@@ -282,7 +287,7 @@ class Int8FewRowsLinear(nn.Module):
         self.levels = levels
         self.sums = values.sum(1, dtype=torch.int32) * scale
         self.bias = bias.to(torch.float32, copy=True)
-        with warnings.catch_warnings():  # torch warns that a later release will have no quantised tensors
+        with warnings.catch_warnings():  # hides torch's warning that a later release will drop quantised tensors
             warnings.simplefilter("ignore")
             tensor = torch._make_per_channel_quantized_tensor(
                 values, scale.double(), torch.zeros(len(scale), dtype=torch.int64), 0
@@ -293,22 +298,23 @@ class Int8FewRowsLinear(nn.Module):
     forward = Int8Linear.forward
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Scale rows to numbers from 0 to 1."""
+        """Scale rows to numbers from 0 (``low``) to 1 (``low`` + ``span``)."""
         return rows.sub(low).div_(span)
 
     def scaled_product(self, values: Tensor, low: Tensor, span: Tensor) -> Tensor:
         return torch.addcmul(self.bias, low, self.sums).addcmul_(self.unit_product(values), span)
 
     def unit_product(self, unit: Tensor) -> Tensor:
-        """Multiply activations from 0 to 1, (N, in), by the weight → (N, out)."""
+        """Multiply activations (N, in), which are between 0 and 1, by the weight → (N, out)."""
         return self.product(unit, 1 / self.levels, 0, self.packed)
 
 
 class Int8TwoDigitLinear(Int8FewRowsLinear):
-    """``Int8FewRowsLinear`` for a decoder on CPUs without VNNI. Activations have 14 bits, as two rows of 7 bits.
+    """An int8 linear layer for a decoder on CPUs without VNNI, with activations of 14 bits.
 
-    The logits of the embedded decoder reach 25 dB with 7 bits, and 31 dB with 14 bits. Twice as many
-    rows cost little with one or two lanes, because most of the time goes into reading the weights.
+    It splits a row into two rows of 7 bits, for ``Int8FewRowsLinear``. Twice as many rows cost little for one or two
+    lanes, because reading the weights takes most of the time. The logits of the decoder in the bundle "demo" have 31 dB
+    with 14 bits, and 25 dB with 7 bits.
     """
 
     def unit_product(self, unit: Tensor) -> Tensor:
@@ -320,13 +326,16 @@ class Int8TwoDigitLinear(Int8FewRowsLinear):
 
 
 class Int8WeightLinear(nn.Module):
-    """A linear layer on torch's kernel for any CPU, with int8 weights (a scale per output) and bfloat16 activations."""
+    """An int8 linear layer on a torch kernel that runs on any CPU. Weights have one scale per output.
+
+    Activations are bfloat16.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # instead of the scales, which it would round
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # torch would round scales to bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).bfloat16()

@@ -1,7 +1,7 @@
-"""Run decoder steps of a fixed shape, with one column per lane, so that CUDA can replay them as a graph.
+"""Run decoder steps of a fixed shape, with one column per lane, which CUDA records as a graph and replays.
 
-A GPU computes one column per lane faster than the host can launch kernels. So lengths, prefix indices and masks
-are tensors on the device, and a step is a function from buffers to buffers. CUDA records it once and replays it.
+A GPU computes one column per lane faster than the host can launch the kernels for it. Lengths, prefix indices and masks
+are therefore tensors on the GPU, and a step reads and writes tensors at fixed addresses. CUDA records the step once.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -18,7 +18,7 @@ from ane.backends.decoding import check_step
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.device import torch_memory_errors
 
-# (key, function): runs a function that only uses tensors at fixed addresses; the key identifies the function
+# runs a function that uses only tensors at fixed addresses; the first argument is a key that identifies the function
 StepRunner = Callable[[Hashable, Callable[[], None]], None]
 
 
@@ -29,12 +29,12 @@ def run_eagerly(key: Hashable, function: Callable[[], None]) -> None:
 class CudaGraphRunner:
     """A ``StepRunner`` on CUDA. The first call with a key runs the function, and later calls replay its CUDA graph.
 
-    The first call is a regular step. It is also the warm-up on a side stream that recording requires
+    The first call runs on a side stream, because it is also the warm-up that recording needs
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). All graphs share one memory pool for their
-    intermediate results, which are not needed after a step.
+    intermediate results, because nobody needs these after a step.
 
     Args:
-        stream: The side stream. All decoders should use the same one, because cuBLAS has a workspace per stream.
+        stream: Side stream. All decoders should use the same stream, because cuBLAS has a workspace for each stream.
     """
 
     def __init__(self, stream: torch.cuda.Stream):
@@ -61,16 +61,16 @@ class CudaGraphRunner:
         with (
             torch.cuda.device(self.device),
             torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
-        ):  # other threads may use the GPU at the same time
+        ):  # lets other threads use the GPU during the recording
             function()
         return graph
 
 
 class HostDeviceTensor:
-    """A tensor on the device, and one on the host that is pinned, so that copies are asynchronous.
+    """A tensor on the device and a pinned tensor on the host, with asynchronous copies between them.
 
-    On the CPU both are the same tensor. Do not write ``host`` after ``send``, and do not read it after ``fetch``,
-    before the stream is synchronized.
+    If the device is the CPU, both are the same tensor. After ``send``, do not write to ``host`` until the stream is
+    synchronized. After ``fetch``, do not read ``host`` until then.
     """
 
     def __init__(self, device: torch.device, *shape: int, dtype: torch.dtype = torch.float32):
@@ -86,20 +86,20 @@ class HostDeviceTensor:
         self.host.copy_(self.device, non_blocking=True)
 
 
-SMALLEST_BUCKET = 64  # own positions; each next bucket is twice as long, and the last one is the capacity
+SMALLEST_BUCKET = 64  # positions in the smallest bucket; the next bucket has 128, and so on
 
 
 class StaticDecoder(TorchDecoder):
-    """A ``TorchDecoder`` whose steps of one column have a fixed shape. Other calls run as in ``TorchDecoder``.
+    """A ``TorchDecoder`` in which a step with one column per lane has a fixed shape. All other calls are inherited.
 
-    Every step computes all lanes. A lane that the caller did not request writes to an extra position at the end, which
-    is never read, and its results are discarded. A step reads as many positions of each lane as its bucket has. The
-    bucket is the smallest one that fits the longest requested lane.
+    Every such step computes all lanes. A lane that the caller did not request writes to an extra position at the end of
+    its cache, which nobody reads, and its results are dropped. From every lane, the step reads a *bucket* of positions:
+    the smallest number among 64, 128, 256 and so on that is enough for the longest requested lane.
 
     Args:
         network, lanes, capacity, device, dtype, prefixes, max_prefix_length: See ``TorchDecoder``.
-        run: Runs the steps of this decoder, and of no other.
-        smallest: Positions of the first bucket.
+        run: Runs the steps. Every decoder needs a separate one.
+        smallest: Number of positions in the smallest bucket.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class StaticDecoder(TorchDecoder):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
         self.capacity, self.run, self.smallest = capacity, run, smallest
         self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
-        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)  # lengths of the lanes, prefix indices
+        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)  # per lane: own positions, prefix index
         self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
@@ -149,7 +149,7 @@ class StaticDecoder(TorchDecoder):
     def _launch(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefix_indices: np.ndarray | None
     ) -> slice:
-        """Start a step of one column per lane, and return the lanes that the caller requested."""
+        """Start a step with one column per lane, and return the slice of lanes that the caller requested."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         requested = slice(first_lane, first_lane + len(columns))
@@ -163,10 +163,10 @@ class StaticDecoder(TorchDecoder):
         return requested
 
     def _advance(self, bucket: int) -> None:
-        """Compute a step from buffers to buffers. Its kernels and their addresses depend only on the bucket.
+        """Compute a step on tensors at fixed addresses. The kernels and their addresses depend only on the bucket.
 
-        If a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
-        replayed.
+        If a longer prefix makes the decoder allocate the prefixes again, their addresses change. The key of the runner
+        contains ``prefix_capacity``, so no older graph is replayed then.
         """
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
@@ -176,7 +176,7 @@ class StaticDecoder(TorchDecoder):
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (lanes, heads, 1, w) at the lanes' positions, then attend to prefixes and lanes."""
+        """Write k and v (lanes, heads, 1, w) to the caches, and compute q's attention to prefixes and own positions."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
         prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))  # (lanes, heads, 1, prefix)
@@ -187,26 +187,26 @@ class StaticDecoder(TorchDecoder):
         return own_weights @ values + static.times_prefix(prefix_weights, self.prefix_values[layer])
 
     def _attend_static_memory(self, static: "StaticStep", layer: int, q: Tensor) -> Tensor:
-        """Let q (lanes, heads, 1, w) attend to the memory of each lane's prefix."""
+        """Compute the attention of queries q (lanes, heads, 1, w) to the memory of each lane's prefix."""
         scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
         return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])
 
 
 @dataclass
 class StaticStep:
-    """The positions that each lane of a static step reads and writes.
+    """The positions that each lane reads and writes in a step of fixed shape.
 
     Args:
-        lengths: Number of own positions of each lane so far, (lanes,). The new column follows them.
+        lengths: Number of own positions that each lane already has, (lanes,). The new column gets the next position.
         prefix_indices: Index of each lane's prefix, (lanes,).
-        rows: 0, 1, 2, … (lanes,).
-        bucket: Number of own positions to read.
-        prefix_capacity: Number of positions of a prefix to read.
-        prefix_length: Number of positions of each prefix, (prefixes,).
+        rows: The numbers 0, 1, 2 and so on, (lanes,).
+        bucket: Number of own positions to read from each lane.
+        prefix_capacity: Number of positions to read from each prefix.
+        prefix_length: Number of positions in each prefix, (prefixes,).
 
     Attributes:
-        mask: Mask (lanes, 1, 1, prefix_capacity + bucket) float32 to add to scores: 0, or −∞ where a lane must not
-            attend.
+        mask: Mask to add to attention scores, (lanes, 1, 1, prefix_capacity + bucket) float32. It is −∞ for positions
+            that a lane must not attend to, and 0 for all others.
     """
 
     lengths: Tensor
@@ -229,15 +229,24 @@ class StaticStep:
         self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (lanes, heads, 1, w) to a cache (lanes, heads, capacity + 1, w). Returns the positions to read."""
+        """Write new keys or values (lanes, heads, 1, w) to a cache (lanes, heads, capacity + 1, w).
+
+        Returns:
+            The positions to read from the cache, (lanes, heads, bucket, w).
+        """
         cache[self.rows, :, self.lengths] = new[:, :, 0]
         return cache[:, :, : self.bucket]
 
     def times_prefix(self, x: Tensor, prefixes: Tensor) -> Tensor:
-        """Multiply x (lanes, heads, 1, n) by each lane's matrix of prefixes (prefixes, heads, n, m).
+        """Multiply each lane's vector by the matrix of the lane's prefix.
 
-        It multiplies every lane with all prefixes, and then selects the product with the lane's prefix. So it reads
-        each prefix once, where fused attention would need a copy per lane.
+        The method multiplies every lane by the matrices of all prefixes, and then selects the product with the lane's
+        prefix. This reads every prefix once, whereas fused attention would need a copy of a prefix for each of its
+        lanes.
+
+        Args:
+            x: Vectors (lanes, heads, 1, n).
+            prefixes: Matrices (prefixes, heads, n, m).
 
         Returns:
             Products (lanes, heads, 1, m).

@@ -1,11 +1,11 @@
 """Choose how many threads torch uses on a machine that also runs other programs.
 
-Torch splits a product of a small network between threads that meet at a barrier, so all of them wait for the slowest.
-If two other programs keep two cores busy, two threads are many times slower than one. ``ThreadGovernor`` therefore
-measures how long the threads of this process wait for a core, and uses fewer threads while they wait.
+Torch divides a matrix product among threads, and all threads wait for the slowest. While other programs keep two cores
+busy, two threads are many times slower than one thread. ``ThreadGovernor`` therefore measures how long the threads of
+this process wait for a core, and uses fewer threads while they have to wait.
 
-Codes and hidden states do not depend on the number of threads. The sound of vocoders does, by rounding, so a program
-can fix the number for them.
+Mel codes and hidden states do not depend on the number of threads. The sound of a vocoder depends on it, by rounding,
+so a program can fix the number of threads for vocoders.
 """
 
 import math
@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import torch
 
-WINDOW = 0.03  # seconds of calls that are judged together
-MOST_WAITING = 0.35  # seconds that threads may wait for a core, per second
-SHORT_WAIT = 0.02  # seconds of waiting that are ignored, because another program may need no more
-IDLE = 0.75  # number of idle cores that lets another thread in
-PATIENCE = 0.5, 8.0  # seconds before more threads are tried again: at first, and after many failures
+WINDOW = 0.03  # the governor judges calls together once they have taken this many seconds
+MOST_WAITING = 0.35  # threads may wait for a core this many seconds per second, summed over all threads
+SHORT_WAIT = 0.02  # the governor ignores a wait of fewer seconds, because the other program may be done by then
+IDLE = 0.75  # number of idle cores from which the governor adds a thread
+PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: at first, and at most after failures
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 TASKS = Path("/proc/self/task")
@@ -31,9 +31,13 @@ STATISTICS = Path("/proc/stat")
 
 
 def seconds_waiting() -> float:
-    """Return how many seconds the threads of this process have waited for a core. Raises OSError if Linux does not say.
+    """Return how many seconds the threads of this process have waited for a core, summed over all threads.
 
-    This is the second number of /proc/PID/task/TID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+    Linux counts the nanoseconds of each thread as the second number in /proc/PID/task/TID/schedstat
+    (Documentation/scheduler/sched-stats.rst).
+
+    Raises:
+        OSError: The system does not have this file.
     """
     waiting = 0
     for task in os.scandir(TASKS):
@@ -46,7 +50,10 @@ def seconds_waiting() -> float:
 
 
 def seconds_idle() -> float:
-    """Return how many seconds the machine's cores have been idle (proc(5): fourth and fifth number of "cpu")."""
+    """Return how many seconds the machine's cores have been idle, summed over all cores.
+
+    Linux reports this as the fourth and fifth number of "cpu" in /proc/stat (proc(5)).
+    """
     with STATISTICS.open("rb") as file:
         idle = file.readline().split()[4:6]
     return sum(map(int, idle)) / os.sysconf("SC_CLK_TCK")
@@ -55,14 +62,15 @@ def seconds_idle() -> float:
 class ThreadNumbers:
     """Lowers torch's number of threads for the duration of a call.
 
-    Torch has one such number per thread, and a new thread gets the number that was set last on any thread. This class
-    lowers it only while a call runs, so a number that the program sets between two calls holds.
+    Torch has a separate number for every calling thread, and a new thread gets the number that was set last on any
+    thread. This class lowers the number only while a call runs. A number that the program sets between two calls
+    therefore stays.
     """
 
     def __init__(self) -> None:
         self._thread, self._lock = threading.local(), threading.Lock()
-        self._lowered = 0  # calls that run with a lowered number
-        self._last = self._before = 0  # the number set last for such a call, and the number it replaced
+        self._lowered = 0  # number of running calls with a lowered number of threads
+        self._last = self._before = 0  # number of threads that the last such call set, and the number before it
 
     def lower(self, limit: int | None) -> int:
         """Use at most ``limit`` threads for a call on this thread. ``None`` means no limit.
@@ -71,7 +79,7 @@ class ThreadNumbers:
             The number to pass to ``restore``.
         """
         with self._lock:
-            most = now = torch.get_num_threads()  # the first call in a thread sets its number
+            most = now = torch.get_num_threads()  # torch sets the number of a thread at its first call
             if not hasattr(self._thread, "met") and self._lowered and now == self._last:
                 most = self._before
             self._thread.met = True
@@ -84,34 +92,34 @@ class ThreadNumbers:
         return most
 
     def restore(self, most: int) -> None:
-        """Set the number of threads that ``lower`` returned."""
+        """Set the number of threads again that ``lower`` has returned."""
         if torch.get_num_threads() != most:
             with self._lock:
                 torch.set_num_threads(most)
                 self._lowered -= 1
 
     def choose(self, count: int) -> None:
-        """Set the number of threads for this thread, and for the threads that torch meets from now on."""
+        """Set the number of threads for calls from this thread, and from threads that have not called torch yet."""
         with self._lock:
-            torch.get_num_threads()  # otherwise the first call in a thread would replace the number
+            torch.get_num_threads()  # a thread's first call sets its number, and must not come after the next line
             torch.set_num_threads(count)
             self._thread.met, self._last, self._before = True, count, count
 
 
-numbers = ThreadNumbers()  # one per process, as torch's setting is
+numbers = ThreadNumbers()  # the only instance, because torch's setting belongs to the process
 choose_threads = numbers.choose
 
 
 class ThreadGovernor:
-    """Lowers torch's number of threads while they wait for cores, and raises it again when cores are idle.
+    """Lowers torch's number of threads while threads wait for cores, and raises it again when cores are idle.
 
-    It never uses more threads than torch is set to use on the calling thread. Only Linux tells how long threads wait,
-    so on other systems nothing changes.
+    It never exceeds the number that the program has set. Only Linux reports how long threads wait. On other systems,
+    the governor changes nothing.
 
     Args:
-        waiting: Returns the seconds that threads have waited.
-        idle: Returns the seconds that cores have been idle.
-        clock: Returns the time in seconds.
+        waiting: Function that returns how many seconds threads have waited.
+        idle: Function that returns how many seconds cores have been idle.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(
@@ -122,8 +130,8 @@ class ThreadGovernor:
     ):
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock = threading.Lock()
-        self.limit: int | None = None  # largest number of threads to use, or None for torch's number
-        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds; time at which the limit was last raised
+        self.limit: int | None = None  # largest number of threads to use, or ``None`` for no limit
+        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds to wait, time of the last raise
         try:
             self._begin_window(clock())
             self._watch_idle(clock())
@@ -138,12 +146,12 @@ class ThreadGovernor:
         self._watched, self._idled = now, self._idle()
 
     def begin(self, fixed_thread_count: bool = False) -> tuple[float, int]:
-        """Set the number of threads for a call on this thread. Returns the argument of ``end``."""
+        """Lower the number of threads for a call on this thread. Pass the returned value to ``end``."""
         most = numbers.lower(None if fixed_thread_count else self.limit)
         return self._clock(), most
 
     def end(self, call: tuple[float, int]) -> None:
-        """Restore this thread's number, and judge how long the threads of the call waited."""
+        """Restore the number of threads after a call, and judge how long its threads have waited for a core."""
         now, (began, most) = self._clock(), call
         numbers.restore(most)
         with self._lock:
@@ -172,7 +180,10 @@ class ThreadGovernor:
 
 
 def governed(method: Method) -> Method:
-    """Let the object's ``governor``, if it has one, choose the threads of a method, unless ``fixed_thread_count``."""
+    """Decorate a method so that ``self.governor``, if there is one, chooses its number of threads.
+
+    If ``self.fixed_thread_count`` is true, the number does not change.
+    """
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
