@@ -1,11 +1,11 @@
-"""Sound and a device that records it, for the tests."""
+"""Provide sounds for tests of playback, and a stand-in for a sound device that records what is played."""
 
 import threading
 import time
 
 import numpy as np
 
-FRAMES = 240  # per call, as many as a real device takes in 10 ms at 24 kHz
+FRAMES = 240  # frames per call. A real device takes as many in 10 ms at 24 kHz
 
 
 class RecordingDevice:

@@ -1,4 +1,4 @@
-"""Loudness, trimming of silence, speed."""
+"""Test the measured loudness, the trimming of silence, and the speed of sound."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
 from benchmarks.listening import Wave
 
-MONO = -3.01  # LU: the signals of Tech 3341 are stereo, in which the same level is twice the power
+MONO = -3.01  # difference in LU, because Tech 3341's signals are stereo, where the same level has twice the power
 
 
 def sine(frequency: float, level: float, seconds: float, rate: int, phase: float = 0.0) -> np.ndarray:
@@ -40,7 +40,7 @@ def test_a_sine_of_997_hertz_has_the_loudness_that_the_standard_states(rate, lev
 
 @pytest.mark.parametrize(
     ("levels", "expected"),
-    [  # Tech 3341, cases 1 to 5: (dBFS, seconds)
+    [  # EBU Tech 3341, cases 1 to 5: parts of the signal as (dBFS, seconds)
         ([(-23, 20)], -23),
         ([(-33, 20)], -33),
         ([(-36, 10), (-23, 60), (-36, 10)], -23),
@@ -55,7 +55,7 @@ def test_the_gates_leave_out_what_is_quiet(levels, expected):
 
 @pytest.mark.parametrize(
     ("divisor", "degrees", "amplitude", "expected"),
-    [  # Tech 3341, cases 15 to 19
+    [  # EBU Tech 3341, cases 15 to 19
         (4, 0, 0.5, -6),
         (4, 45, 0.5, -6),
         (6, 60, 0.5, -6),
@@ -105,7 +105,7 @@ def test_the_limiter_gives_the_same_for_any_pieces():
     assert len(limited(audio[:100], 1.0, 0.5)) == 100
 
 
-# runs of (samples, loudness): silent, barely silent, barely loud, loud
+# parts of a sound, as (samples, loudness): silent, barely silent, barely loud, loud
 RUNS = st.lists(st.tuples(st.integers(1, 3000), st.sampled_from((0.0, 0.9 * QUIET, 1.2 * QUIET, 0.3))), max_size=8)
 ENDS = st.tuples(st.floats(0.001, 0.1), st.floats(0.001, 0.1))
 CUTS = st.lists(st.floats(0, 1), max_size=6)

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms, which ``tests/parity/test_audio_parity.py`` compares with upstream's, and sound from a mel."""
+"""Test log-mel spectrograms, and sound from a mel. tests/parity/test_audio_parity.py compares mels with upstream's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Playing while sound arrives: into a recording device, miniaudio's null device, and in a model of time."""
+"""Test playback while sound arrives: on a recording device, on miniaudio's null device, and in a model of time."""
 
 import os
 import signal
@@ -132,7 +132,7 @@ def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, e
 
     def produce() -> None:
         with playing(RATE, expected=1e6) as play:
-            time.sleep(0.2)  # production slower than real time, so that the sound is held back
+            time.sleep(0.2)  # sound is made more slowly than it plays, so that playback waits before it starts
             play(tone(0.1))
             assert not device.started
             if begun:
@@ -147,7 +147,7 @@ def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, e
 
 
 def test_ctrl_c_while_the_rest_is_played_ends_the_program():
-    # a shell's background jobs ignore Ctrl-C, and so would this process if the tests were one
+    # a shell's background job ignores Ctrl-C, and a child of these tests would too if they were one
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import miniaudio, numpy as np; from ane.audio import playback\n"
@@ -199,7 +199,7 @@ def test_a_device_that_plays_to_nowhere_is_never_chosen(monkeypatch):
     assert miniaudio.Backend.NULL not in chosen
 
 
-# when playing begins
+# the moment at which playback begins
 
 
 def simulate(piece: float, rate: float, pieces: int, known: bool) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Playing in a child process, which Core ML cannot keep waiting."""
+"""Test playback in a child process, which a long call of Core ML in the main process cannot delay."""
 
 import ctypes
 import sys
@@ -12,7 +12,7 @@ from ane.audio.playback import PlayerError, PlayerProcess
 from ane.audio.writer import pcm16
 from tests.audio.recording_device import RATE, RecordingDevice, tone
 
-# a child that plays into a recording device, and writes what it took, and when, into two files
+# program of a child that plays to a recording device, and writes the sound and its times to two files
 CHILD = """
 import sys, time
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     started = time.time()
-    ctypes.PyDLL(None).usleep(500_000)  # keeps the GIL, as a prediction of Core ML does
+    ctypes.PyDLL(None).usleep(500_000)  # holds the GIL, as a prediction of Core ML does
     ended = time.time()
     playing.finish()
     playing.close()

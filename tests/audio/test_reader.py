@@ -1,4 +1,4 @@
-"""Reading clips, and refusing unfit ones in one line."""
+"""Test that sound files are read, and that one line rejects files that cannot be used."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def with_peak(peak: float) -> np.ndarray:
         (b"", "empty"),
         (b"It was a dark and stormy night.\n" * 100, "convert it"),
         (tone(peak=0.00098), "silent"),
-        (np.full(RATE, 0.4, np.float32), "silent"),  # -60.2 dBFS; a constant
+        (np.full(RATE, 0.4, np.float32), "silent"),  # a constant has only -60.2 dBFS
         (tone() * 32768, "between -1 and 1"),
         *((with_peak(value), "NaN or infinite") for value in (np.nan, np.inf)),
         *((tone()[:samples], f"lasts {samples / RATE:.3f} s") for samples in (1, RATE // 2 - 1)),
@@ -82,7 +82,7 @@ def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypa
         raise PermissionError(errno.EACCES, "Permission denied")
 
     write(tmp_path / "secret.wav", tone(), RATE)
-    monkeypatch.setattr(Path, "open", deny)  # taking the permission away would not stop a superuser
+    monkeypatch.setattr(Path, "open", deny)  # removing the permission would not stop a superuser
     assert "Permission denied" in refusal(tmp_path / "secret.wav")
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix):
     assert len(read_clip(whole)[0]) == len(audio)
     size = whole.stat().st_size
     for kept in (int(size * 0.1), int(size * 0.5), int(size * 0.9), *([30] if suffix == "rf64" else [])):
-        cut = tmp_path / f"cut.{suffix}"  # 30 bytes of an RF64 end within its sizes
+        cut = tmp_path / f"cut.{suffix}"  # the first 30 bytes of an RF64 file end within its sizes
         cut.write_bytes(whole.read_bytes()[:kept])
         assert "cut off" in refusal(cut)
 
@@ -111,7 +111,7 @@ def test_a_streamed_wav_that_does_not_state_its_length_is_read(tmp_path):
     write(tmp_path / "pipe.wav", tone(), RATE)
     content = bytearray((tmp_path / "pipe.wav").read_bytes())
     start = content.index(b"data") + 4
-    content[4:8] = content[start : start + 4] = b"\xff\xff\xff\xff"  # as ffmpeg writes into a pipe
+    content[4:8] = content[start : start + 4] = b"\xff\xff\xff\xff"  # the sizes that ffmpeg writes to a pipe
     (tmp_path / "pipe.wav").write_bytes(content)
     assert len(read_clip(tmp_path / "pipe.wav")[0]) == RATE
 
@@ -148,7 +148,7 @@ def test_an_aiff_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, s
         [sys.executable, "-c", KILLED, tmp_path / "killed.aiff", str(RATE), subtype, tmp_path / "tone.npy"], check=False
     )
     np.testing.assert_array_equal(read_clip(tmp_path / "killed.aiff")[0], read_clip(tmp_path / "whole.aiff")[0])
-    empty = bytearray((tmp_path / "whole.aiff").read_bytes())  # no samples, and chunks behind them
+    empty = bytearray((tmp_path / "whole.aiff").read_bytes())  # a file without samples, but with chunks after them
     at = empty.index(b"SSND") + 16
     empty[at - 12 : at - 8] = struct.pack(">I", 8)
     empty[at:] = struct.pack(">4sI", b"ANNO", 4000) + bytes(4000)
@@ -171,7 +171,8 @@ def test_a_flac_that_does_not_state_its_length_is_read_up_to_its_end(tmp_path, s
     assert (len(audio), rate) == (samples, RATE)
     np.testing.assert_allclose(audio, np.resize(tone(), samples), atol=1e-4)
     (tmp_path / "cut.flac").write_bytes(data[:-20])
-    assert 0 <= samples - len(read_recording(tmp_path / "cut.flac")[0]) <= 2 * 4608  # two frames
+    # at most two frames of FLAC are lost
+    assert 0 <= samples - len(read_recording(tmp_path / "cut.flac")[0]) <= 2 * 4608
     (tmp_path / "none.flac").write_bytes(data[:100])
     assert "cut off" in refusal(tmp_path / "none.flac")
 
@@ -211,7 +212,7 @@ def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
     write(tmp_path / "tagged.wav", tone(), RATE)
     content = (tmp_path / "tagged.wav").read_bytes()
     start = content.index(b"data")
-    odd = b"LIST" + (5).to_bytes(4, "little") + b"INFOx\0"  # padded to an even length
+    odd = b"LIST" + (5).to_bytes(4, "little") + b"INFOx\0"  # the chunk is padded to an even length
     tagged = content[:start] + odd + content[start:] + odd
     tagged = tagged[:4] + (len(tagged) - 8).to_bytes(4, "little") + tagged[8:]
     (tmp_path / "tagged.wav").write_bytes(tagged)
@@ -267,7 +268,7 @@ def test_a_recording_may_be_longer_than_a_clip_or_empty(tmp_path):
 def test_a_recording_of_more_than_a_day_or_with_infinite_samples_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ane.audio.reader.MAX_RECORDING_SECONDS", 1.0)
     soundfile.write(tmp_path / "long.wav", np.zeros(8001), 8000)
-    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):  # without advice for clips
+    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):  # the advice for clips would be wrong here
         read_recording(tmp_path / "long.wav")
     soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
     with pytest.raises(UserError, match=r"inf\.wav: has NaN or infinite samples"):
@@ -287,7 +288,7 @@ def test_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "giant.wav"
     write(path, tone(), RATE)
     content = bytearray(path.read_bytes())
-    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"  # a length that is not known, as of a stream
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"  # an unknown length, as in a stream
     path.write_bytes(content)
     with path.open("r+b") as file:
         file.truncate(10 << 30)  # sparse
@@ -332,7 +333,7 @@ def test_a_damaged_mp3_prints_nothing_of_its_decoder(tmp_path, capfd):
     for position in range(200, len(data), 97):
         data[position] ^= 0x5A
     capfd.readouterr()
-    comment = b"COMM\x00\x00\x00\x05\x00\x00\x09abcd"  # in a text encoding that there is not
+    comment = b"COMM\x00\x00\x00\x05\x00\x00\x09abcd"  # a text encoding that does not exist
     path.write_bytes(b"ID3\x03\x00\x00\x00\x00\x10\x00" + comment.ljust(2048, b"\0") + data)
     with suppress(UserError):
         read_audio(path)

@@ -1,4 +1,4 @@
-"""Writing sound: whole files, while it arrives, to standard output."""
+"""Test that sound is written: as a whole file, while it arrives, and to standard output."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ def test_a_file_written_in_pieces_equals_one_written_at_once(tmp_path, suffix):
             assert not (tmp_path / f"pieces.{suffix}").exists()
     once, pieces = (read_audio(tmp_path / f"{name}.{suffix}")[0] for name in ("once", "pieces"))
     assert len(pieces) == len(once)
-    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)  # Vorbis looks ahead in a piece
+    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)  # Vorbis looks ahead within each part
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("half"), UserError("half"), BrokenPipeError("half")], ids=repr)

@@ -1,4 +1,4 @@
-"""What the tests of several engines share: bundles with ONNX packages, and a fake of CUDA graphs on the CPU."""
+"""Provide bundles with ONNX packages, and a fake of CUDA graphs on the CPU, for the tests of several engines."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -27,7 +27,8 @@ class FakeCudaGraph(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
         self.replays = 0
-        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # by address: memory, copy
+        # address → memory, copy of the memory
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
@@ -45,7 +46,7 @@ class FakeCudaGraph(TorchDispatchMode):
         read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if func._schema.is_mutable:
             self.calls.append((func, args, kwargs, None))
-        elif memory(tree_leaves(out)[0]) not in read:  # else a view of memory that does not move
+        elif memory(tree_leaves(out)[0]) not in read:  # other outputs are views of memory that stays in place
             self.calls.append((func, args, kwargs, out))
         return out
 

@@ -1,4 +1,4 @@
-"""Networks, columns and schedules of steps by which decoders are compared."""
+"""Provide networks, columns (decoder inputs) and schedules of steps, with which tests compare decoders."""
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.decibels import snr_db
 
 CPU = torch.device("cpu")
-LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12  # LONGEST: positions of a prefix
-HALF_PRECISION = [(torch.float16, 0.01), (torch.bfloat16, 0.08)]  # and the largest error
+LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12  # LONGEST is the maximum number of positions in a prefix
+HALF_PRECISION = [(torch.float16, 0.01), (torch.bfloat16, 0.08)]  # dtype, largest error
 
 
 def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:

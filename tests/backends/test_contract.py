@@ -1,7 +1,7 @@
-"""What the decoder of every engine promises: on the same weights it returns what torch's plain decoder returns.
+"""Test that the decoder of every engine returns what torch's plain decoder returns with the same weights.
 
-Schedules replace prefixes, step some of the lanes, rewind and refill lanes, move them to another prefix, and have steps
-of several columns in between. Cross-attention is compared in tests/parity/test_whisper_packages.py.
+Schedules replace prefixes, step some of the lanes, rewind and refill lanes, move lanes to another prefix, and include
+steps of several columns. tests/parity/test_whisper_packages.py compares cross-attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ from tests.backends.decoder_steps import (
 )
 from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime, functions, saved
 
-# engine → SNR in dB; a state is in fp16. The CPU's kernels are compiled when the package is installed
+# engine → required SNR in dB. A state is in fp16. The CPU's kernels are compiled when the package is installed
 KERNELS = {} if library() is None else {"kernels": 95, "kernels with caches in fp16": 60}
 THRESHOLDS = {
     **KERNELS,
@@ -52,7 +52,7 @@ THRESHOLDS = {
 }
 RECORDING = {*KERNELS, "mlx fp32", "mlx fp16", "mlx 8bit"}  # engines whose decoders record scores of attention
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
-# beside them; Core ML's runtime reads arrays where they are
+# other engines than these. Core ML's runtime reads arrays where they are
 AND_EVERY_RUNTIME = [
     "torch",
     *THRESHOLDS,

@@ -1,4 +1,4 @@
-"""``ane.bench.sessions.WorkerProcess`` without the process: nothing is imported again, and stand-ins reach it."""
+"""Run ``ane.bench.sessions.WorkerProcess`` in this process, which saves imports and lets tests use stand-ins."""
 
 import json
 

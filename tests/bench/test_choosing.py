@@ -1,4 +1,4 @@
-"""What `ane bench` measures of a package, and what it chooses from that."""
+"""Test what `ane bench` measures about a package, and which settings it chooses from the measurements."""
 
 import argparse
 import copy
@@ -55,7 +55,7 @@ def run(monkeypatch) -> bench.BenchRun:
         return BenchRow(name, "sentence", value=Spread.of([seconds[name]]))
 
     monkeypatch.setattr(sessions, "spoken_sentence", spoken)
-    model = copy.copy(random_model())  # other tests have the same one
+    model = copy.copy(random_model())  # other tests share the original
     model.path = Path("here")
     args = argparse.Namespace(text="Hi.")
     return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)
@@ -109,5 +109,5 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monke
     args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
     assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]
     assert measured("torch:cpu") == ["torch:cpu, threads 1", "torch:cpu, threads 2"]
-    # without --threads: powers of two, and all
+    # without --threads, the numbers are the powers of two and the number of cores
     assert [bench.thread_counts(cores) for cores in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

@@ -1,4 +1,4 @@
-"""`ane bench` names the fastest engine of each phase and writes the fastest engines down; `auto` then uses them."""
+"""Test that `ane bench` names and records the fastest engine of each phase, and that `auto` then uses these engines."""
 
 import json
 import re
@@ -26,12 +26,12 @@ INT8 = Tuning("torch:cpu", "int8")
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        # (decoding, all) for a second of speech
+        # (seconds of decoding, seconds of all phases) for one second of speech
         ({TORCH: (2, 5), MLX: (1, 2)}, (MLX, MLX)),
         ({TORCH: (2, 3), MLX: (1, 4), GPU: (3, 5)}, (MLX, TORCH)),
         ({TORCH: (1.1, 3), MLX: (1, 4)}, (TORCH, TORCH)),  # two engines would save 3 %
         ({TORCH: (2, 3), INT8: (1, 2), MLX: (3, 4)}, (TORCH, TORCH)),
-        # torch has one number of threads for all networks of a process
+        # torch has one number of threads for all networks in a process
         ({ONE: (1, 4), TWO: (3, 4.5), MLX: (9, 12)}, (ONE, ONE)),
         ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 12)}, (TWO, TWO)),
         ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 9.1)}, (ONE, GPU)),

@@ -1,4 +1,4 @@
-"""What is measured, and the processes that measure it."""
+"""Test the measurements of `ane bench`, and the processes that take them."""
 
 import json
 from dataclasses import asdict, replace
@@ -53,7 +53,8 @@ def test_a_spread_has_the_median_the_limits_and_an_interpolated_percentile():
 def test_loads_the_first_call_and_the_median_come_from_the_right_calls():
     clock = FakeClock()
     load = clock.passing([5, 1])
-    calls = clock.passing([0.5, 9, *(hundredth / 100 for hundredth in range(1, 22))])  # first; warm-up; 21 runs
+    # seconds of the first call, of a warm-up call, and of 21 runs
+    calls = clock.passing([0.5, 9, *(hundredth / 100 for hundredth in range(1, 22))])
     row = measure_function(MeasuredFunction(ROW, load, lambda loaded: calls), 21, clock)
     assert row.figures == pytest.approx({"cold_load_s": 5, "first_ms": 500, "warm_load_s": 1})
     assert (row.value.median, row.value.p95, row.value.readings) == (pytest.approx(110), pytest.approx(200), 21)

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks, and the script for a GPU."""
+"""Test the harness of the benchmarks, and the script that runs them on a GPU."""
 
 import json
 import os
@@ -174,7 +174,7 @@ def test_a_step_writes_its_result_and_its_status_and_none_starts_when_the_time_i
 
 def test_wheels_are_split_into_parts_and_joined(tmp_path):
     wheel = tmp_path / "large-1.0-py3-none-any.whl"
-    content = bytes(range(256)) * 400_000  # 102 MB: three parts
+    content = bytes(range(256)) * 400_000  # 102 MB, which are copied in three parts
     wheel.write_bytes(content)
     run("--split", str(tmp_path))
     parts = sorted(path.name for path in tmp_path.glob("*.part-*"))

@@ -1,4 +1,4 @@
-"""Benchmarks of quality, of listening and of packages."""
+"""Test the benchmarks of quality, of listening and of packages."""
 
 import argparse
 import hashlib
@@ -143,7 +143,7 @@ def test_defects_of_a_wave_are_counted():
     broken[5000], broken[9000] = 0.99, np.nan
     assert Wave.of(broken, SAMPLE_RATE).clicks >= 1
     assert not Wave.of(broken, SAMPLE_RATE).finite
-    quiet = good * np.linspace(0, 0.05, len(good), dtype=np.float32)  # a click in quiet speech counts too
+    quiet = good * np.linspace(0, 0.05, len(good), dtype=np.float32)  # quiet speech, in which a click must count too
     quiet[6000] = 0.9
     assert (Wave.of(3 * good, SAMPLE_RATE).clicks, Wave.of(quiet, SAMPLE_RATE).clicks >= 1) == (0, True)
     louder, usual = (Wave.of(gain * good, SAMPLE_RATE).loudness for gain in (2, 1))

@@ -1,4 +1,4 @@
-"""The benchmark of each converted function's dB."""
+"""Test the benchmark that measures the dB of every converted function."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from tests.small_bundle import write_small_bundle
 
 
 def test_each_function_has_what_it_reaches_beside_its_threshold(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr(witnesses, "find_spec", lambda _: None)  # Core AI takes long
+    monkeypatch.setattr(witnesses, "find_spec", lambda _: None)  # without Core AI, which is slow
     small = write_small_bundle(tmp_path_factory.mktemp("bundles"), ["rlg_auto", "univnet"])
     result = witnesses.measure(SimpleNamespace(bundle=str(small), checkpoints=None))
     found = {row.what: row.figures for row in result.rows}
@@ -17,6 +17,6 @@ def test_each_function_has_what_it_reaches_beside_its_threshold(tmp_path_factory
         for arithmetic in ("fp32", "fp16", "flushed"):
             if (reached := figures.get(f"interpreter {arithmetic}")) is not None:
                 assert reached >= figures[f"threshold {arithmetic}"]
-    assert "threshold fp16" not in found["univnet_14_17"]  # a float32 package
+    assert "threshold fp16" not in found["univnet_14_17"]  # the vocoder's package is float32
     [table] = result.more["tables"]
     assert table["columns"][2:6] == ["interpreter fp32", "threshold fp32", "interpreter fp16", "threshold fp16"]

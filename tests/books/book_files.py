@@ -1,4 +1,4 @@
-"""EPUB and PDF files for the tests."""
+"""Make EPUB and PDF files for tests."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def write_book(
     )
 
 
-Line = tuple[float, float, float, str]  # left, distance from the lower edge, size of the letters, text
+Line = tuple[float, float, float, str]  # left, distance from the lower edge, size of letters (all in points), text
 
 
 def write_pdf(path: Path, pages: Sequence[Sequence[Line]], title: str = "The Turtle", more: str = "") -> Path:

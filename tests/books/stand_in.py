@@ -1,4 +1,4 @@
-"""A stand-in for a synthesizer: a tone whose pitch and length follow from the text and the seed, in microseconds."""
+"""Stand in for a synthesizer: make a tone in microseconds, whose pitch and length depend on the text and the seed."""
 
 import hashlib
 from collections.abc import Callable

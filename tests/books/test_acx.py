@@ -1,4 +1,4 @@
-"""The files for ACX, measured as a stranger would: decoded by libsndfile, by the definitions of RMS and dB alone."""
+"""Test files for ACX independently of our code: libsndfile decodes them, and RMS and dB follow their definitions."""
 
 import re
 

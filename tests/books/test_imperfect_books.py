@@ -1,4 +1,4 @@
-"""Books as they are found: a file is missing, an encoding is old, the contents are empty, a page has no title."""
+"""Test books with common faults: a missing file, an old encoding, empty contents, a page without a title."""
 
 import pytest
 

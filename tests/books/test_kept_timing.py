@@ -1,4 +1,4 @@
-"""Subtitles that are spoken at their times."""
+"""Test subtitles that are spoken at their times."""
 
 import json
 import time

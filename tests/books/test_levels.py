@@ -1,4 +1,4 @@
-"""The level of each file of a book, measured after its encoder."""
+"""Test the level of every file of a book, measured after encoding."""
 
 import numpy as np
 import pytest

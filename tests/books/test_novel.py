@@ -1,4 +1,4 @@
-"""A short novel with everything in it, in four formats: what it loses is named, and its words are counted."""
+"""Test a short novel with every kind of text in four formats: omitted text is named, and its words are counted."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Word documents and PDFs: their structure, and what is not read aloud."""
+"""Test Word documents and PDFs: their structure, and the text that is not read aloud."""
 
 import sys
 import time
@@ -344,7 +344,7 @@ def test_a_number_and_a_title_of_large_letters_are_one_heading(tmp_path, lines, 
     assert len(document.chapters) == 2 * len(titles)
 
 
-LONG = "It was the first of all the many lines of a text about a pond and"  # of the width of the page
+LONG = "It was the first of all the many lines of a text about a pond and"  # a line as wide as the page
 SPOKEN = [
     "“I will not go to the pond with you again today.”",
     "“You will go to the pond with me if I say so.”",

@@ -1,4 +1,4 @@
-"""The files of a finished book: sound, chapters, tags, subtitles, times, loudness."""
+"""Test the files of a finished book: sound, chapters, tags, subtitles, times, loudness."""
 
 import errno
 import json
@@ -36,7 +36,8 @@ from ane.text.blocks import PARAGRAPH, TextBlock
 from tests.audio.test_loudness import measured
 from tests.books.stand_in import RATE, StandInSpeaker, book, run_job, write
 
-SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"  # would open a port
+# FFmpeg would open a port for this file
+SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff", ".aif"), (".m4b", ".m4a", ".mp3", ".flac")
 
 
@@ -102,7 +103,7 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
         assert bool(file.streams.video) == (suffix in WITH_COVER)
         tags = {**stream.metadata, **file.metadata}
         tags = {name.lower().removeprefix("id3v2_priv."): value for name, value in tags.items()}
-        tags.setdefault("description", tags.get("comment", ""))  # as FFmpeg calls it in FLAC and Opus
+        tags.setdefault("description", tags.get("comment", ""))  # FFmpeg's name of this tag in FLAC and Opus
         wanted = {**TAGS, **dict.fromkeys(WITHOUT.get(suffix, ()), "")}
         assert {name: tags.get(name, "") for name in wanted} == wanted
 
@@ -150,7 +151,7 @@ def test_times_subtitles_and_silences_agree_with_the_sound(job, tmp_path):
     assert times["seconds"] == pytest.approx(len(audio) / RATE, abs=1e-4)
     gap = audio[round(chunks[0]["end"] * RATE) : round(chunks[1]["start"] * RATE)]
     assert not gap.any()
-    assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)  # the edges of both sounds are the rest
+    assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)  # the edges of the two sounds contain the other 0.1 s
     srt, vtt = ((tmp_path / f"book.{form}").read_text() for form in ("srt", "vtt"))
     assert len(srt.split("\n\n")) == 18
     assert srt.startswith("1\n00:00:00,000 --> 00:00:0")
@@ -254,7 +255,8 @@ def test_a_decoded_file_is_as_loud_as_was_asked_and_its_peaks_stay_below_the_cei
     if suffix == ".epub":
         zipfile.ZipFile(tmp_path / "book.epub").extractall(tmp_path)
     sounds = sorted((tmp_path / "EPUB").glob("*.m4a")) or [tmp_path / f"book{suffix}"]
-    decoded = [read_recording(file) for file in sounds]  # mp3, ogg and flac: by another decoder than ours
+    # libsndfile decodes mp3, ogg and flac, which is not our decoder
+    decoded = [read_recording(file) for file in sounds]
     meter = measured(np.concatenate([audio for audio, _ in decoded]), decoded[0][1])
     assert meter.loudness == pytest.approx(-22, abs=0.15)
     assert meter.true_peak <= levels.CEILING + 0.02
@@ -309,9 +311,9 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     now = [0.0]
     first, second = (JobStore(tmp_path / "job", lambda: now[0]) for _ in range(2))
     second.host = first.host
-    monkeypatch.setattr(store_module, "is_running", lambda pid: False)  # as in another container
+    monkeypatch.setattr(store_module, "is_running", lambda pid: False)  # so it seems to a process in another container
     if not held:
-        monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)  # a file system without locks
+        monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)  # simulates a file system without locks
     assert first.claim_output()
     with published(tmp_path / "book.wav", FileOwnership(first)) as target:
         target.write_bytes(b"the beg")
@@ -362,7 +364,7 @@ def test_the_name_of_a_link_decides_the_format_whatever_it_refers_to(job, tmp_pa
     assert (tmp_path / name).is_symlink()
     assert not (tmp_path / "nosuch.bin").is_symlink()
     assert (tmp_path / name).read_bytes()[:4] == (tmp_path / f"plain{Path(name).suffix}").read_bytes()[:4]
-    assert write(job, tmp_path / name).files == written.files  # its own content, which it may replace
+    assert write(job, tmp_path / name).files == written.files  # the job may replace its own content
 
 
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):

@@ -1,4 +1,4 @@
-"""A job replaces content that it wrote itself, wherever and whenever that lies there, and nothing else."""
+"""Test that a job replaces only content that it wrote itself, wherever and however old that content is."""
 
 import os
 import signal

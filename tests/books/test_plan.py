@@ -1,4 +1,4 @@
-"""The plan of a narration."""
+"""Test the plan of a narration."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_model_voice_settings_and_seed_change_every_key():
 
 
 CAST = Cast(speakers={"Anna": "a", "Tom": "t"}, quotations="q", aliases={"his wife": "Anna"})
-VOICED = [  # number, beginning of the key that every version gives it, voice, text, silence
+VOICED = [  # number, first characters of the key in every version, voice, text, silence in seconds
     (1, "bc2017b9", "", "“A title,” said Anna", 2.5),
     (2, "6e5006ea", "Anna", "“Come in,”", 0.15),
     (3, "679af29e", "", "said Anna.", 1.0),

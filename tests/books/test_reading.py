@@ -1,4 +1,4 @@
-"""What is read aloud of a document: its structure, and what is left out."""
+"""Test which text of a document is read aloud and which is left out, and the structure of the document."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""What a job writes over: its own files of earlier runs as they were, and nothing else without force."""
+"""Test that a job replaces only its own unchanged files of earlier runs, and other files only with force."""
 
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_a_file_that_the_job_did_not_write_is_not_replaced(tmp_path):
     run_job(job, book(4))
     with closing(JobStore(job)) as store:
         path.touch()
-        check_replaced(store, options, ["A"], [1], force=False)  # nothing is lost with an empty file
+        check_replaced(store, options, ["A"], [1], force=False)  # replacing an empty file loses nothing
         for name in ("talk.wav", "talk.srt"):
             (tmp_path / name).write_text("the user's")
             with pytest.raises(UserError, match=rf"{name} {foreign}force=True"):

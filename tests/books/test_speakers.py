@@ -1,4 +1,4 @@
-"""One speaker of books for every family: its rate and its seeds are those of the model."""
+"""Test that one speaker of books works for every family, with the rate and the seeds of its model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A job on disk: what it keeps, what it speaks again, and how processes share it."""
+"""Test a job on disk: the sounds it keeps, the chunks it speaks again, and how processes share it."""
 
 import functools
 import json
@@ -346,4 +346,4 @@ def test_a_process_that_ends_at_a_chunk_loses_that_chunk_alone(tmp_path):
     speaker = StandInSpeaker()
     whole_run(tmp_path, speaker)
     assert "number 9" in speaker.spoken[0]
-    assert 0 < len(speaker.spoken) < 22  # chunks of the campaign's book
+    assert 0 < len(speaker.spoken) < 22  # the campaign's book has 22 chunks

@@ -1,4 +1,4 @@
-"""Every op that is lowered to Core AI computes what torch computes, in a package that coremltools wrote."""
+"""Test that every op that is lowered to Core AI computes what torch computes, in a package that coremltools wrote."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 from ane.backends.coreai.lowering import LOWERINGS
 from ane.backends.coreai.runtime import CoreAIRuntime
 
-# of lowered ops, the arguments that converted networks do not have
+# arguments that lowered ops have in MIL, but never in converted networks
 REFUSED = {
     "conv same",
     "conv same, even and odd sizes",

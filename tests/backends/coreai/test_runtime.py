@@ -1,4 +1,4 @@
-"""Core AI itself, on packages of one function with a state."""
+"""Test Core AI's own runtime, on packages with one function and one state."""
 
 import sys
 

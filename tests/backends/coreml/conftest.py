@@ -1,3 +1,3 @@
-"""The fake Mac, for all tests of Core ML."""
+"""Provide the fake Mac to all tests of Core ML."""
 
 from tests.backends.coreml.mac_fixtures import api, forked_trials, mac, package, packages, unguarded_mac  # noqa: F401

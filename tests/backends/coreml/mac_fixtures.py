@@ -1,4 +1,4 @@
-"""Fixtures: this process as a Mac whose Core ML is the stand-in of ``native``."""
+"""Provide fixtures that turn this process into a Mac whose Core ML is the stand-in of ``native``."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from ane.system.machine import macos_version
 from tests.backends.coreml import native
 from tests.backends.coreml.packages import X, save_scale_package
 
-M2 = MacMachine("Apple M2", "24F74")  # the stand-in's
+M2 = MacMachine("Apple M2", "24F74")  # the Mac that the stand-in reports
 CHECKOUT = Path(__file__).parents[3]
 
 
@@ -30,7 +30,7 @@ class TrialInThisProcess(trial.CoreMLTrial):
         return answer
 
 
-# what CoreMLTrial starts, as a command of the preloaded server
+# the program that CoreMLTrial starts, as a command of the preloaded server
 TRIAL = (
     "from tests.backends.coreml.native import install_in_process\ninstall_in_process()\n"
     "from ane.backends.coreml.trial import ready\nfrom ane.system.json_process import answer_requests\n"
@@ -50,7 +50,7 @@ def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
     patch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     paths = [CHECKOUT / "tests" / "backends" / "coreml" / "mac", CHECKOUT, *os.environ.get("PYTHONPATH", "").split(":")]
     patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-    patch.syspath_prepend(str(paths[0]))  # a child imports what this process imports
+    patch.syspath_prepend(str(paths[0]))  # child processes import the same modules as this process
     native.install_in_process(patch.setattr, patch.setitem)
     patch.setattr(trial, "clock", native.clock)
     return stand_in

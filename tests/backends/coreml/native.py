@@ -1,12 +1,12 @@
-"""A stand-in of coremltools' native module, ``coremltools.libcoremlpython``, for machines without Core ML.
+"""Stand in for coremltools' native module, ``coremltools.libcoremlpython``, on machines without Core ML.
 
-coremltools' own Python code runs on it unmodified. It refuses what the binding refuses (coremlpython/*.mm in
-apple/coremltools: types of arguments, dtypes, contents of arrays, names of functions, whose state it is), compiles by
-copying, predicts in the interpreter ``ane.backends.mil`` with fp16 rounding, and plans the default function only, since
-``get_compute_plan`` passes no function name. It fails on order (``Order``), in this process and in child processes, and
-writes each call into a log.
+coremltools' own Python code runs on the stand-in unmodified. The stand-in refuses what the binding refuses: wrong
+types, dtypes and contents of arrays, unknown functions, and states of another model (coremlpython/*.mm in
+apple/coremltools). It compiles by copying, and predicts in the interpreter ``ane.backends.mil`` with fp16 rounding. It
+plans only the default function, because ``get_compute_plan`` passes no function name. A test can order it to fail
+(``Order``), in this process and in child processes. It writes every call to a log.
 
-What it cannot show: placement, and what the Neural Engine computes. Of time, what ``clock`` says.
+It cannot show where operations run, or what the Neural Engine computes. Its times come from ``clock``.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ import numpy as np
 
 from ane.system.machine import macos_version
 
-FOLDER = "ANE_NATIVE_STAND_IN"  # environment variable: the folder with the orders and the log
-READ_SECONDS = 1.0  # how long Core ML reads an array after the prediction
-FLUSH = "flush"  # a file in the folder: subnormals of fp16 are flushed, as on an M1
+FOLDER = "ANE_NATIVE_STAND_IN"  # environment variable that names the folder with the orders and the log
+READ_SECONDS = 1.0  # seconds for which Core ML reads an array after the prediction
+FLUSH = "flush"  # if the folder has this file, subnormals of fp16 become 0, as on an M1
 STALE_FROM = 100
-BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 1e9, 1e6  # that a prediction moves, by ``clock``
+BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 1e9, 1e6  # bytes that a prediction moves per second of ``clock``
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
-SPECIFICATION_VERSION = 9  # of macOS 15
+SPECIFICATION_VERSION = 9  # specification version of macOS 15
 INPUT_DTYPES = {"fp16": (np.float32, np.float64), "fp32": (np.float32, np.float64), "int32": (np.int32,)}
 
 
@@ -112,7 +112,7 @@ class StandIn:
         return ""
 
 
-_passed = [0.0]  # seconds of all predictions of this process
+_passed = [0.0]  # seconds that all predictions of this process took
 
 
 def clock() -> float:
@@ -124,7 +124,7 @@ def here() -> StandIn:
     return StandIn(Path(os.environ[FOLDER]))
 
 
-# Classes of the native module, under its names
+# Classes and functions of the native module, with the same names
 
 
 class _State:
@@ -143,7 +143,7 @@ class _MLModelProxy:
     def __init__(self, path: str, units: str, function: str, hints: dict, asset: Any = None):
         if not (type(path) is str and type(units) is str and type(function) is str and type(hints) is dict):
             raise TypeError("__init__(): incompatible constructor arguments")
-        assert units in UNITS, units  # the binding's assert
+        assert units in UNITS, units  # the binding asserts this too
         assert asset is None
         from ane.backends.mil import Arithmetic, Interpreter
 
@@ -264,7 +264,7 @@ class _MLModelProxy:
                 {}, f"ios18.{op.type}", outputs, [], SimpleNamespace(type=op.type)
             )
 
-        # the structure has all functions; the plan has devices for the operations of the default function only
+        # the structure has all functions, but the plan has devices only for the operations of the default function
         planned = [operation(op) for op in package.function(name).ops]
         functions = {
             other: compute_plan.MLModelStructureProgramFunction(
@@ -414,10 +414,11 @@ def install_in_process(setattr_: Any = setattr, setitem: Any = dict.__setitem__)
     for name in ("model", "_compiled_model", "compute_plan", "compute_device"):
         user = sys.modules.get(f"coremltools.models.{name}")
         for one in CLASSES:
-            if user is not None and hasattr(user, one.__name__):  # imported before: the native module was missing
+            if user is not None and hasattr(user, one.__name__):  # it was imported when the native module was missing
                 setattr_(user, one.__name__, one)
     setattr_(sys, "platform", "darwin")
-    setattr_(platform, "mac_ver", lambda: ("16.0", ("", "", ""), "arm64"))  # as with an older SDK, on macOS 26
+    # what Python reports on macOS 26 if it was built with an older SDK
+    setattr_(platform, "mac_ver", lambda: ("16.0", ("", "", ""), "arm64"))
     macos_version.cache_clear()
     utils = sys.modules.get("coremltools.models.utils")
     if utils is not None:

@@ -1,4 +1,4 @@
-"""Small Core ML packages."""
+"""Make small Core ML packages for tests."""
 
 from pathlib import Path
 

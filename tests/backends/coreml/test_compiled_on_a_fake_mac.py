@@ -1,4 +1,4 @@
-"""Compiled packages and where their operations run, on a stand-in for Core ML."""
+"""Test compiled packages, and the reported devices of their operations, on a stand-in for Core ML."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ def leftovers() -> list[str]:
     return [path.name for path in folder.iterdir() if path.name not in complete | {".lock"}] if folder.exists() else []
 
 
-# --- compiled once
+# A package is compiled once
 
 
 def test_a_second_start_compiles_nothing_also_of_a_moved_package_and_beside_files_of_finder(api, package, tmp_path):
@@ -70,7 +70,7 @@ def test_another_macos_or_chip_compiles_again(api, package, other):
     assert api.compiled == 2
 
 
-# --- damage and interruption
+# Damage and interruption
 
 
 def truncate(entry: Path) -> None:

@@ -1,4 +1,4 @@
-"""The stand-in of coremltools' native module under coremltools' own Python: what it refuses is what Core ML refuses."""
+"""Test that the stand-in of coremltools' native module refuses what Core ML refuses, with coremltools' own code."""
 
 import gc
 import shutil

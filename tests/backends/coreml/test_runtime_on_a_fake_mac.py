@@ -1,4 +1,4 @@
-"""``CoreMLRuntime`` on a fake of Core ML, and the calls that ``CoreMLTools`` makes."""
+"""Test ``CoreMLRuntime`` on a fake of Core ML, and the calls that ``CoreMLTools`` makes."""
 
 import gc
 import re
@@ -22,7 +22,7 @@ from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import M2, run
 from tests.backends.coreml.packages import X, save_two_functions
 
-# --- loaded once
+# A function is loaded once
 
 
 def test_one_compiled_package_serves_all_compute_units_and_each_is_loaded_once(api, package):
@@ -102,7 +102,7 @@ def test_a_first_load_keeps_the_arrays_of_all_its_predictions_with_one_timer(mac
     assert [[list(arrays) for arrays in one] for one in kept] == [[["x"]] * 3]
 
 
-# --- numbers
+# Numbers
 
 
 @pytest.mark.parametrize("name", ["two", "wide"])
@@ -150,7 +150,7 @@ def test_inputs_other_than_declared_and_caches_that_would_have_to_be_copied_are_
             function.predict({}, function.make_state(), {"x": cache})
 
 
-# --- errors
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_file_where_the_cache_should_be_is_refused(api, package, tmp_path, mon
         run(api, package)
 
 
-# --- CoreMLTools
+# CoreMLTools
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="this machine is a Mac")
@@ -244,7 +244,7 @@ def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, versi
     assert [f"crash programs on macOS {version}" in line for line in notices] == [True] * warns
 
 
-# --- first loads
+# First loads
 
 
 PROBES = {"main": GoldenCase([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)}
@@ -278,7 +278,7 @@ def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(
     python, unguarded_mac, request, package, call, how, limit, reason
 ):
     """The server of ``python`` has to start before this process is a Mac, and ``forked_trials`` is asked for later."""
-    if how == "hang":  # the signal needs a real child process
+    if how == "hang":  # only a real child process can get the signal
         request.getfixturevalue("forked_trials")
     unguarded_mac.order(native.Order(call, how, units="CPU_AND_NE"))
     runtime = runtime_with_trial(limit)
@@ -382,7 +382,7 @@ def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_o
     assert len(list((paths.cache_dir() / "functions").iterdir())) == 2
 
 
-# --- limits of the child process
+# Limits of the child process
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 
@@ -392,7 +392,8 @@ def test_a_slow_start_is_reported_with_its_own_limit_and_is_no_answer_of_core_ml
     monkeypatch.setattr(trial, "START_LIMIT", 0.6)
     with pytest.raises(trial.TrialStartError, match=r"did not start within 0\.01 minutes"):
         trial.CoreMLTrial(1800.0).load(tmp_path, "main", "ALL", tmp_path, "main", {})
-    assert not issubclass(trial.TrialStartError, trial.UnansweredError)  # which is remembered
+    # UnansweredError is remembered, and this error must not be
+    assert not issubclass(trial.TrialStartError, trial.UnansweredError)
 
 
 def test_a_slow_answer_is_reported_with_the_limit_of_an_answer(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the interpreter."""
+"""Provide fixtures for the tests of the interpreter."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A case or more of every op of MIL: a program of coremltools, what torch computes, and arrays."""
+"""List at least one case for every op of MIL: a program for coremltools, the result in torch, and input arrays."""
 
-# Tables, a subject a line:
+# Tables with one subject per line:
 # fmt: off
 
 from collections.abc import Callable
@@ -249,7 +249,7 @@ PRODUCTS = [
     case("matmul", lambda x, y: mb.matmul(x=x, y=y, transpose_y=True), lambda x, y: x @ y.mT, X, Y),
     case("matmul transposed, broadcast", lambda x, y: mb.matmul(x=x, y=y, transpose_x=True),
          lambda x, y: x.mT @ y, X, normal(4, 6)),
-    *(einsum(equation, normal(*x), normal(*y, seed=1)) for equation, x, y in (      # attention's two
+    *(einsum(equation, normal(*x), normal(*y, seed=1)) for equation, x, y in (      # the two products of attention
         ("bkhc,bchq->bkhq", (1, 6, 2, 4), (1, 4, 2, 5)), ("bchk,bkhq->bchq", (1, 4, 2, 6), (1, 6, 2, 5)))),
     case("attention", lambda x, y: mb.scaled_dot_product_attention(query=x, key=y, value=mb.square(x=y)),
          lambda x, y: F.scaled_dot_product_attention(x, y, y * y), X, Y),

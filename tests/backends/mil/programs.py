@@ -1,4 +1,4 @@
-"""Packages that coremltools writes for the tests of the interpreter, and running them."""
+"""Make packages with coremltools for the tests of the interpreter, and run them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Packages that coremltools makes of common torch modules return what torch returns, on any machine."""
+"""Test that packages which coremltools makes from common torch modules return what torch returns, on any machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from tools.campaigns.modules import attempt
 @dataclass(frozen=True)
 class ModuleCase:
     name: str
-    make: Callable[[], Callable]  # → a module or a function of tensors
+    make: Callable[[], Callable]  # returns a module or a function of tensors
     inputs: tuple[Tensor, ...]
-    ops: tuple[str, ...] = ()  # that only this module tests
+    ops: tuple[str, ...] = ()  # ops that no other module here tests
 
 
 class ResidualNet(nn.Module):

@@ -1,4 +1,4 @@
-"""Weights of packages: how they are read, and damaged ones."""
+"""Test how the interpreter reads the weights of packages, and how it reports damaged weights."""
 
 import os
 import shutil
@@ -166,7 +166,7 @@ def test_compressed_weights_equal_those_that_coremltools_decompresses(
     dense = run(saved(cto.decompress_weights(compressed), tmp_path, "dense"))
     np.testing.assert_array_equal(run(path), dense)
     plain = run(saved(weighted(target), tmp_path, "original"))
-    assert snr_db(plain, dense) < 60  # compression did change the weights
+    assert snr_db(plain, dense) < 60  # compression has changed the weights
 
 
 def test_palettes_of_vectors_are_expanded_along_their_axis(tmp_path: Path):

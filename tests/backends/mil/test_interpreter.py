@@ -1,4 +1,4 @@
-"""The interpreter on packages that coremltools wrote: rounding, states, functions, activations."""
+"""Test the interpreter on packages that coremltools wrote: rounding, states, functions, activations."""
 
 import gc
 import subprocess
@@ -104,7 +104,7 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
         convert(lambda x: mb.layer_norm(x=x, axes=[1], gamma=gamma, beta=beta, epsilon=np.float16(1e-3))), tmp_path
     )
     outlier = X.copy()
-    outlier[0, 0, 0, 0] = 400  # its square overflows fp16, the mean of the squares does not
+    outlier[0, 0, 0, 0] = 400  # the square of 400 overflows fp16, and the mean of the squares does not
     x = round_to_fp16(torch.from_numpy(outlier))
     centred = round_to_fp16(x - round_to_fp16(x.mean(1, keepdim=True)))
     variance = round_to_fp16(round_to_fp16(centred * centred).mean(1, keepdim=True))
@@ -117,7 +117,7 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
 
 
 def test_small_numbers_of_inputs_weights_and_results_are_flushed_and_the_epsilon_of_a_norm_is_not(tmp_path: Path):
-    small, smallest = np.float16(2**-15), np.float16(2**-14)  # the second is the smallest normal number
+    small, smallest = np.float16(2**-15), np.float16(2**-14)  # ``smallest`` is fp16's smallest normal number
 
     def body(x):
         return mb.add(x=mb.mul(x=mb.mul(x=x, y=small), y=np.float16(2**15)), y=mb.mul(x=x, y=smallest))

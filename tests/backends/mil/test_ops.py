@@ -1,4 +1,4 @@
-"""Every op of the interpreter, in a package that coremltools wrote, is compared with torch."""
+"""Compare every op of the interpreter with torch, in a package that coremltools wrote."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def results(tmp_path_factory) -> dict[str, list[np.ndarray]]:
             cases.by_case(Interpreter(package, arithmetic=arithmetic).predict(cases.arrays))
             for arithmetic in (Arithmetic(), Arithmetic(fp16=True, narrow_norms=True))
         )
-        for name in plain:  # a program that declares only float32 is never rounded
+        for name in plain:  # the interpreter never rounds a program that declares only float32
             assert all(map(np.array_equal, plain[name], rounded[name])), name
         found |= plain
     return found

@@ -1,5 +1,7 @@
-"""Speech on MLX: the embedded Tortoise gives what torch gives, from any thread, and a decoder that computes wrongly is
-refused. The decoder's contract is in tests/backends/test_contract.py."""
+"""Test speech on MLX: the embedded Tortoise gives what torch gives, on any thread, and a faulty decoder is rejected.
+
+tests/backends/test_contract.py tests the decoder itself.
+"""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +102,7 @@ def test_far_distances_share_the_buckets_of_t5():
     assert buckets[7, 0] == 7
     assert buckets[0, 7] == 16 + 7
     assert buckets[199, 0] == 15
-    assert len(np.unique(buckets)) == 32 - 1  # distance 0 has no bucket for keys ahead
+    assert len(np.unique(buckets)) == 32 - 1  # keys ahead of the query have no bucket for distance 0
 
 
 def test_a_decoder_made_on_one_thread_gives_the_same_on_others(backend):
@@ -128,7 +130,7 @@ def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
     right.decoder(1, 4)
     [record] = tmp_path.rglob("mlx/*")
     assert float(record.read_text().removesuffix(" dB\n")) > 40
-    # a proved decoder is not compared again: nothing is asked of the reference
+    # a decoder that has passed the comparison is not compared again, so the reference gets no calls
     ProvenDecoders(model.identity, right.precision).prove(right.network("autoregressive"), reference=None)
 
 

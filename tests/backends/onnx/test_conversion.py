@@ -1,4 +1,4 @@
-"""`ane convert --to onnx`, and `ane verify --against onnx`."""
+"""Test `ane convert --to onnx`, and `ane verify --against onnx`."""
 
 import json
 from pathlib import Path
@@ -184,7 +184,7 @@ def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
     stated = json.loads((both.path / "bundle.json").read_text())
     assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
     third = convert(both, tmp_path / "out", [CoreMLOptions()], SMALL, overwrite=True)
-    assert len(third.onnx_packages) == 1  # it was copied
+    assert len(third.onnx_packages) == 1  # the package was copied with the bundle
 
 
 def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The decoder on ONNX Runtime returns what the one on torch does."""
+"""Test that the decoder on ONNX Runtime returns what the decoder on torch returns."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from ane.bundles.package_records import PackageFolder
 from converters.proof.parity import mean_snr_db
 from tests.backends import decoder_steps
 
-FP32_SNR = 100  # dB, where float32 is only summed in another order
+FP32_SNR = 100  # dB that float32 reaches if only the order of sums differs
 columns = partial(decoder_steps.columns, width=32)
 
 
@@ -38,7 +38,7 @@ def test_a_cache_that_grows_keeps_its_content(torch, onnx):
     x = columns(1, 2, GROWTH - 2)
     length = np.zeros(2, dtype=np.int64)
     assert near(*(one.step(x, length) for one in both))
-    for turn in range(4):  # across the first bucket
+    for turn in range(4):  # enough steps to leave the first bucket
         x = columns(turn, 2, 1)
         assert near(*(one.step(x, length + GROWTH - 2 + turn) for one in both))
     assert both[1].lane_caches[0].shape[3] == 2 * GROWTH

@@ -1,4 +1,4 @@
-"""Order, memory bound, cancellation and look-ahead of the parallel computation."""
+"""Test computations that run in parallel: their order, memory limit, cancellation and look-ahead."""
 
 import random
 import threading
@@ -38,7 +38,7 @@ class CountedCalls:
 
 @pytest.mark.parametrize(("count", "workers"), [(1, 4), (2, 2), (5, 1), (5, 2), (15, 3)])
 def test_results_are_in_order_and_no_more_than_the_workers_run(monkeypatch, count, workers):
-    if count == 1 or workers == 1:  # takes no thread
+    if count == 1 or workers == 1:  # this case starts no thread
         monkeypatch.setattr(graph_file, "ThreadPoolExecutor", None)
     calls, items = CountedCalls(iter(lambda: random.uniform(0, 0.005), None)), list(range(count))
     random.Random(count).shuffle(items)
@@ -62,7 +62,7 @@ def test_a_stream_computes_no_more_than_the_workers_ahead():
     assert not calls.begun
     assert next(results) == 0
     time.sleep(0.05)
-    assert len(calls.begun) <= 4  # the one returned, and three ahead
+    assert len(calls.begun) <= 4  # the call whose result was returned, and three more
     results.close()
     assert len(calls.begun) <= 4
 

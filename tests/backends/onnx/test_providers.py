@@ -1,4 +1,4 @@
-"""Devices of ONNX Runtime: their providers, and libraries of a GPU that fit, on a stand-in."""
+"""Test the devices of ONNX Runtime: their providers, and which GPU libraries fit, on a stand-in for the library."""
 
 import re
 import sys
@@ -224,7 +224,7 @@ def test_the_versions_of_this_machine_are_named():
 def test_the_extras_install_versions_that_fit():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     extras = {name: " ".join(lines) for name, lines in project["optional-dependencies"].items()}
-    assert "onnxruntime-gpu[cuda,cudnn]>=1.27" in extras["cuda"]  # 1.27: the first for CUDA 13
+    assert "onnxruntime-gpu[cuda,cudnn]>=1.27" in extras["cuda"]  # version 1.27 is the first for CUDA 13
     assert "torch>=2.11" in extras["cuda"]
     assert "tensorrt-cu13>=10.14,<11" in extras["tensorrt"]
 
@@ -296,6 +296,6 @@ def test_the_graph_that_asks_whether_a_device_loads_is_a_valid_copy_of_its_input
 
 
 def test_the_default_voice_needs_onnx_runtime_alone(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)  # import onnx fails
+    monkeypatch.setitem(sys.modules, "onnx", None)  # makes "import onnx" fail
     assert choose_onnx_device("cpu").name == "cpu"
     assert ane.load().speak("Hello.").seconds > 0.3

@@ -1,4 +1,4 @@
-"""Options and bundles that the ONNX backend refuses."""
+"""Test which options and bundles the ONNX backend rejects."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The cache of sessions: what it unloads, and how sessions are made. No GPU is needed."""
+"""Test the cache of ONNX Runtime sessions: which sessions it unloads, and how it makes them. This needs no GPU."""
 
 import gc
 import time

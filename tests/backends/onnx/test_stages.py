@@ -1,4 +1,4 @@
-"""On ONNX Runtime a batch equals its rows, and the denoiser and whole speech are those of torch."""
+"""Test on ONNX Runtime that a batch equals its rows, and that the denoiser and whole speech equal torch's."""
 
 import copy
 
@@ -12,13 +12,13 @@ from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
 
-# Largest errors, relative to the largest value.
+# Largest errors, as a share of the largest value.
 LARGEST_ERROR = 1e-4
-# UnivNet amplifies rounding: torch's float32 differs from its float64 by 5e-4 on random weights.
+# UnivNet amplifies rounding: with random weights, torch's float32 differs from its float64 by 5e-4.
 UNIVNET_ERROR = 2e-3
-# The unconditioned prediction hardly varies along frames, and norms amplify the rest. With random weights ONNX Runtime
-# differs from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 when it computes both rows at once. So that row
-# is compared with float64. With the embedded voice's weights torch and ONNX Runtime differ by at most 7e-6.
+# The unconditioned prediction hardly varies along frames, and norms amplify the rest. With random weights, ONNX Runtime
+# differs from float64 by up to 3e-3 (333 frames), and torch by up to 8e-2 when it computes both rows at once. So the
+# unconditioned row is compared with float64. With the embedded voice's weights, the two differ by at most 7e-6.
 UNCONDITIONED_ERROR = 5e-3
 
 
@@ -100,14 +100,14 @@ def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
         TortoiseSpeaker(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings) for backend in backends
     )
     assert actual.codes == expected.codes
-    # 40 dB: random weights amplify rounding, most of all UnivNet's
+    # only 40 dB, because random weights amplify rounding, most of all in UnivNet
     assert np.square(expected.audio - actual.audio).sum() <= 1e-4 * np.square(expected.audio).sum()
 
 
 def test_a_call_uses_the_sessions_that_load_loaded_and_a_released_network_is_loaded_again(bundle):
     backend, noise = load_backend("onnx:cpu", bundle, "fp32", threads=1), np.ones((1, bundle.widths[0]), np.float32)
     backend.load("rlg_auto", "autoregressive")
-    assert len(backend.sessions._loaded) == 3  # rlg_auto, prefill, step
+    assert len(backend.sessions._loaded) == 3  # the functions rlg_auto, prefill and step
     first = backend.run("ar_random", noise=noise)
     decoder = backend.decoder(1, 4)
     decoder.prefill(np.ones((5, 32), np.float32))

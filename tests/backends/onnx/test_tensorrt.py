@@ -1,4 +1,4 @@
-"""Buckets, profiles and the cache of TensorRT's engines. No GPU is needed."""
+"""Test the buckets, the profiles and the cache of TensorRT's engines. This needs no GPU."""
 
 from dataclasses import replace
 from functools import partial
@@ -109,7 +109,7 @@ def options(**changed) -> dict[str, str]:
 def test_an_engine_is_reused_only_for_what_it_was_built_for(changed):
     kept = options()
     assert options() == kept
-    assert options(frames=400) == kept  # of the same bucket
+    assert options(frames=400) == kept  # 400 frames belong to the same bucket
     assert options(**changed)["trt_engine_cache_path"] != kept["trt_engine_cache_path"]
 
 

@@ -1,4 +1,4 @@
-"""Packages for tests: graphs converted when a test needs them, and a runtime that interprets them."""
+"""Provide packages whose graphs are converted when a test needs them, and a runtime that interprets the graphs."""
 
 import importlib.util
 from collections.abc import Collection, Iterable

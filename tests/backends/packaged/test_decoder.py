@@ -1,4 +1,4 @@
-"""A decoder in packages: lanes, slots, and the probes that say whether its functions compute what they should."""
+"""Test a decoder that runs on packages: its lanes and slots, and the probes that check what its functions compute."""
 
 import weakref
 from functools import cache
@@ -26,7 +26,7 @@ from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, r
 SCALE = 1 / 32
 KINDS = ("step", "state")
 STYLES = {"fp32": Style("fp32"), "fp16": Style("fp16")}
-# SNR in dB that each arithmetic must reach; a state is always fp16
+# SNR in dB that each kind of arithmetic must reach. A state is always fp16
 FP32_THRESHOLDS = {"step": [(FP16, 100)], "state": [(FP16, 70)]}
 FP16_THRESHOLDS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
 
@@ -122,7 +122,7 @@ def test_lanes_at_different_positions_match_torch(network, make_decoder, style, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_in_groups_are_joined_in_their_order(network, tmp_path, monkeypatch, kind):
     """As at the official size, where the scores of all heads are too many for the chip."""
-    monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)  # of one head
+    monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)  # memory for one head
     built = autoregressive.decoder_graphs(network, SCALE)
     step = built.step(8, 160, {"step": "io"}.get(kind, kind), 160)
     parts = [built.prefill(32), built.store(160), step]
@@ -142,7 +142,7 @@ def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make
     prefix = columns(0, 20)
     assert lowest_snr(reference.prefill(prefix), packaged.prefill(prefix)) >= 100
     rng, lengths = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
-    for turn in range(60):  # 240 positions; the pool has 96 slots
+    for turn in range(60):  # these turns take 240 positions, and the pool has 96 slots
         arguments = columns(turn, 4, 1), lengths
         assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= threshold
         lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
@@ -156,7 +156,7 @@ def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_de
         packaged.step(columns(turn, 5, 1), np.full(5, turn))
     (pool,) = packaged.pools
     stored = np.flatnonzero(pool.owner[: pool.slots] != pools.FREE)
-    assert len(stored) == 20 + 2 * 30  # 6 calls fill 30 of 32 recent columns, which are stored before the next
+    assert len(stored) == 20 + 2 * 30  # 6 calls fill 30 of the 32 recent columns, and the next call stores them first
     np.testing.assert_array_equal(stored, np.arange(80))
 
 
@@ -209,7 +209,7 @@ def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make
 
 
 def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make_decoder):
-    packaged = make_decoder(lanes=5, capacity=30)  # 160 slots: 4 lanes of 30 beside a prefix of 20
+    packaged = make_decoder(lanes=5, capacity=30)  # 160 slots are enough for 4 lanes of 30 next to a prefix of 20
     expected = run_five_lanes(reference_decoder(network, 5, 30))
     assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
     assert [pool.lanes for pool in packaged.pools] == [4, 1]

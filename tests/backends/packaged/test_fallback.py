@@ -1,4 +1,4 @@
-"""The backend "auto" speaks wherever something can: on other compute units, else on torch, with a notice for each."""
+"""Test that the backend "auto" moves to other compute units or to torch if an engine refuses, with one notice each."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -36,8 +36,9 @@ from tests.notices import noticed
 from tests.random_model import sized, write_random_bundle
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "univnet": (14,)}
-ON_HOST = "decoder steps with the kv-cache on the host, such as step_2_128,"  # replace steps with a state
-SAME_DB = 20  # random networks amplify rounding
+# functions that replace steps with a state
+ON_HOST = "decoder steps with the kv-cache on the host, such as step_2_128,"
+SAME_DB = 20  # dB for equal sound. Random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
@@ -45,7 +46,7 @@ def converted_layers(shared: Path, folder: Path, buckets: dict[str, tuple[int, .
     """A bundle of networks of one layer each, since a first load repeats its probe many times."""
     source = folder / "random"
     with pytest.MonkeyPatch.context() as patch, sized(autoregressive={"layers": 1}, diffusion={"num_layers": 1}):
-        patch.setattr(parity, "check_threshold", lambda *_: None)  # random weights miss it by some dB
+        patch.setattr(parity, "check_threshold", lambda *_: None)  # random weights miss the threshold by some dB
         write_random_bundle(source)
         return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=buckets)], networks).path
 
@@ -102,7 +103,7 @@ def test_the_cache_is_a_state_that_its_first_load_has_proved(mac, bundle, expect
     monkeypatch.setattr(trial, "STEPS", STEPS)
     audio, notices, _ = speak(bundle, cache="auto")
     assert notices == []
-    assert snr_db(expected, audio) > 5  # a state is fp16
+    assert snr_db(expected, audio) > 5  # only 5 dB, because a state is fp16
     assert mac.count("predict step") == STEPS, "its probe alone: it takes more time"
     before = mac.count("predict state")
     assert before > STEPS, "its probe, many times"

@@ -1,10 +1,10 @@
-"""Sets of instructions that the package's kernels have."""
+"""Provide the instruction sets of this CPU for which the package has kernels."""
 
 import pytest
 
 from ane.backends.torch.kernels import SWITCH, uses_amx
 
-INSTRUCTIONS = [*["amx"] * uses_amx(), "vectors"]  # of this CPU
+INSTRUCTIONS = [*["amx"] * uses_amx(), "vectors"]  # instruction sets of this CPU
 
 
 @pytest.fixture(params=INSTRUCTIONS)

@@ -1,4 +1,4 @@
-"""The device of the torch backend, its numbers and its memory."""
+"""Test how the torch backend chooses a device, and how it reports numbers and memory of the device."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ from tests.random_model import random_model
 
 CUDA = torch.device("cuda")
 
-# what torch raises when CUDA is first used (torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp), and our message
+# errors of torch when CUDA is first used (torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp), and our messages
 PROBLEMS = {
     "not built": (AssertionError("Torch not compiled with CUDA enabled"), "built without CUDA: install"),
     "old driver": (
@@ -154,7 +154,7 @@ def test_running_out_of_memory_while_a_graph_is_recorded_is_reported_and_other_e
     def recording():
         try:
             yield
-        finally:  # the end of the recording raises another error after the first
+        finally:  # ending the recording raises a second error
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
     with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors(), recording():
@@ -207,7 +207,7 @@ def test_mps_before_macos_15_1_leaves_long_rows_to_the_cpu(monkeypatch, version,
 def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
     monkeypatch.setattr("ane.backends.torch.backend.refuses_long_rows", lambda device: True)
     backend = load_backend("torch:cpu", random_model())
-    backend.device = torch.device("meta")  # stands for MPS
+    backend.device = torch.device("meta")  # the device "meta" stands for MPS
     assert backend.device_of("univnet") == torch.device("cpu")
     assert backend.device_of("hifigan") == torch.device("cpu")
     assert backend.device_of("autoregressive") == torch.device("meta")

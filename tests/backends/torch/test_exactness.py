@@ -1,4 +1,4 @@
-"""On the CPU a lane gets the same bits alone and beside any others, in every precision and on any number of threads."""
+"""Test on the CPU that a lane's bits do not depend on other lanes or threads, in every precision."""
 
 import os
 import platform
@@ -163,7 +163,7 @@ def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
 
 @pytest.mark.xfail(
     INTEL,
-    strict=False,  # one Intel CPU of two passes
+    strict=False,  # of two Intel CPUs, one passes
     reason="MKL's kernels for AVX2 sum in other orders on Intel's CPUs: docs/presets-and-samplers.md",
 )
 def test_attention_is_exact_with_mkls_kernels_for_avx2():
@@ -195,14 +195,14 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
         pytest.skip("this CPU has no packed layers")
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, channels, generator=generator) / channels**0.5
-    # enough rows for rare differences: where sums end in another bit, few round to another bfloat16
+    # many rows, because differences are rare: where sums differ in the last bit, few round to another bfloat16
     layer, x = make(weight, torch.zeros(outputs)), torch.randn(384, channels, generator=generator)
     assert isinstance(layer, KernelLinear) == (kernels == "own")
     expected = layer(x)
     for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
         torch.set_num_threads(1)
         assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), rows
-        torch.set_num_threads(2)  # a call waits for a processor that other tests have: fewer calls of few rows
+        torch.set_num_threads(2)  # fewer calls of few rows, because a call waits for CPUs that other tests use
         count = max(64, 16 * rows)
         assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
     assert torch.equal(layer(x[None, :1]), expected[None, :1])

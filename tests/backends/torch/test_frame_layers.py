@@ -1,4 +1,4 @@
-"""The packed layers of the denoiser and of CLVP compute what the plain ones do, each utterance as it is alone."""
+"""Test that packed layers of the denoiser and of CLVP compute what plain layers do, for each utterance separately."""
 
 import platform
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ AVAILABLE = [
 ]
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this CPU has no packed layers")
 
-# without VNNI, int8 rounds activations to 7 bits
-LAYER_DB = {"bf16": 45.0, "int8": 38.0 if VNNI else 34.0}  # of one layer of random weights
-NETWORK_DB = {"bf16": 33.0, "int8": 33.0 if VNNI else 29.0}  # of a call of the whole network, beside float32
+# without VNNI instructions, int8 rounds activations to 7 bits
+LAYER_DB = {"bf16": 45.0, "int8": 38.0 if VNNI else 34.0}  # dB for one layer with random weights
+NETWORK_DB = {"bf16": 33.0, "int8": 33.0 if VNNI else 29.0}  # dB for a call of the whole network, compared with float32
 CONFIG = CONFIGS["diffusion"]
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIG.model_channels), dtype=np.float32)
 
@@ -56,7 +56,7 @@ def plain_convolution(channels: int, outputs: int) -> FrameConv:
 @pytest.mark.parametrize("frames", [1, 2, 3, 90])
 def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, frames):
     plain = plain_convolution(64, 48)
-    # nearly all positive, as SiLU leaves them, and some frames louder than others
+    # nearly all values are positive, as after SiLU, and some frames are louder than others
     x = torch.nn.functional.silu(torch.randn(2, frames, 64, generator=torch.Generator().manual_seed(1)))
     x = x * torch.logspace(-1, 1, frames)[:, None]
     with amx(False):

@@ -1,4 +1,4 @@
-"""The package's kernels for a denoiser's blocks, against the plain blocks."""
+"""Compare the package's kernels for the denoiser's blocks with the plain blocks."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +26,9 @@ pytestmark = [
 ]
 
 CHANNELS, HEADS = 96, 4
-LEAST_DB = {"bf16": 43.0, "int8": 36.0}  # of a block of random weights
-PACKING = Packing(2, (70, 1, 33))  # several tiles of frames, one frame, a tile and a frame
-LONG = Packing(2, (600, 1, 133))  # several threads share it, in several chunks of frames
+LEAST_DB = {"bf16": 43.0, "int8": 36.0}  # dB for a block with random weights
+PACKING = Packing(2, (70, 1, 33))  # utterances of several tiles of frames, of one frame, and of one tile and one frame
+LONG = Packing(2, (600, 1, 133))  # several threads share these frames, in several chunks
 TIME = torch.nn.functional.silu(torch.randn(1, CHANNELS, generator=torch.Generator().manual_seed(3)))
 
 
@@ -83,7 +83,7 @@ def test_heads_of_any_width_attend(kind, channels, heads):
 def test_a_convolution_computes_what_the_plain_one_computes(kind, inputs, outputs, frames):
     plain = random_block(FrameConv, inputs, outputs, 3, 1, 1)
     x = frames_of(Packing(3, (frames,)), inputs).view(3, frames, inputs)
-    x = x * torch.logspace(-1, 1, frames)[:, None]  # some frames louder than others
+    x = x * torch.logspace(-1, 1, frames)[:, None]  # makes some frames louder than others
     assert snr_db(plain(x), KernelFrameConv(plain.weight, plain.bias, kind)(x)) > LEAST_DB[kind]
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_a_number_stays_in_its_row(kind):
     for _, block, arguments in both(kind):
         expected = block(x, *arguments, PACKING)
         wrong = x.clone()
-        wrong[75, 3] = np.nan  # of the second row
+        wrong[75, 3] = np.nan  # an element of the second row
         actual = block(wrong, *arguments, PACKING)
         assert actual[70:140].isnan().any(dim=1).all()
         assert torch.equal(actual[:70], expected[:70])

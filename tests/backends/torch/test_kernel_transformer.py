@@ -1,4 +1,4 @@
-"""Test the kernels of Whisper's blocks against the plain blocks: those of the encoder, and decoders with a memory."""
+"""Compare the kernels for Whisper's blocks with the plain blocks: encoder blocks, and decoder blocks with a memory."""
 
 from copy import deepcopy
 from functools import partial

@@ -1,4 +1,4 @@
-"""The package's own kernels for CPUs with AVX-512, against torch's layers and attention."""
+"""Compare the package's own kernels for CPUs with AVX-512 with torch's layers and attention."""
 
 import importlib.util
 import os
@@ -28,7 +28,7 @@ NEEDS_KERNELS = pytest.mark.skipif(
     library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: pip install -e . compiles the kernels"
 )
 CPU = torch.device("cpu")
-AVAILABLE = [kind for kind in KINDS if has_kernel(kind)]  # by the instructions of this CPU
+AVAILABLE = [kind for kind in KINDS if has_kernel(kind)]  # kinds that this CPU has instructions for
 OUTPUTS = 72
 
 
@@ -185,7 +185,7 @@ def test_a_decoder_of_a_cpu_uses_them(precision):
 
 
 def test_the_build_and_the_package_agree_on_what_the_source_is(tmp_path, monkeypatch):
-    interface = types.SimpleNamespace(BuildHookInterface=object)  # hatchling is installed while a wheel is built
+    interface = types.SimpleNamespace(BuildHookInterface=object)  # hatchling is installed only while a wheel is built
     monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
     shutil.copytree(kernels.SOURCES, tmp_path / "cpp")
     (tmp_path / "cpp" / ".frames.h.swp").write_text("of an editor")

@@ -1,4 +1,4 @@
-"""The decoder's linear layers, packed for the CPU."""
+"""Test the decoder's linear layers, which are packed for the CPU."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ from tests.random_model import random_model
 CPU = torch.device("cpu")
 VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
 
-# layer, whether this machine has its kernel, and the SNR in dB that it must reach
+# layer, whether this machine has a kernel for it, and the SNR in dB that it must reach
 PACKINGS = {
     "rows bf16": (partial(HalfPrecisionLinear, dtype=torch.bfloat16), True, 45.0),
     "oneDNN fp32": (partial(PackedLinear, dtype=torch.float32), torch.backends.mkldnn.is_available(), 110.0),
@@ -102,7 +102,7 @@ def test_constant_rows_and_zero_weights_are_exact_enough_and_large_sums_do_not_o
     assert snr_db(torch.nn.functional.linear(x, weight, bias), actual) > threshold - 8
     torch.testing.assert_close(actual[0], bias, rtol=0.01, atol=1e-3)
     torch.testing.assert_close(actual[:, 3], bias[3].expand(3), rtol=0.01, atol=1e-3)
-    # without VNNI, x86 adds two products of 8 bits in 16 bits, which are too few for the largest activations
+    # without VNNI, x86 adds two 8-bit products in 16 bits, which overflow for the largest activations
     weight, x = torch.ones(16, 192), torch.ones(3, 192)
     x[:, -1] = 0
     torch.testing.assert_close(make(weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)

@@ -1,4 +1,4 @@
-"""Static steps of the decoder, run on the CPU or recorded and replayed by a fake of CUDA graphs."""
+"""Test the decoder's static steps: run on the CPU, or recorded and replayed by a fake of CUDA graphs."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""On a machine with other work, torch computes with fewer threads while they would wait for cores."""
+"""Test that torch uses fewer threads while other work on the machine would make them wait for cores."""
 
 import builtins
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def test_a_machine_without_other_work_keeps_all_threads():
 def test_other_work_of_a_moment_takes_no_thread_away():
     machine = SharedMachine(4)
     for _ in range(20):
-        machine.waited += 0.015  # one thread waited so long
+        machine.waited += 0.015  # one thread waited 15 ms
         assert set(machine.compute(0.2)) == {4}
 
 
@@ -83,7 +83,7 @@ def test_what_was_raised_in_vain_is_tried_again_ever_more_rarely():
     machine = SharedMachine(1)
     machine.compute(1)
     raised = []
-    for _ in range(60):  # every second the others pause just long enough to look away
+    for _ in range(60):  # every second, the other work pauses just long enough to be missed
         machine.idled += 1.0
         raised.append(max(machine.compute(1)) > 1)
     assert raised[0]
@@ -126,7 +126,7 @@ def test_a_thread_that_torch_meets_while_the_number_is_lowered_has_what_was_chos
     """torch gives a new thread the number that was set last, on any thread."""
     machine = SharedMachine(1)
     assert machine.compute(1)[-1] == 1
-    others = SharedMachine(4)  # a second backend, which has its own governor
+    others = SharedMachine(4)  # a second backend with its own governor
     call = machine.governor.begin()
     assert torch.get_num_threads() == 1
     assert on_a_new_thread(lambda: kept(others)) == 4

@@ -1,4 +1,4 @@
-"""What hears a chunk: recognisers, the alignment of a known text, signals of the sound."""
+"""Test the recognisers that check a chunk, the alignment of a known text, and the signals of a sound."""
 
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +18,7 @@ from tests.books.stand_in import RATE
 from tests.imported import imported
 from tests.models.whisper.random_whisper import KNOWN_TOKENS, write_openai
 
-LETTERS = range(64, 90)  # tokens of a to z
+LETTERS = range(64, 90)  # tokens of the letters a to z
 TEXT = "Dr. Lee owes me $5, and the color of his jewelry is gray."
 HEARD = [
     ("Doctor Lee owes me five dollars and the colour of his jewellery is grey.", []),
@@ -130,7 +130,7 @@ def test_a_short_word_that_is_missing_is_named(recogniser, spoken, heard, left_o
     assert "brzezwicz" not in recogniser.left_out(f"Brzezwicz, {KNOWN}", spoken(heard), RATE)
 
 
-# whose words the recogniser missed: "what", "have", "of" beside other words, and the last one before digital silence
+# chunks in which the recogniser missed words: "what", "have" and "of" next to others, and the last one before silence
 CLEAR = [
     "He took off his coat and sat down by the fire. I have been thinking about what you said yesterday.",
     "The book on the table belongs to my teacher. He wanted to be an artist but his family was against it.",

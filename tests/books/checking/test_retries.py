@@ -1,4 +1,4 @@
-"""Which sound of a chunk is kept, and what is said of it."""
+"""Test which sound of a chunk a check keeps, and which problems it reports."""
 
 from contextlib import closing
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_suspect_chunk_is_spoken_again_with_another_seed_and_the_good_sound_is
     assert not any(problems)
     assert sum(SPOILT in text for text in speaker.spoken) == 3
     assert not any(np.abs(np.frombuffer(sound, np.float32)).max() > 0.9 for sound in sounds(tmp_path))
-    assert checked_job(tmp_path, SpoilingSpeaker(spoilt=9)) == (0, problems)  # nothing is judged again
+    assert checked_job(tmp_path, SpoilingSpeaker(spoilt=9)) == (0, problems)  # a second check judges nothing again
 
 
 def test_what_stays_doubtful_is_said_and_the_number_of_tries_is_bounded(tmp_path):
