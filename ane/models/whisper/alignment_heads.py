@@ -1,7 +1,7 @@
-"""List the cross-attention heads that follow the sound from word to word, which give words their times.
+"""List Whisper's alignment heads: cross-attention heads that follow the sound from word to word, and so time words.
 
-The lists belong to the published weights (openai/whisper __init__.py, ``_ALIGNMENT_HEADS``). They are also in Hugging
-Face's generation_config.json and in CTranslate2's config.json.
+The lists here are for OpenAI's published weights (openai/whisper __init__.py, ``_ALIGNMENT_HEADS``). Hugging Face
+stores the same lists in generation_config.json, and CTranslate2 in config.json.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Heads = tuple[tuple[int, int], ...]  # (layer, head) pairs
 GENERATION, CTRANSLATE2_CONFIG = "generation_config.json", "config.json"
 LARGE_V3: Heads = ((7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6))
 TURBO: Heads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
-# keys are the names of OpenAI's .pt files
+# The keys are the names of OpenAI's .pt files.
 PUBLISHED = MappingProxyType(
     {
         "tiny.en": ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)),
@@ -102,21 +102,21 @@ PUBLISHED = MappingProxyType(
 
 
 def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
-    """Return the heads that a checkpoint states, or () if it states none.
+    """Find the alignment heads of a checkpoint. Returns () if they are unknown.
 
-    They are in generation_config.json of Hugging Face or config.json of CTranslate2, or follow from the name of an
-    OpenAI file.
+    They come from Hugging Face's generation_config.json or CTranslate2's config.json. For a .pt file of OpenAI, they
+    come from ``PUBLISHED``, by the file's name.
 
     Args:
         weights: OpenAI's .pt file, CTranslate2's model.bin, or a Hugging Face folder.
-        layers: Layers of its decoder.
-        heads: Heads per layer.
+        layers: Number of layers of the decoder.
+        heads: Number of heads per layer.
 
     Raises:
-        UserError: The file is damaged, or names a head that the decoder lacks.
+        UserError: The JSON file is damaged, or names a head that the decoder lacks.
     """
     if weights.suffix == ".pt":
-        named = PUBLISHED.get(weights.stem, ())  # another model may have that name
+        named = PUBLISHED.get(weights.stem, ())  # a file with this name may hold another model
         return named if all(layer < layers and head < heads for layer, head in named) else ()
     path = weights / GENERATION if weights.is_dir() else weights.parent / CTRANSLATE2_CONFIG
     content = read_json(path) if path.is_file() else {}
@@ -128,10 +128,13 @@ def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
 
 
 def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -> None:
-    """Check that the JSON ``value`` lists [layer, head] pairs of a decoder of this size.
+    """Raise UserError unless the JSON value is a list of [layer, head] pairs that a decoder of this size has.
 
-    Raises:
-        UserError: It does not.
+    Args:
+        value: JSON value to check.
+        layers: Number of layers of the decoder.
+        heads: Number of heads per layer.
+        where: Name of the file, with which the message begins.
     """
 
     def is_index(index: Any, count: float) -> bool:
@@ -141,9 +144,11 @@ def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -
         isinstance(pair, list | tuple) and len(pair) == 2 and is_index(pair[0], layers) and is_index(pair[1], heads)
         for pair in value
     ):
-        raise UserError(f"{where}: alignment_heads must be a list of [layer, head] of the decoder, not {value!r}")
+        raise UserError(
+            f"{where}: alignment_heads must be a list of [layer, head] pairs that the decoder has, not {value!r}"
+        )
 
 
 def alignment_heads(stated: Sequence[tuple[int, int]], layers: int, heads: int) -> Heads:
-    """Return the stated heads. Without any, return all heads in the upper half of the layers."""
+    """Return ``stated``, or if it is empty, all heads in the upper half of the layers."""
     return tuple(stated) or tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))

@@ -1,9 +1,11 @@
 """Import Whisper checkpoints: OpenAI's .pt file, a Hugging Face folder, or CTranslate2's model.bin.
 
-All of them have the same tensors under different names. faster-whisper uses CTranslate2's model.bin, which is:
+All three have the same tensors under different names. faster-whisper uses CTranslate2's model.bin, whose layout is:
 
-    u32 version · name of the kind · u32 revision · u32 count, and the variables: name · u8 rank · u32 a dimension ·
-    u8 type · u32 bytes · data          (little endian; a name is its length as u16, then its bytes, the last one zero)
+    u32 version · name of the model's class · u32 revision · u32 number of variables · the variables
+    a variable: name · u8 rank · u32 for each dimension · u8 type · u32 number of bytes · data
+
+All numbers are little endian. A name is its length as u16, then its bytes, of which the last one is zero.
 """
 
 import math
@@ -30,8 +32,8 @@ from ane.system.files import no_such_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CTRANSLATE2 = "model.bin"
-PICKLED = {"dims", "model_state_dict"}  # the keys of a .pt file
-# OpenAI's name of a size → Hugging Face's
+PICKLED = {"dims", "model_state_dict"}  # keys of the dict in a .pt file
+# OpenAI's name of each size → Hugging Face's name.
 SIZES = {
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",
@@ -44,7 +46,7 @@ SIZES = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
-# parts of Hugging Face's names → OpenAI's, replaced in this order
+# Parts of Hugging Face's tensor names → parts of OpenAI's names. They are replaced in this order.
 RENAMED = (
     (r"^model\.", ""),
     (r"\.layers\.", ".blocks."),
@@ -64,23 +66,23 @@ RENAMED = (
     (r"^encoder\.layer_norm\.", "encoder.ln_post."),
     (r"^decoder\.layer_norm\.", "decoder.ln."),
 )
-TIED = ("proj_out.weight", "lm_head.weight")  # copies of the token embedding, in some files
+TIED = ("proj_out.weight", "lm_head.weight")  # copies of the token embedding, which some files have
 PARTS = ("encoder.", "decoder.")
 IGNORED = ("alignment_heads",)  # a buffer of older .pt files
 
 
 def openai_name(key: str) -> str:
-    """Return OpenAI's name of a tensor. OpenAI's names stay as they are."""
+    """Convert a tensor's name to OpenAI's. An OpenAI name stays unchanged."""
     for pattern, replacement in RENAMED:
         key = re.sub(pattern, replacement, key)
     return key
 
 
 def find_whisper_weights(path: Path) -> Path | None:
-    """Return the .pt or model.bin file or the Hugging Face folder at ``path``, without loading it.
+    """Find the Whisper weights at ``path`` without loading them.
 
-    A folder may have model.bin or a single .pt file instead, and the tokenizer. None means that there is no Whisper
-    checkpoint.
+    ``path`` is a file, or a folder with a single weights file. Returns the .pt file, model.bin, or the Hugging Face
+    folder. Returns ``None`` if there are no Whisper weights.
     """
     if os.path.isfile(path):
         return path if path.suffix == ".pt" or is_ctranslate2(path) else None
@@ -103,11 +105,11 @@ def is_whisper(path: Path) -> bool:
         UserError: A .pt file is damaged.
     """
     weights = find_whisper_weights(path)
-    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):  # the latter is Tortoise's
+    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):  # a folder with .pth files is Tortoise's
         return False
     if weights.suffix != ".pt":
         return True
-    content = load_pickle(weights)  # FastSpeech's checkpoints have the same suffix
+    content = load_pickle(weights)  # it may also be a FastSpeech checkpoint, which has the same suffix
     return isinstance(content, Mapping) and "dims" in content
 
 
@@ -115,13 +117,13 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
     """Read a checkpoint in one of the three layouts.
 
     Args:
-        path: The .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
-        precision: Precision in which to store the parameters. None keeps the checkpoint's precision.
-        ignore_unknown: Whether to accept tensors that belong to neither network.
+        path: A .pt file or model.bin, a folder with one of them, or a folder with config.json and model.safetensors.
+        precision: Precision in which to store the parameters. ``None`` keeps the precision of the checkpoint.
+        ignore_unknown: Whether to accept tensors that belong neither to the encoder nor to the decoder.
 
     Raises:
-        UserError: There is no such file, or it is another kind of model. Or the checkpoint is damaged or incomplete,
-            has tensors that belong to neither network, or has a vocabulary that is not Whisper's.
+        UserError: The file does not exist or holds another model. Or the checkpoint is damaged or incomplete, has
+            tensors that belong to neither network, or has a vocabulary that is not Whisper's.
     """
     weights, folder, files = whisper_files(path)
     read = read_hugging_face if weights == folder else read_openai if weights.suffix == ".pt" else read_ctranslate2
@@ -164,7 +166,10 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
 
 
 def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
-    """Return a checkpoint's weights (``find_whisper_weights``), the folder of its other files, and the weight files.
+    """Find the files of a checkpoint.
+
+    Returns:
+        The result of ``find_whisper_weights``, the folder with the other files, and a list of the files with weights.
 
     Raises:
         UserError: There is no Whisper checkpoint, or it lacks a file.
@@ -174,9 +179,8 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
     weights = find_whisper_weights(path)
     if weights is None:
         raise UserError(
-            f"{path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of CTranslate2 "
-            f"with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type whisper) and "
-            f"{WEIGHTS}"
+            f"{path} is not a Whisper checkpoint: give a .pt file from OpenAI, a CTranslate2 folder with "
+            f"{CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type whisper) and {WEIGHTS}"
         )
     if os.path.isdir(weights):
         return weights, weights, hugging_face_files(weights)
@@ -186,17 +190,17 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
 def check_network(
     network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
 ) -> set[str]:
-    """Check that a network's keys, types and shapes fit the sizes. Return its keys in ``entries``.
+    """Check that the keys, types and shapes of a network's tensors fit its sizes. Returns its keys in ``entries``.
 
     Raises:
-        UserError: They differ.
+        UserError: They do not fit.
     """
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
     if len(found) != size:
         raise UserError(
-            f"{where}: its sizes state {size} layers of the {network}, its tensors are of {len(found)}: "
-            "the file is damaged"
+            f"{where} is damaged: its sizes say that the {network} has {size} layers, but there are tensors for "
+            f"{len(found)}"
         )
     config.check(str(where))
     shapes = layout(entry, config).shapes
@@ -204,33 +208,33 @@ def check_network(
         shapes,
         entries,
         where,
-        lambda key: "the file is damaged, or is not the one that its sizes describe",
-        lambda: "the file is damaged, or its sizes are those of another",
+        lambda key: "the file is damaged, or its sizes describe another model",
+        lambda: "the file is damaged, or its sizes describe another model",
         entry.prefix,
     )
     return {entry.prefix + key for key in shapes}
 
 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Return the sizes and tensors of a .pt file, {dims, model_state_dict}.
+    """Read the sizes ("dims") and the tensors ("model_state_dict") in a .pt file.
 
     Raises:
-        UserError: It is another kind of file.
+        UserError: The file is not a Whisper checkpoint, or is damaged.
     """
     content = load_pickle(path)
     if not isinstance(content, Mapping) or not set(content) >= PICKLED:
         raise UserError(f"{path} is not a Whisper checkpoint: it has no dims and model_state_dict")
     sizes, tensors = content["dims"], content["model_state_dict"]
     if not isinstance(sizes, Mapping) or not isinstance(tensors, Mapping):
-        raise UserError(f"{path} is damaged: dims and model_state_dict must be mappings")
+        raise UserError(f"{path} is damaged: its dims and model_state_dict must be dicts")
     return check_sizes(sizes, {name: name for name in SIZES}, path), named_tensors(tensors, path)
 
 
 def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Return the sizes and the memory-mapped tensors of a Hugging Face folder.
+    """Read the sizes of a Hugging Face folder, and map its tensors into memory.
 
     Raises:
-        UserError: A file is missing, damaged, or of another model.
+        UserError: A file is missing or damaged, or belongs to another model.
     """
     tensors: dict[str, torch.Tensor] = {}
     for path in hugging_face_files(folder):
@@ -239,7 +243,11 @@ def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Ten
 
 
 def hugging_face_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder: model.safetensors, or the shards that the index names."""
+    """List the safetensors files of a folder: model.safetensors, or the shards that the index lists.
+
+    Raises:
+        UserError: A file is missing, or the index is damaged.
+    """
     if os.path.isfile(folder / WEIGHTS):
         return [folder / WEIGHTS]
     if not os.path.isfile(folder / INDEX):
@@ -247,12 +255,12 @@ def hugging_face_files(folder: Path) -> list[Path]:
     files = [folder / name for name in shard_names(folder / INDEX)]
     for file in files:
         if not os.path.isfile(file):
-            raise UserError(f"{folder} has no {file.name}, which {INDEX} names: download it too")
+            raise UserError(f"{folder} has no {file.name}, which {INDEX} lists: download it too")
     return files
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the file names in an index of shards, without folders.
+    """Read the file names of the shards from an index. They have no folders.
 
     Raises:
         UserError: The index is damaged.
@@ -269,8 +277,8 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
     Args:
         stated: Content of the file.
-        names: The file's name of each size, by OpenAI's name.
-        where: The file, for the message.
+        names: OpenAI's name of each size → its name in the file.
+        where: Path of the file, for the message.
 
     Raises:
         UserError: A size is not a positive integer.
@@ -283,17 +291,17 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
 
 def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors under OpenAI's names, without copies of the token embedding. Unknown names stay.
+    """Rename tensors to OpenAI's names, and drop copies of the token embedding. Unknown names stay unchanged.
 
     Raises:
-        UserError: An entry is not a tensor.
+        UserError: A value is not a tensor.
     """
     found = {}
     for key, tensor in plain_names(tensors).items():
         if key in (*TIED, *IGNORED):
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise UserError(f"{where}: {key} is {type(tensor).__name__} where a tensor belongs")
+            raise UserError(f"{where}: {key} must be a tensor, not {type(tensor).__name__}")
         name = openai_name(key)
         found[name if name.startswith(PARTS) else key] = tensor
     return found
@@ -301,7 +309,7 @@ def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Te
 
 KIND = "WhisperSpec"
 TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
-# CTranslate2's name of a layer → OpenAI's names of the layers that it stacks
+# CTranslate2's name of a layer → OpenAI's names of the layers that CTranslate2 joins to this one.
 NAMES = {
     "self_attention/layer_norm": "attn_ln",
     "self_attention/linear_0": "attn.query attn.key attn.value",
@@ -323,13 +331,13 @@ VALUES = {"gamma": "weight", "beta": "bias"}
 
 
 def is_ctranslate2(path: Path) -> bool:
-    """Return whether a file begins like a Whisper model of CTranslate2."""
+    """Return whether a file begins like a Whisper model in CTranslate2's format."""
     with open(path, "rb") as file:
         return file.read(6 + len(KIND))[6:] == KIND.encode()
 
 
 def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
-    """Return the sizes and tensors of a model.bin, under OpenAI's names.
+    """Read the sizes and tensors of a model.bin, and rename them to OpenAI's names.
 
     Raises:
         UserError: The file is damaged or quantised.
@@ -343,9 +351,11 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
         if value.endswith("_scale"):
             raise UserError(f"{path} is quantised ({name}): convert the model with --quantization float16")
         prefix = f"{side}.blocks.{block.removeprefix('layer_')}." if block else f"{side}."
-        parts = NAMES.get(part, "").split()  # empty for a number, such as the number of heads
+        parts = NAMES.get(part, "").split()  # empty for a variable that is not a layer, such as the number of heads
         for ours, rows in zip(parts, np.array_split(array, len(parts)) if parts else (), strict=True):
-            if not ours.endswith("key") or value != "bias" or rows.any():  # keys have no bias; CTranslate2 stores zeros
+            if (
+                not ours.endswith("key") or value != "bias" or rows.any()
+            ):  # CTranslate2 stores zeros for the biases that keys lack
                 tensors[f"{prefix}{ours}.{VALUES.get(value, value)}"] = torch.from_numpy(rows)
     try:
         sizes = {
@@ -364,15 +374,15 @@ def read_ctranslate2(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor
                 f"n_{ours}_head": int(variables[f"{side}/num_heads"]),
             }
     except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise UserError(f"{path} lacks tensors of Whisper ({error}): get it again") from error
+        raise UserError(f"{path} lacks a tensor of Whisper ({error}): get the file again") from error
     return sizes, tensors
 
 
 def read_variables(path: Path) -> dict[str, np.ndarray]:
-    """Return the variables of a model.bin by name.
+    """Read the variables of a model.bin, by name.
 
     Raises:
-        UserError: The file is damaged, or is not a Whisper model of CTranslate2.
+        UserError: The file is damaged, or is not a Whisper model in CTranslate2's format.
     """
 
     def number(code: str) -> int:
@@ -384,15 +394,15 @@ def read_variables(path: Path) -> dict[str, np.ndarray]:
     try:
         with open(path, "rb") as file:
             if number("I") < 4 or name() != KIND:
-                raise ValueError("it is too old, or another kind of model")
+                raise ValueError("it is too old, or it is another model")
             number("I")
             found = {}
             for _ in range(number("I")):
                 key, shape = name(), [number("I") for _ in range(number("B"))]
                 kind, size = np.dtype(TYPES[number("B")]), number("I")
                 if size != math.prod(shape) * kind.itemsize:
-                    raise ValueError(f"{key} has {size} bytes for shape {shape}")
+                    raise ValueError(f"{key} of shape {shape} cannot have {size} bytes")
                 found[key] = np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
             return found
     except (OSError, ValueError, IndexError, struct.error) as error:
-        raise UserError(f"{path} cannot be read as a Whisper model of CTranslate2 ({error}): get it again") from error
+        raise UserError(f"{path} cannot be read as CTranslate2's Whisper ({error}): get the file again") from error

@@ -1,8 +1,9 @@
-"""Decode a window of 30 s to tokens, with a decoder lane for each candidate (openai/whisper decoding.py).
+"""Decode a window of 30 s to text tokens, by sampling or beam search (openai/whisper decoding.py).
 
-The prefix is the text of earlier windows and the token "startoftranscript". The logits after it give the probabilities
-of the languages and of no speech. Each candidate continues the prefix in a separate lane. This loop does not use
-``ane.speech.lanes``, because a beam search permutes all lanes of its decoder (``copy_lanes``).
+The prefix is the text of earlier windows and the token "startoftranscript". The logits after the prefix give the
+probability of each language, and of silence. Each candidate transcript continues the prefix on a lane of the decoder
+(a row of its batch). This module does not use ``ane.speech.lanes``, because a beam search permutes all lanes of its
+decoder (``copy_lanes``).
 """
 
 from collections.abc import Sequence
@@ -20,19 +21,19 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How to decode a window. The defaults are openai-whisper's."""
+    """Options for decoding a window. The defaults are those of openai-whisper."""
 
     language: str = "en"
-    task: str = "transcribe"  # or "translate", to English
-    timestamps: bool = True  # whether the tokens have timestamps
-    temperature: float = 0.0  # 0: the likeliest token; above: sampled from softmax(logits / temperature)
-    best_of: int = 1  # candidates at a temperature above 0, of which the best counts
-    beam_size: int | None = None  # beams at temperature 0. None takes the likeliest token instead
-    sample_length: int | None = None  # most tokens to sample. None is half of the decoder's positions
+    task: str = "transcribe"  # "transcribe", or "translate" for a translation to English
+    timestamps: bool = True  # whether to decode timestamps with the text
+    temperature: float = 0.0  # 0 takes the likeliest token; otherwise softmax(logits / temperature) is sampled
+    best_of: int = 1  # number of candidates at a temperature above 0; the best one is returned
+    beam_size: int | None = None  # number of beams at temperature 0; None takes the likeliest token instead
+    sample_length: int | None = None  # largest number of tokens to sample; None means half of the decoder's positions
     suppressed: Tokens = ()  # tokens that are never sampled
-    blank: Tokens = ()  # tokens that are not sampled first
-    max_initial_timestamp: float | None = 1.0  # latest first timestamp in seconds. None allows any
-    seed: int = 0  # for the random numbers of the candidates
+    blank: Tokens = ()  # tokens that must not be the first one
+    max_initial_timestamp: float | None = 1.0  # largest first timestamp in seconds; None allows any
+    seed: int = 0  # seed of the candidates' random numbers
 
     @property
     def candidates(self) -> int:
@@ -45,7 +46,7 @@ class DecodingOptions:
         return self.beam_size is not None and self.temperature == 0
 
     def rules(self, special: SpecialTokens) -> TokenRules:
-        """Return the rules for the logits of a sequence."""
+        """Build the rules that exclude tokens while a sequence is sampled."""
         latest = self.max_initial_timestamp
         return TokenRules(
             special,
@@ -60,35 +61,35 @@ class DecodingOptions:
 class WindowText:
     """The text before the tokens that are sampled for a window."""
 
-    prompt: Tokens = ()  # earlier text, of which the decoder keeps the last 223 tokens
-    prefix: Tokens = ()  # beginning of this window's transcript
-    first_frame: int = 0  # the window's place in the recording, on which the random numbers of its candidates depend
+    prompt: Tokens = ()  # text of earlier windows; the decoder gets at most its last 223 tokens
+    prefix: Tokens = ()  # beginning of this window's transcript, if it is already known
+    first_frame: int = 0  # first mel frame of the window in the recording; it is part of the random seed
 
 
 @dataclass(frozen=True)
 class DecodedWindow:
-    """The tokens of one window without the end token, and how certain they are."""
+    """The tokens of one window, without the end token, and how certain they are."""
 
     tokens: Tokens
-    average_log_probability: float  # of the tokens and the end token, at temperature 1
+    average_log_probability: float  # mean over the tokens and the end token, at temperature 1
     no_speech_probability: float  # probability of the token "nospeech" after "startoftranscript"
     temperature: float
 
 
 @dataclass
 class TokenSequence:
-    """A candidate, while it is decoded."""
+    """A candidate transcript that is being decoded."""
 
     left: int  # number of tokens that may still be sampled
     pending: Tokens  # tokens that are not in the lane yet
     random: np.random.Generator
-    length: int = 0  # number of positions in the lane
+    length: int = 0  # number of positions that the lane holds after the prefix
     tokens: list[int] = field(default_factory=list)
     log_probability: float = 0.0
-    complete: bool = False  # whether it has ended, by the end token or by its length
+    complete: bool = False  # whether the end token was sampled, or ``left`` is 0
 
     def sample(self, logits: np.ndarray, rules: TokenRules, temperature: float) -> None:
-        """Choose the next token by logits (V,) float32. The rules change the logits in place."""
+        """Choose the next token from logits (V,) float32. The rules change the logits in place."""
         rules.apply(logits, self.tokens)
         token = int(logits.argmax()) if temperature == 0 else sample_token(logits, temperature, self.random)
         self.log_probability += float(logits[token]) - log_sum_exp(logits)
@@ -101,13 +102,13 @@ class TokenSequence:
 
 
 class WindowDecoder:
-    """Decode a window with up to ``candidates`` candidates.
+    """Decodes one window after another, each with up to ``candidates`` candidates.
 
     Args:
-        backend: Runs a Whisper model.
-        config: Sizes of its decoder, a ``WhisperDecoderConfig``.
-        special: Its special tokens.
-        candidates: Lanes of the decoder.
+        backend: Backend that runs a Whisper model.
+        config: Sizes of the model's decoder, a ``WhisperDecoderConfig``.
+        special: Special tokens of the model's vocabulary.
+        candidates: Number of lanes that the decoder gets.
     """
 
     def __init__(self, backend: Backend, config: Any, special: SpecialTokens, candidates: int = 1):
@@ -119,16 +120,16 @@ class WindowDecoder:
         self._states: np.ndarray | None = None
 
     def set_states(self, states: np.ndarray) -> None:
-        """Take the encoder's states of a window (1, N, D). Later calls can decode them several times.
+        """Choose the window to decode, by the encoder's states (1, N, D). You can then decode it several times.
 
-        Nothing is computed for the array of the call before, as when a language is detected first.
+        If the array is the one of the call before, this does nothing. That happens if the language was detected first.
         """
         if states is not self._states:
             self.decoder.set_memory(states[0])
             self._states = states
 
     def language_probabilities(self) -> dict[str, float]:
-        """Return the probability of each language, the likeliest first."""
+        """Compute the probability of each language, the likeliest first."""
         first = self.special.start + 1
         logits = self._prefill((self.special.start,))[first : first + len(self.special.languages)]
         probabilities = np.exp(logits - log_sum_exp(logits))
@@ -139,21 +140,21 @@ class WindowDecoder:
         """Decode the window.
 
         Raises:
-            UserError: The language is unknown, the prefix is longer than the decoder, or beams are wanted on a backend
-                whose decoder cannot copy lanes.
+            UserError: The language is unknown, or the prefix leaves no positions of the decoder free. Or the options
+                ask for beams, and the backend's decoder cannot copy lanes.
         """
         if options.searches and not self.decoder.copies_lanes:
             raise UserError(
-                f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave the beams out"
+                f"the backend {self.backend.name} has no beam search: use backend=torch, or leave the beams out"
             )
         earlier = (self.special.previous, *text.prompt[-self.max_prompt :]) if text.prompt else ()
         prefix = (*earlier, self.special.start)
         start_logits, lanes = self._prefill(prefix), self._candidates(text, len(prefix), options)
-        # an English-only model with timestamps and no prefix has no pending tokens
+        # With an English-only model, timestamps and no prefix, there are no pending tokens after "startoftranscript".
         logits = self._advance(lanes, len(prefix)) if lanes[0].pending else np.stack([start_logits] * len(lanes))
         finish = self._search if options.searches else self._sample
         candidates = finish(lanes, logits, len(prefix), options)
-        # the log-probability includes the end token, and is divided by the number of tokens without it
+        # As in openai-whisper, the sum includes the end token here, but the number of tokens does not.
         tokens, total = max(candidates, key=lambda candidate: candidate[1] / max(1, len(candidate[0])))
         no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
         return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
@@ -161,7 +162,10 @@ class WindowDecoder:
     def _sample(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """Sample all candidates from their first logits (lanes, V). Return the tokens and log-probability of each."""
+        """Sample all candidates to their ends, beginning with logits (lanes, V) of their first token.
+
+        Returns the tokens and the log-probability of each candidate.
+        """
         rules = options.rules(self.special)
         while True:
             for lane, row in zip(lanes, logits, strict=True):
@@ -174,7 +178,7 @@ class WindowDecoder:
     def _search(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """Search beams instead of sampling. Arguments and result are like those of ``_sample``."""
+        """Run a beam search instead of sampling. Arguments and result are those of ``_sample``."""
         rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):
@@ -189,21 +193,22 @@ class WindowDecoder:
         return search.candidates()
 
     def _prefill(self, prefix: Tokens) -> np.ndarray:
-        """Store the prefix, which all candidates share. Return its logits (V,)."""
+        """Store the prefix, which all candidates share, in the decoder. Returns the logits (V,) after it."""
         columns = self.token_table[list(prefix)] + self.position_table[: len(prefix)]
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
     def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
-        """Return the candidates before their first token, behind a prefix of ``offset`` positions."""
+        """Create the candidates, before their first token, after a prefix of ``offset`` positions."""
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
-        prefix = text.prefix[-kept:] if kept > 0 else text.prefix  # as openai-whisper, whose [-0:] keeps all
+        prefix = text.prefix[-kept:] if kept > 0 else text.prefix  # in openai-whisper, [-0:] keeps everything, too
         pending = (*self.special.start_sequence(options.language, options.task, options.timestamps)[1:], *prefix)
         room = positions - offset - len(pending)
         if room < 0:
             raise UserError(
-                f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder {positions} positions",
+                f"prefix must leave room for text, but it has {len(prefix)} tokens and the decoder has {positions} "
+                "positions",
                 "prefix",
             )
         return [
@@ -216,11 +221,11 @@ class WindowDecoder:
         ]
 
     def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
-        """Append the pending tokens to the lanes, and return logits (lanes, V).
+        """Append each sequence's pending tokens to its lane, and return logits (lanes, V).
 
-        All sequences have the same number of pending tokens. Lanes before the first incomplete sequence and after the
-        last one are not computed. A complete sequence between them repeats its last token. Logits of complete sequences
-        mean nothing.
+        All sequences must have the same number of pending tokens. Complete sequences before the first incomplete one,
+        and after the last incomplete one, are skipped. A complete sequence between them repeats its last token. The
+        logits of complete sequences are meaningless.
         """
         incomplete = [lane for lane, sequence in enumerate(sequences) if not sequence.complete]
         low, high = incomplete[0], incomplete[-1] + 1
@@ -229,7 +234,8 @@ class WindowDecoder:
         tokens = np.array([sequence.pending for sequence in chosen])
         lengths = np.array([sequence.length for sequence in chosen], np.int64)
         positions = offset + lengths[:, None] + np.arange(count)
-        positions = np.minimum(positions, self.config.n_text_ctx - 1)  # of a complete sequence that filled its lane
+        # A complete sequence may have filled its lane, so that its next position does not exist.
+        positions = np.minimum(positions, self.config.n_text_ctx - 1)
         columns = (self.token_table[tokens] + self.position_table[positions]).astype(np.float32)
         logits = np.empty((len(sequences), self.config.n_vocab), np.float32)
         logits[low:high] = self.decoder.step(columns, lengths, low, np.zeros(len(chosen), np.int64))[1]
@@ -247,15 +253,15 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
 
 @dataclass
 class BeamSearch:
-    """The beams of a window, which are its likeliest unfinished sequences, and the sequences that ended."""
+    """A beam search: the beams, which are the likeliest unfinished sequences, and the sequences that have ended."""
 
     size: int  # number of beams
-    enough: int  # the search is complete with so many ended sequences
+    enough: int  # number of ended sequences with which the search is complete
     end: int  # the end token
 
     def __post_init__(self) -> None:
-        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size  # tokens and log-probability
-        self.ended: dict[Tokens, float] = {}  # log-probability with the end token, by tokens without it
+        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size  # tokens and log-probability of each beam
+        self.ended: dict[Tokens, float] = {}  # tokens without the end token → log-probability with the end token
 
     @property
     def complete(self) -> bool:
@@ -263,10 +269,13 @@ class BeamSearch:
         return len(self.ended) >= self.enough
 
     def advance(self, logits: np.ndarray) -> np.ndarray:
-        """Extend every beam by one token, by logits (size, V) float32. Return the beam that each new one continues.
+        """Extend the beams by one token, by logits (size, V) float32.
 
-        The likeliest ``size`` continuations that go on become the beams. Continuations that end here, and are likelier
-        than the last of these, are kept as ended. The result is (size,) int64.
+        The new beams are the ``size`` likeliest sequences that do not end here. A sequence that does end here is stored
+        in ``ended`` if it is likelier than the last new beam.
+
+        Returns:
+            For each new beam, the index of the beam that it continues, (size,) int64.
         """
         scores: dict[Tokens, tuple[float, int]] = {}
         for index, ((tokens, total), row) in enumerate(zip(self.beams, logits, strict=True)):
@@ -288,7 +297,7 @@ class BeamSearch:
         return np.array(sources, np.int64)
 
     def candidates(self) -> list[tuple[Tokens, float]]:
-        """Return tokens and log-probabilities of the ended sequences. If they are too few, add the best beams."""
+        """Return the tokens and log-probability of each ended sequence. If they are too few, add the best beams."""
         found = dict(self.ended)
         for tokens, score in sorted(self.beams, key=lambda beam: beam[1], reverse=True):
             if len(found) >= self.size:
@@ -298,6 +307,6 @@ class BeamSearch:
 
 
 def likeliest(row: np.ndarray, count: int) -> np.ndarray:
-    """Return the indices of the ``count`` highest values of row (V,), the highest first."""
+    """Return the indices of the ``count`` largest values of ``row`` (V,), the largest first."""
     found = np.argpartition(-row, min(count, len(row)) - 1)[:count]
     return found[np.argsort(-row[found], kind="stable")]

@@ -35,7 +35,7 @@ ENCODER = Stage(
 TABLES = {"token": "token_embedding.weight", "position": "positional_embedding"}
 WHISPER_STAGES = ModelStages({"encoder": ENCODER}, DecoderStage("decoder", TABLES, tied=("token",)))
 
-# files in the folder of the weights that are used if they are there
+# Files that the import uses if they are in the folder of the weights.
 BESIDE = (CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt")
 
 
@@ -57,14 +57,13 @@ class WhisperFamily(ModelFamily):
         return {file.name: file for file in (*files, *beside) if file.is_file()}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        """Download the weights, in one file or in the shards that an index names, and the files that belong to them."""
+        """Download the weights, which are one file or the shards that an index lists, and the files next to them."""
         get = partial(download_files, repository, kind=self.title, progress=progress)
         found = get((CONFIG,), (WEIGHTS, *BESIDE), revision=revision)
         if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
             return found
-        names = (
-            shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]
-        )  # the latter ends in an error
+        # If there is no index either, the download of WEIGHTS fails with an error that says so.
+        names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]
         return replace(found, files={**found.files, **get(names, revision=found.revision).files})
 
 

@@ -1,6 +1,7 @@
-"""Compute Whisper's log-mel spectrogram, and cut it into windows (openai/whisper audio.py).
+"""Compute Whisper's log-mel spectrogram of a recording, and cut it into windows (openai/whisper audio.py).
 
-It is computed in float64 and rounded once, block by block, so that a long recording needs little memory.
+The arithmetic is float64, and the result is rounded to float32 once. Frames are computed in blocks, so that a long
+recording needs little memory.
 """
 
 from functools import lru_cache
@@ -10,26 +11,26 @@ import numpy as np
 from ane.audio.mel import mel_filters
 
 RATE = 16000  # Hz
-WINDOW = 400  # samples of one Fourier transform
+WINDOW = 400  # samples in one Fourier transform
 HOP = 160  # samples from one frame to the next
 FRAME_SECONDS = HOP / RATE
-WINDOW_SECONDS = 30  # length of a window, which the encoder takes at once
-FLOOR = 1e-10  # smaller powers are raised to it before the logarithm
-RANGE = 8.0  # decades below the loudest value that are kept
-BLOCK = 4096  # frames that are computed at once, in 13 MB
+WINDOW_SECONDS = 30  # length of the window that the encoder takes
+FLOOR = 1e-10  # smallest power; smaller ones are replaced by it before the logarithm
+RANGE = 8.0  # values more than this many decades below the loudest one are raised to that level
+BLOCK = 4096  # number of frames that are computed at once; they take 13 MB
 
 
 def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
-    """Compute the log-mel spectrogram of a whole recording, scaled by its loudest value.
+    """Compute the log-mel spectrogram of a whole recording.
 
-    Frames are centred on every 160th sample, with mirrored ends. Their power is summed in bands of 0 to 8 kHz on
-    Slaney's scale. The logarithm to base 10 is limited to 8 decades below the loudest value of all frames, and scaled
-    as (x + 4) / 4.
+    A frame is centred on every 160th sample. Beyond both ends, the sound is mirrored. The power of each frame is summed
+    in mel bands from 0 to 8 kHz on Slaney's scale. Of its logarithm x to base 10, values more than 8 decades below the
+    loudest value of the recording are raised to that level. The result is (x + 4) / 4.
 
     Args:
         audio: The recording, (S,) float32 at 16 kHz.
-        bands: 80, or 128 for large-v3.
-        padding: Zeros to append. S + padding must be more than 200.
+        bands: Number of mel bands: 128 for large-v3, and 80 for all other models.
+        padding: Number of zeros to append. S + padding must be more than 200.
 
     Returns:
         The spectrogram, (bands, (S + padding) // 160) float32. The last frame is left out, as in openai-whisper.
@@ -38,7 +39,7 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     frames = length // HOP
     filters, window = whisper_filters(bands), np.hanning(WINDOW + 1)[:-1]
     result = np.empty((bands, frames), np.float32)
-    # frames that see nothing but appended zeros have the smallest power
+    # Frames that contain only appended zeros are not computed, because their power is FLOOR.
     sounding = min(frames, -(-(len(audio) + WINDOW // 2) // HOP)) if padding > WINDOW else frames
     result[:, sounding:] = np.log10(FLOOR)
     for start in range(0, sounding, BLOCK):
@@ -56,9 +57,9 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
 
 
 def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
-    """Return the samples from ``start`` to ``stop`` of the audio, padded with zeros to ``length``.
+    """Return the samples from ``start`` to ``stop`` of the audio after it is padded with zeros to ``length``.
 
-    Positions before the beginning or after the end are mirrored around the first or last sample.
+    Before the beginning and after the end, the sound is mirrored around the first or last sample.
     """
     if start >= 0 and stop <= len(audio):
         return audio[start:stop]
@@ -78,7 +79,10 @@ def pad_or_cut(array: np.ndarray, length: int) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def whisper_filters(bands: int) -> np.ndarray:
-    """Return triangular filters of unit area on Slaney's scale, 0 to 8 kHz, as (bands, 201) float64, read-only."""
+    """Return the mel filters: triangles of unit area on Slaney's scale from 0 to 8 kHz.
+
+    The array is (bands, 201) float64, and read-only.
+    """
     filters = mel_filters(RATE, bands, RATE / 2, "slaney", WINDOW)
     filters.flags.writeable = False
     return filters

@@ -1,6 +1,6 @@
 """List the languages that Whisper knows, with their codes and other names (openai/whisper tokenizer.py)."""
 
-# in the order of their tokens; Cantonese, the last one, is in large-v3 only
+# The languages in the order of their tokens. Only large-v3 has the last one, Cantonese.
 LANGUAGES = {
     "en": "english",
     "zh": "chinese",
@@ -126,9 +126,9 @@ CODES = {**{name: code for code, name in LANGUAGES.items()}, **OTHER_NAMES, **{c
 
 
 def language_code(text: str) -> str:
-    """Return the code of a language that is given as a code, a name or a locale: "English", "DE", "en-US", "zh_CN".
+    """Convert a language's name, code or locale to its code, for example "English", "DE", "en-US" or "zh_CN".
 
-    Any other text is returned as it is.
+    Any other text is returned unchanged.
     """
     name = " ".join(text.replace("_", "-").casefold().split())
     return CODES.get(name) or CODES.get(name.partition("-")[0], text)

@@ -1,8 +1,8 @@
 """Define Whisper's networks for inference, with OpenAI's parameter names (openai/whisper model.py).
 
-Tensors are (B, T, D). The encoder turns the log-mel spectrogram of a window into one state per 20 ms. The decoder turns
-the states and the tokens so far into logits of the next token. Its input is a sequence of columns: token embeddings
-plus position embeddings, which are looked up outside the network.
+Tensors are (B, T, D). The encoder turns the log-mel spectrogram of a window into states, one per 20 ms. The decoder
+turns the states and the tokens so far into logits of the next token. Its input is a sequence of columns. A column is
+the sum of a token's and a position's embedding, which the host looks up.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,10 @@ from ane.backends.decoding import DecoderShape
 from ane.bundles.family import Config, Network
 from ane.models.whisper.alignment_heads import check_alignment_heads
 
-# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width)
+# A function that computes self-attention from q, k and v. Arguments and result are (B, heads, T, head_width).
 SelfAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# q (B, heads, T, head_width) → (B, heads, T, head_width); the function has the keys and values
+# A function that computes cross-attention from q to keys and values that it holds. q and the result are
+# (B, heads, T, head_width).
 CrossAttend = Callable[[Tensor], Tensor]
 
 
@@ -32,7 +33,7 @@ class CastingLinear(nn.Linear):
 
 
 class WhisperAttention(nn.Module):
-    """The projections of multi-head attention. The key has no bias."""
+    """The linear layers of multi-head attention. The layer for keys has no bias."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -47,11 +48,11 @@ class WhisperAttention(nn.Module):
         return self.out(merge_heads(attend(self.split_heads(self.query(x)), *self.keys_values(x))))
 
     def cross(self, x: Tensor, attend: CrossAttend) -> Tensor:
-        """Apply cross-attention to the keys and values of ``attend``: (B, T, D) → (B, T, D)."""
+        """Apply cross-attention to the keys and values that ``attend`` holds: (B, T, D) → (B, T, D)."""
         return self.out(merge_heads(attend(self.split_heads(self.query(x)))))
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Project (B, T, D) to keys and values (B, heads, T, head_width)."""
+        """Project x (B, T, D) to keys and values, each (B, heads, T, head_width)."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -67,21 +68,21 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def feed_forward(width: int) -> nn.Sequential:
-    """Return two linear layers, with keys 0 and 2 in checkpoints, and the exact GELU between them."""
+    """Build two linear layers with the exact GELU between them. Their keys in checkpoints are 0 and 2."""
     return nn.Sequential(CastingLinear(width, 4 * width), nn.GELU(), CastingLinear(4 * width, width))
 
 
 def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Let every position attend to all. Silence is not masked."""
+    """Compute attention in which every position attends to all positions. Silence is not masked."""
     return F.scaled_dot_product_attention(q, k, v)
 
 
 @dataclass(frozen=True)
 class WhisperEncoderConfig(Config):
-    """Sizes of the encoder under OpenAI's names. The defaults are the sizes of "base"."""
+    """Sizes of the encoder, with OpenAI's names. The defaults are the sizes of the model "base"."""
 
     n_mels: int = 80
-    n_audio_ctx: int = 1500  # states of a window, half as many as its spectrogram has frames
+    n_audio_ctx: int = 1500  # number of states of a window, which is half the number of its mel frames
     n_audio_state: int = 512
     n_audio_head: int = 8
     n_audio_layer: int = 6
@@ -92,7 +93,8 @@ class WhisperEncoderConfig(Config):
 class WhisperEncoderBlock(nn.Module):
     """A pre-norm transformer block. The residual stream is float32."""
 
-    # modules that a kernel of the CPU computes in one call (``ane.backends.torch.kernel_encoder``)
+    # Names of the modules, for the CPU kernel that computes the whole block in one call
+    # (``ane.backends.torch.kernel_encoder``).
     encoder_parts = (
         *("attn_ln", "attn.query", "attn.key", "attn.value", "attn.out"),
         *("mlp_ln", "mlp.0", "mlp.1", "mlp.2"),
@@ -114,10 +116,10 @@ class WhisperEncoderBlock(nn.Module):
 class WhisperEncoder(nn.Module):
     """The encoder: mel (B, n_mels, 2 · n_audio_ctx) → states (B, n_audio_ctx, n_audio_state) float32.
 
-    ``positional_embedding`` holds sinusoids. They are loaded, because checkpoints store them.
+    ``positional_embedding`` holds sinusoids, which are loaded from the checkpoint.
     """
 
-    packs_layers = True  # on the CPU, for bf16 and int8
+    packs_layers = True  # whether the CPU backend may pack the weights of linear layers, for bf16 and int8
 
     def __init__(self, config: WhisperEncoderConfig):
         super().__init__()
@@ -130,7 +132,7 @@ class WhisperEncoder(nn.Module):
         self.ln_post = nn.LayerNorm(D)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Encode a window.
+        """Encode the mels of windows, (B, n_mels, 2 · n_audio_ctx), to states.
 
         Raises:
             ValueError: ``mel`` has another number of frames.
@@ -147,15 +149,15 @@ class WhisperEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class WhisperDecoderConfig(Config):
-    """Sizes of the decoder under OpenAI's names. The defaults are the sizes of "base"."""
+    """Sizes of the decoder, with OpenAI's names. The defaults are the sizes of the model "base"."""
 
     n_vocab: int = 51865
-    n_audio_ctx: int = 1500  # states of a window; every token attends to all
-    n_text_ctx: int = 448  # tokens of a sequence
+    n_audio_ctx: int = 1500  # number of states of a window; every token attends to all of them
+    n_text_ctx: int = 448  # largest number of tokens in a sequence
     n_text_state: int = 512
     n_text_head: int = 8
     n_text_layer: int = 6
-    alignment_heads: tuple[tuple[int, int], ...] = ()  # (layer, head) for the times of words; empty if they are unknown
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # heads that time words, as (layer, head)
 
     split_widths: ClassVar = (("n_text_state", "n_text_head"),)
 
@@ -178,7 +180,8 @@ class WhisperDecoderConfig(Config):
 class WhisperDecoderBlock(nn.Module):
     """A pre-norm transformer block with cross-attention. The residual stream keeps the precision of its input."""
 
-    # norm, linear layer and GELU that a kernel of the CPU computes in one call (``ane.backends.torch.kernels``)
+    # Names of a norm, a linear layer and a GELU (or None), for the CPU kernel that computes all three in one call
+    # (``ane.backends.torch.kernels``).
     joins = (
         ("attn_ln", "attn.query", None),
         ("attn_ln", "attn.key", None),
@@ -212,7 +215,7 @@ class WhisperDecoder(nn.Module):
         super().__init__()
         self.config = config
         D = config.n_text_state
-        # the output layer has the weight of the embedding, which is looked up outside
+        # This is the output layer. It has the same weight as the token embedding, which the host looks up.
         self.token_embedding = CastingLinear(D, config.n_vocab, bias=False)
         self.positional_embedding = nn.Parameter(torch.empty(config.n_text_ctx, D))
         self.blocks = nn.ModuleList(WhisperDecoderBlock(D, config.n_text_head) for _ in range(config.n_text_layer))
@@ -222,9 +225,9 @@ class WhisperDecoder(nn.Module):
         """Compute the hidden states (B, T, D) of columns (B, T, D).
 
         Args:
-            x: The columns.
-            attend: A self-attention function per layer. None is causal attention without a cache.
-            cross_attend: A cross-attention function per layer.
+            x: Columns.
+            attend: One self-attention function per layer. ``None`` means causal attention without a cache.
+            cross_attend: One cross-attention function per layer.
         """
         causal = partial(F.scaled_dot_product_attention, is_causal=True)
         for index, block in enumerate(self.blocks):
@@ -232,15 +235,15 @@ class WhisperDecoder(nn.Module):
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:
-        """Return the hidden states for the output of the last block, (B, T, D) → (B, T, D)."""
+        """Compute the hidden states from the output of the last block: (B, T, D) → (B, T, D)."""
         return self.ln(x)
 
     def memory(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the keys and values of each layer's cross-attention for states (B, n_audio_ctx, D)."""
+        """Compute the keys and values of each layer's cross-attention from states (B, n_audio_ctx, D)."""
         return [block.cross_attn.keys_values(states) for block in self.blocks]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits (…, V) float32 of hidden states (…, D)."""
+        """Compute logits (…, V) float32 from hidden states (…, D)."""
         return self.token_embedding(hidden).float()
 
 

@@ -1,7 +1,7 @@
-"""Read Whisper's tokenizer from the files of a checkpoint, as JSON of Hugging Face ``tokenizers``.
+"""Read Whisper's tokenizer from the files of a checkpoint, and convert it to a tokenizer.json of Hugging Face.
 
-There are three forms: tokenizer.json, then vocab.json with merges.txt, then openai-whisper's rank file
-(multilingual.tiktoken or gpt2.tiktoken). The first one that is there is read.
+The files are looked for in this order: tokenizer.json, vocab.json with merges.txt, and openai-whisper's rank file
+(multilingual.tiktoken or gpt2.tiktoken). The first ones that exist are read.
 """
 
 import base64
@@ -22,10 +22,10 @@ MULTILINGUAL_RANKS, ENGLISH_RANKS = "multilingual.tiktoken", "gpt2.tiktoken"
 
 
 def find_tokenizer(folder: Path, multilingual: bool) -> str:
-    """Return the tokenizer in ``folder`` as JSON.
+    """Read the tokenizer in ``folder``, and return it as JSON.
 
     Raises:
-        UserError: There is none, or it is damaged.
+        UserError: The folder has no tokenizer, or it is damaged.
     """
     if os.path.isfile(folder / "tokenizer.json"):
         return read_tokenizer(folder / "tokenizer.json")
@@ -35,13 +35,13 @@ def find_tokenizer(folder: Path, multilingual: bool) -> str:
     if os.path.isfile(folder / ranks):
         return from_ranks(folder / ranks)
     raise UserError(
-        f"{folder} has no tokenizer: add tokenizer.json (or vocab.json and merges.txt) of the model's "
-        f"Hugging Face repository, or {ranks} of openai-whisper"
+        f"{folder} has no tokenizer: add tokenizer.json (or vocab.json and merges.txt) from the model's "
+        f"Hugging Face repository, or {ranks} from openai-whisper"
     )
 
 
 def from_merges(vocabulary: Path, merges: Path) -> str:
-    """Return the tokenizer of vocab.json and merges.txt, in GPT-2's format, as JSON."""
+    """Convert vocab.json and merges.txt, which have GPT-2's format, to a tokenizer as JSON."""
     ids = read_json(vocabulary)
     try:
         lines = read_regular(merges, MAX_JSON).decode("utf-8").splitlines()
@@ -52,9 +52,10 @@ def from_merges(vocabulary: Path, merges: Path) -> str:
 
 
 def from_ranks(path: Path) -> str:
-    """Return the tokenizer of a rank file as JSON. A line has a token's bytes in base64, and its rank, which is its id.
+    """Convert a rank file to a tokenizer as JSON.
 
-    A rank file lists no merges. A token's merge joins the two parts that remain after all merges of lower rank.
+    A line of the file has a token's bytes in base64, and its rank, which is also its id. The file does not list the
+    merges of the BPE. The merge that makes a token joins the two parts that are left after all merges of lower rank.
     """
     ranks: dict[bytes, int] = {}
     try:
@@ -63,7 +64,7 @@ def from_ranks(path: Path) -> str:
             ranks[base64.b64decode(token)] = int(rank)
         ranks.pop(b"", None)  # the multilingual file has an empty token, which no text needs
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get it again") from error
+        raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get the file again") from error
     letters = byte_letters()
 
     def spell(token: bytes) -> str:
@@ -76,7 +77,7 @@ def from_ranks(path: Path) -> str:
 
 
 def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """Apply all merges of lower rank to a token's bytes, the lowest rank first. Return the parts that remain."""
+    """Apply all merges of lower rank to a token's bytes, the lowest rank first. Returns the parts that are left."""
     parts = [token[index : index + 1] for index in range(len(token))]
     while len(parts) > 2:
         candidates = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
@@ -88,7 +89,10 @@ def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 
 
 def byte_letters() -> list[str]:
-    """Return the letters for bytes 0 to 255 in GPT-2's BPE: the byte itself if printable, otherwise U+0100 and up."""
+    """Return the characters that stand for bytes 0 to 255 in GPT-2's BPE.
+
+    A printable byte stands for itself. The other bytes are U+0100 and up.
+    """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
@@ -98,4 +102,4 @@ def _as_json(ids: Mapping[str, int], pairs: list[tuple[str, ...]], path: Path) -
     try:
         return tokenizers.Tokenizer(tokenizers.models.BPE(dict(ids), pairs)).to_str()
     except Exception as error:  # the library raises nothing more specific
-        raise UserError(f"{path} does not describe a tokenizer ({error}): get it again") from error
+        raise UserError(f"{path} does not describe a tokenizer ({error}): get the file again") from error

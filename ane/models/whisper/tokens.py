@@ -9,12 +9,12 @@ import tokenizers
 from ane.models.whisper.languages import LANGUAGES
 from ane.system.errors import UserError
 
-VOCABULARIES = (51864, 51865, 51866)  # English only, multilingual, and large-v3 with one more language
-TIMESTAMPS = 1501  # the last tokens, for 0.00 s, 0.02 s, … 30.00 s
+VOCABULARIES = (51864, 51865, 51866)  # sizes: English only, multilingual, and large-v3, which has one more language
+TIMESTAMPS = 1501  # number of timestamps, which are the last tokens: 0.00 s, 0.02 s, … 30.00 s
 SECONDS_PER_TIMESTAMP = 0.02
-FRAMES_PER_TIMESTAMP = 2  # 0.02 s in mel frames
+FRAMES_PER_TIMESTAMP = 2  # mel frames between two timestamps, which are 0.02 s apart
 
-# Symbols for sounds or for formatting. People do not say them, so their tokens are suppressed.
+# Symbols for sounds and for formatting. Their tokens are suppressed, because nobody says them.
 SYMBOLS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     "<<",
@@ -38,36 +38,36 @@ SYMBOLS = (
     "♪♪",
     "♪♪♪",
 )
-MUSIC = tuple("♩♪♫♬♭♮♯")  # symbols of several tokens, of which the first is suppressed
+MUSIC = tuple("♩♪♫♬♭♮♯")  # symbols that take several tokens, of which the first is suppressed
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
     """The ids of a vocabulary's special tokens, which follow the text tokens."""
 
-    end: int  # the token after every sequence, and the lowest special id
+    end: int  # the token that ends a sequence; it has the lowest special id
     start: int  # "startoftranscript"
-    languages: tuple[str, ...]  # codes, in the order of their ids from ``start`` + 1
+    languages: tuple[str, ...]  # codes of the languages, whose ids begin at ``start`` + 1
     translate: int
     transcribe: int
     language_model: int
-    previous: int  # precedes the text of earlier windows
-    no_speech: int  # a high probability after ``start`` means that nobody speaks
+    previous: int  # the token before the text of earlier windows
+    no_speech: int  # the token whose probability after ``start`` is high if nobody speaks
     no_timestamps: int
-    timestamps: int  # the id of 0.00 s, the first of 1501
+    timestamps: int  # id of the first timestamp, 0.00 s
     multilingual: bool  # whether the start sequence names a language and a task
 
     @classmethod
     def of(cls, vocabulary: int) -> "SpecialTokens":
-        """Return the special tokens for a vocabulary size.
+        """Return the special tokens of a vocabulary of this size.
 
         Raises:
-            UserError: No Whisper model has such a vocabulary.
+            UserError: No Whisper model has a vocabulary of this size.
         """
         if vocabulary not in VOCABULARIES:
             raise UserError(
-                f"a vocabulary of {vocabulary} tokens is not Whisper's: it has "
-                f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]}"
+                f"a vocabulary of {vocabulary} tokens is not Whisper's, which has "
+                f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]} tokens"
             )
         multilingual = vocabulary >= 51865
         end = 50257 if multilingual else 50256
@@ -88,17 +88,17 @@ class SpecialTokens:
         )
 
     def language(self, code: str) -> int:
-        """Return the id of a language.
+        """Return the id of a language's token.
 
         Raises:
-            UserError: The code is unknown.
+            UserError: The language code is unknown.
         """
         if code not in self.languages:
             raise UserError(f"language must be one of {', '.join(self.languages)}, got {code!r}", "language")
         return self.start + 1 + self.languages.index(code)
 
     def start_sequence(self, language: str, task: str = "transcribe", timestamps: bool = True) -> tuple[int, ...]:
-        """Return the tokens before a transcript: start, and for a multilingual model language and task."""
+        """Return the tokens before a transcript: the start token and, for a multilingual model, language and task."""
         sequence = [self.start]
         if self.multilingual:
             sequence += [self.language(language), {"transcribe": self.transcribe, "translate": self.translate}[task]]
@@ -106,11 +106,11 @@ class SpecialTokens:
 
 
 class WhisperTokenizer:
-    """Convert text to ids and back, without special tokens. Decoding skips ids from ``end`` on.
+    """Converts text to ids and back, without special tokens. Decoding skips ids that are not below ``end``.
 
     Args:
-        json: A tokenizer.json of Hugging Face ``tokenizers``. Only its BPE model is used.
-        end: The lowest special id.
+        json: Content of a tokenizer.json of Hugging Face's ``tokenizers``. Only its BPE model is used.
+        end: Id of the end token, which is the lowest special id.
 
     Raises:
         UserError: ``json`` is not a byte-level BPE.
@@ -122,28 +122,30 @@ class WhisperTokenizer:
         except Exception as error:  # the library raises nothing more specific
             raise UserError(f"the tokenizer cannot be read ({error}): import the model again") from error
         if not isinstance(source.model, tokenizers.models.BPE):
-            raise UserError("the tokenizer is not byte-level BPE, as Whisper's is: import the model again")
+            raise UserError("the tokenizer is not a byte-level BPE like Whisper's: import the model again")
         self.end = end
-        self._bpe = tokenizers.Tokenizer(source.model)  # special tokens in a text stay text
+        self._bpe = tokenizers.Tokenizer(
+            source.model
+        )  # without special tokens, so that their names in a text are read as text
         self._bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._bpe.decoder = tokenizers.decoders.ByteLevel()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
+        """Convert a text to ids."""
         return self._bpe.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of the tokens below ``end``. Bytes that are not UTF-8 become U+FFFD."""
+        """Convert ids to text, and skip those that are not below ``end``. Bytes that are not UTF-8 become U+FFFD."""
         return self._bpe.decode([token for token in tokens if token < self.end], skip_special_tokens=False)
 
     def blank(self) -> tuple[int, ...]:
-        """Return the tokens that must not begin a transcript: a lone space, and the end."""
+        """Return the tokens that must not begin a transcript: a single space, and the end token."""
         return (*self.encode(" "), self.end)
 
     def non_speech(self) -> tuple[int, ...]:
-        """Return the tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before them, sorted.
+        """Return the tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before them, in ascending order.
 
-        A hyphen or an apostrophe is suppressed only after a space, not inside a word.
+        Of a hyphen and an apostrophe, only the token with a space is returned, because words contain the other one.
         """
         found = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*SYMBOLS, *MUSIC):
@@ -154,7 +156,7 @@ class WhisperTokenizer:
 
 
 def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return ``tokens`` and the special tokens that are never sampled, sorted."""
+    """Return ``tokens`` and the special tokens that are never sampled, in ascending order."""
     return tuple(
         sorted(
             {
@@ -172,7 +174,7 @@ def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[in
 
 @dataclass(frozen=True)
 class TimedTokens:
-    """A segment's tokens, and its times in seconds from the beginning of the window."""
+    """The tokens of a segment, and its start and end in seconds from the beginning of the window."""
 
     start: float
     end: float
@@ -182,10 +184,14 @@ class TimedTokens:
 def split_segments(
     tokens: Sequence[int], first_timestamp: int, frames: int, seconds_per_frame: float
 ) -> tuple[list[TimedTokens], int]:
-    """Split a window of ``frames`` mel frames into segments. Return them, and the frames until the next window begins.
+    """Split the tokens of a window of ``frames`` mel frames into segments.
 
-    Two timestamps in a row end a segment and begin the next one. If the tokens end with such a pair, or with text after
-    it, the next window begins at the last pair. A single timestamp at the end means that this window has no more text.
+    Two consecutive timestamps end a segment and begin the next one. If the tokens end with such a pair, or with text
+    after the last pair, the next window begins at the last pair. A single timestamp at the end means that the rest of
+    the window has no text, so the next window begins at its end.
+
+    Returns:
+        The segments, and the number of mel frames from the start of this window to the start of the next one.
     """
     is_timestamp = [token >= first_timestamp for token in tokens]
     pairs = [index for index in range(1, len(tokens)) if is_timestamp[index - 1] and is_timestamp[index]]
@@ -208,22 +214,22 @@ def split_segments(
 
 
 def ends_with_single_timestamp(tokens: Sequence[int], first_timestamp: int) -> bool:
-    """Return whether the tokens end with one timestamp after text. Then the window has no more text."""
+    """Return whether the tokens end with text and one timestamp, so that the rest of the window has no text."""
     return [token >= first_timestamp for token in tokens[-2:]] == [False, True]
 
 
 @dataclass(frozen=True)
 class TokenRules:
-    """The rules for the logits of a sequence."""
+    """Rules that exclude tokens while a sequence is sampled."""
 
     special: SpecialTokens
     suppressed: tuple[int, ...] = ()  # tokens that are never sampled
-    blank: tuple[int, ...] = ()  # tokens that are not sampled first
-    timestamps: bool = True  # whether timestamps enclose the text
-    max_initial_timestamp: int | None = 50  # index of the latest first timestamp (50 is 1.0 s). None allows any
+    blank: tuple[int, ...] = ()  # tokens that must not be the first one
+    timestamps: bool = True  # whether timestamps enclose the text of each segment
+    max_initial_timestamp: int | None = 50  # index of the largest first timestamp (50 is 1.0 s); None allows any
 
     def apply(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
-        """Set the logits (V,) float32 of all tokens that must not follow ``sampled`` to −∞, in place."""
+        """Set logits (V,) float32 to −∞, in place, for all tokens that must not follow the tokens ``sampled``."""
         if not sampled:
             logits[list(self.blank)] = -np.inf
         logits[list(self.suppressed)] = -np.inf
@@ -231,22 +237,22 @@ class TokenRules:
             self._apply_timestamp_rules(logits, sampled)
 
     def _apply_timestamp_rules(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
-        """Keep timestamps in order: one ends a segment, the next begins another, and times never decrease.
+        """Exclude tokens so that timestamps come in pairs and never decrease.
 
-        The first token is a timestamp. If all timestamps together are likelier than every text token, only timestamps
-        are allowed.
+        The first token is a timestamp. After that, one timestamp ends a segment, and the next one begins another. If
+        all timestamps together are likelier than any single text token, only timestamps are allowed.
         """
         first = self.special.timestamps
         logits[self.special.no_timestamps] = -np.inf
         after_timestamp = len(sampled) >= 1 and sampled[-1] >= first
         after_pair = after_timestamp and (len(sampled) < 2 or sampled[-2] >= first)
         if after_pair:
-            logits[first:] = -np.inf  # text follows a pair, and the first timestamp
+            logits[first:] = -np.inf  # after a pair, and after the first timestamp, text must follow
         elif after_timestamp:
-            logits[: self.special.end] = -np.inf  # after a segment, the next one begins, or all ends
+            logits[: self.special.end] = -np.inf  # after a segment's end, the next segment begins, or the sequence ends
         latest = next((token for token in reversed(sampled) if token >= first), None)
         if latest is not None:
-            # a segment ends after it begins, and may begin where the one before it ends
+            # A segment must end later than it begins. It may begin where the segment before it ends.
             logits[first : latest if after_timestamp and not after_pair else latest + 1] = -np.inf
         if not sampled:
             logits[:first] = -np.inf
@@ -257,7 +263,7 @@ class TokenRules:
 
 
 def log_sum_exp(logits: np.ndarray) -> float:
-    """Return ln Σ exp(logits) of (n,) float32, computed in float64. If all logits are −∞, so is the result."""
+    """Compute ln Σ exp(logits) for logits (n,) float32 in float64. If all logits are −∞, the result is −∞."""
     highest = float(logits.max())
     if highest == -np.inf:
         return -np.inf

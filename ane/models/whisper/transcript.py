@@ -1,4 +1,4 @@
-"""Hold a transcript, and write it as plain text, JSON, or subtitles of SubRip (.srt) and WebVTT (.vtt)."""
+"""Define a transcript, and write it as plain text, JSON, SubRip subtitles (.srt) or WebVTT subtitles (.vtt)."""
 
 import html
 import json
@@ -16,28 +16,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TranscriptWord:
-    """A word with its times. It includes the space before it, and its punctuation."""
+    """A word and its times. Its text includes the space before it, and its punctuation."""
 
     word: str
     start: float  # seconds from the beginning of the recording
     end: float
-    probability: float  # mean probability of its tokens
+    probability: float  # mean probability of the word's tokens
 
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """A part of a transcript, about a sentence. Fields from ``temperature`` on, except words, describe its window."""
+    """A part of a transcript, of about a sentence. Each of the decoder's windows has one or more segments.
+
+    The fields from ``temperature`` on, except ``words``, describe the window of the segment.
+    """
 
     start: float  # seconds from the beginning of the recording
     end: float
-    text: str  # with the space before it
-    tokens: tuple[int, ...]  # with timestamps
-    temperature: float  # temperature at which it was decoded
+    text: str  # the text, with the space before it
+    tokens: tuple[int, ...]  # the tokens, with timestamps
+    temperature: float  # temperature at which the window was decoded
     average_log_probability: float
     no_speech_probability: float
     compression_ratio: float
-    words: tuple[TranscriptWord, ...] | None = None  # None if they were not asked for
-    seek: int = 0  # frames of 10 ms before its window
+    words: tuple[TranscriptWord, ...] | None = None  # None if word_times was not set
+    seek: int = 0  # start of the window, in mel frames of 10 ms
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +48,7 @@ class Transcript:
     """The text of one recording."""
 
     text: str
-    language: str  # "" if it was neither given nor detected, because there was no sound
+    language: str  # code of the language; "" if nobody gave it, and there was no sound to detect it from
     duration: float  # length of the recording in seconds
     segments: tuple[TranscriptSegment, ...] = ()
 
@@ -57,7 +60,7 @@ class Transcript:
             UserError: The recording was transcribed without ``word_times``.
         """
         if any(segment.words is None for segment in self.segments):
-            raise UserError("this transcript has no times of words: transcribe with word_times=True")
+            raise UserError("this transcript has no word times: transcribe with word_times=True")
         return tuple(word for segment in self.segments for word in segment.words or ())
 
     def __repr__(self) -> str:
@@ -67,7 +70,7 @@ class Transcript:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON. Segments have "words" only if these were asked for."""
+        """Return the fields for JSON. Segments have "words" only if ``word_times`` was set."""
         content = asdict(self)
         for segment in content["segments"]:
             if segment["words"] is None:
@@ -76,24 +79,24 @@ class Transcript:
 
 
 def as_text(transcript: Transcript) -> str:
-    """Return a line per segment."""
+    """Write the text, with one line per segment."""
     return "".join(f"{segment.text.strip()}\n" for segment in transcript.segments)
 
 
 def as_json(transcript: Transcript) -> str:
-    """Return a JSON object with every field, in one line."""
+    """Write a JSON object with every field, on one line."""
     return json.dumps(transcript.as_dict(), ensure_ascii=False) + "\n"
 
 
 def as_srt(transcript: Transcript) -> str:
-    """Return numbered subtitles. Times are written as 00:00:00,000."""
-    from ane.text.subtitles import srt  # imports all rules of text, which take longer than a short recording
+    """Write SubRip subtitles, which are numbered. Times look like 00:00:00,000."""
+    from ane.text.subtitles import srt  # imports all text rules, which can take longer than transcribing
 
     return srt(cues(transcript, lambda text: text.replace("-->", "->")))
 
 
 def as_vtt(transcript: Transcript) -> str:
-    """Return subtitles for web players. Times are written as 00:00:00.000, and &, < and > are escaped."""
+    """Write WebVTT subtitles, for web players. Times look like 00:00:00.000, and &, < and > are escaped."""
     from ane.text.subtitles import vtt
 
     return vtt(cues(transcript, partial(html.escape, quote=False)))
@@ -105,8 +108,8 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_js
 def cues(transcript: Transcript, escape: Callable[[str], str]) -> "Iterator[Cue]":
     """Yield a subtitle for each segment.
 
-    If words are timed, yield one for each word, which is underlined in the segment's text, and one for each pause
-    between words, as openai-whisper's ``--highlight_words`` does.
+    If words have times, this yields a subtitle for each word instead, with the segment's text in which the word is
+    underlined, and a subtitle for each pause between words. openai-whisper's ``--highlight_words`` does the same.
     """
     for segment in transcript.segments:
         if not segment.words:
@@ -122,6 +125,6 @@ def cues(transcript: Transcript, escape: Callable[[str], str]) -> "Iterator[Cue]
 
 
 def underlined(word: str) -> str:
-    """Return the word in <u>, with the space before it outside."""
+    """Underline a word with <u>, but not the space before it."""
     text = word.lstrip()
     return f"{word[: len(word) - len(text)]}<u>{text}</u>"

@@ -29,33 +29,33 @@ from ane.system.checked import validated
 from ane.system.errors import UserError
 
 DEFAULT_MODEL = "whisper"
-SILENT_PEAK = 1e-5  # −100 dBFS: a window below it has no sound, and Whisper would invent text for it
-PROMPT_TEMPERATURE = 0.5  # text decoded at a higher temperature is no prompt for the next window
+SILENT_PEAK = 1e-5  # −100 dBFS; windows with a lower peak are skipped, because Whisper would invent text for them
+PROMPT_TEMPERATURE = 0.5  # text that was decoded at a higher temperature is not used as a prompt for the next window
 
-Progress = Callable[[float, float], None]  # takes the seconds done, and the length of the recording in seconds
+Progress = Callable[[float, float], None]  # takes the seconds that are done, and the length of the recording in seconds
 
 
 @validated
 class TranscriptionOptions:
-    """How to transcribe a recording. The defaults are openai-whisper's defaults for ``transcribe``.
+    """Options for transcribing a recording. The defaults are those of openai-whisper's ``transcribe``.
 
-    None turns a threshold off. ``DecodingOptions`` explains the options of a single window.
+    ``None`` turns a threshold off. ``DecodingOptions`` explains the options for decoding a single window.
     """
 
-    language: str | None = None  # a code, name or locale, which becomes the code. None detects it in the first window
+    language: str | None = None  # code, name or locale, stored as the code; None detects it from the first window
     task: Literal["transcribe", "translate"] = "transcribe"
-    # each window is decoded at these temperatures, in this order, until its text passes the thresholds
+    # A window is decoded at these temperatures, one after the other, until its text passes the thresholds.
     temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1
     )
     best_of: int = Field(default=5, ge=1)
     beam_size: int | None = Field(default=None, ge=1)
-    max_compression_ratio: float | None = 2.4  # text that compresses better is repetitive
-    min_log_probability: float | None = -1.0  # a window with a lower average is decoded again
-    max_no_speech: float | None = 0.6  # an improbable window above it has no speech
-    condition_on_previous_text: bool = True  # whether a window gets the text before it as its prompt
-    prompt: str = ""  # prompt of the first window, such as names in their right spelling
-    word_times: bool = False  # whether to time words; segments and windows then end with a word
+    max_compression_ratio: float | None = 2.4  # text that zlib compresses better is repetitive, and decoded again
+    min_log_probability: float | None = -1.0  # a window with a lower average log-probability is decoded again
+    max_no_speech: float | None = 0.6  # a window with a higher probability of silence, and improbable text, is silent
+    condition_on_previous_text: bool = True  # whether the text of earlier windows is the prompt of the next window
+    prompt: str = ""  # prompt of the first window, for example names in their correct spelling
+    word_times: bool = False  # whether to compute word times; segments and windows then end where a word ends
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -63,13 +63,13 @@ class TranscriptionOptions:
             object.__setattr__(self, "language", language_code(self.language))
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
-        """Return whether to decode the window again, at the next temperature."""
+        """Return whether the text fails the thresholds, so that the window is decoded again at the next temperature."""
         repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
         improbable = self.min_log_probability is not None and decoded.average_log_probability < self.min_log_probability
         return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
 
     def has_no_speech(self, decoded: DecodedWindow) -> bool:
-        """Return whether the window has no speech. Its text is dropped then."""
+        """Return whether the window has no speech, so that its text is dropped."""
         return self._no_speech(decoded) and (
             self.min_log_probability is None or not decoded.average_log_probability > self.min_log_probability
         )
@@ -79,22 +79,22 @@ class TranscriptionOptions:
 
 
 def open_whisper(model: str | Path | None) -> Bundle:
-    """Open a bundle by name or path. None opens ``DEFAULT_MODEL``.
+    """Open a bundle by name or path. ``None`` means the bundle ``DEFAULT_MODEL``.
 
     Raises:
-        UserError: There is no such bundle.
+        UserError: The bundle does not exist.
     """
     if model is None and DEFAULT_MODEL not in bundle_names():
         raise UserError(
-            f"model must name a bundle of Whisper: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` "
-            "stores one that needs no name",
+            f"model must name a Whisper bundle: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` makes the "
+            "bundle that is used without a name",
             "model",
         )
     return open_model(DEFAULT_MODEL if model is None else model)
 
 
 class Transcriber:
-    """Transcribe with a Whisper model on a backend.
+    """A Whisper model that is loaded on a backend and can transcribe.
 
     Raises:
         UserError: The model is not Whisper, or its tokenizer is missing or damaged.
@@ -102,7 +102,7 @@ class Transcriber:
 
     def __init__(self, model: Bundle, backend: Backend):
         if model.family.name != "whisper":
-            raise UserError(f"{model.name} is a {model.family.title} model, not Whisper: it cannot transcribe")
+            raise UserError(f"{model.name} cannot transcribe, because it is a {model.family.title} model, not Whisper")
         self.model, self.backend = model, backend
         self.encoder_config, self.decoder_config = model.config("encoder"), model.config("decoder")
         self.special = SpecialTokens.of(self.decoder_config.n_vocab)
@@ -112,7 +112,7 @@ class Transcriber:
 
     @cached_property
     def aligner(self) -> WordAligner:
-        """The aligner that times words.
+        """The object that computes the times of words.
 
         Raises:
             UserError: The backend cannot return attention scores.
@@ -128,11 +128,11 @@ class Transcriber:
     ) -> Transcript:
         """Transcribe audio (S,) float32 mono at ``rate`` Hz.
 
-        Silence, or audio without samples, gives an empty transcript. ``progress`` is called after each window.
+        The transcript of silence, or of audio without samples, is empty. ``progress`` is called after each window.
 
         Raises:
-            UserError: There are NaN or infinite samples, the language is unknown, or an English-only model is asked to
-                translate.
+            UserError: A sample is NaN or infinite. Or the model does not know the language. Or the options ask for a
+                translation, and the model knows only English.
         """
         work = self.transcribing(audio, rate, options)
         while True:
@@ -148,40 +148,42 @@ class Transcriber:
         options: TranscriptionOptions | None = None,
         heard: Callable[[TranscriptSegment], Any] = lambda segment: None,
     ) -> Generator[tuple[float, float], None, Transcript]:
-        """Transcribe like ``transcribe``, and return the transcript, but stop after each window.
+        """Transcribe like ``transcribe``, but as a generator that pauses after each window.
 
-        Yields the seconds done and the length of the recording in seconds. ``heard`` is called with each segment.
+        The generator yields the seconds that are done and the length of the recording in seconds, and returns the
+        transcript. It calls ``heard`` with each segment.
         """
         options = options or TranscriptionOptions()
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
         if not self.special.multilingual and options.language not in (None, "en"):
             raise UserError(
-                f"language must be en: {self.model.name} knows English only, got {options.language!r}", "language"
+                f"language must be en, because {self.model.name} knows only English, got {options.language!r}",
+                "language",
             )
         if not self.special.multilingual and options.task == "translate":
             raise UserError(
-                f"task must be transcribe: {self.model.name} knows English only and cannot translate", "task"
+                f"task must be transcribe, because {self.model.name} knows only English and cannot translate", "task"
             )
         if not np.isfinite(audio).all():
-            raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again", "audio")
+            raise UserError("audio has NaN or infinite samples: export the recording again", "audio")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
         return (yield from RecordingTranscription(self, samples, options).transcript(heard))
 
     def decoder(self, candidates: int) -> WindowDecoder:
-        """Return the decoder for a window with so many candidates. Each decoder is made once."""
+        """Return the decoder for windows with this many candidates. It is created with the first call, and kept."""
         if candidates not in self._decoders:
             self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special, candidates)
         return self._decoders[candidates]
 
 
 class RecordingTranscription:
-    """The transcription of one recording.
+    """The state of transcribing one recording.
 
     Args:
-        transcriber: The model and its decoders.
+        transcriber: Transcriber with the model and its decoders.
         samples: The recording, (S,) float32 at 16 kHz.
-        options: How to transcribe it.
+        options: Options of the transcription.
     """
 
     def __init__(self, transcriber: Transcriber, samples: np.ndarray, options: TranscriptionOptions):
@@ -192,11 +194,11 @@ class RecordingTranscription:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
-        self.last_speech = 0.0  # end of the last word in seconds, if words are timed
+        self.last_speech = 0.0  # end of the last word in seconds, if word_times is set
         self.prompt_start = 0  # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self, heard: Callable[[TranscriptSegment], Any]) -> Generator[tuple[float, float], None, Transcript]:
-        """Transcribe all windows: yield the progress after each, and return the transcript."""
+        """Transcribe all windows. Yields the progress after each window, and returns the transcript."""
         first, segments = len(self.tokens), list[TranscriptSegment]()
         for item in self._windows():
             if isinstance(item, TranscriptSegment):
@@ -208,9 +210,13 @@ class RecordingTranscription:
         return Transcript(text, self.language, len(self.samples) / RATE, tuple(segments))
 
     def _windows(self) -> Iterator[TranscriptSegment | tuple[float, float]]:
-        """Yield the segments of a window, then the seconds done and the length of the recording, for each window."""
+        """Transcribe window after window.
+
+        For each window, this yields the segments, and then the pair of the seconds that are done and the length of the
+        recording in seconds.
+        """
         mel = None
-        position = 0  # in frames
+        position = 0  # start of the window in mel frames
         while position < self.frames:
             frames = min(self.window_frames, self.frames - position)
             advance = frames
@@ -218,7 +224,9 @@ class RecordingTranscription:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
                 window, states = mel[:, position : position + self.window_frames], None
-                if not self.language:  # detected with the silence after the end, as in openai-whisper
+                if (
+                    not self.language
+                ):  # detect it from a whole window, with silence after the end, as openai-whisper does
                     states = self._encoded(window)
                     decoder = self.transcriber.decoder(self.options.beam_size or 1)
                     decoder.set_states(states)
@@ -235,11 +243,11 @@ class RecordingTranscription:
             yield position * FRAME_SECONDS, self.frames * FRAME_SECONDS
 
     def _encoded(self, mel: np.ndarray) -> np.ndarray:
-        """Encode a window: (bands, 2N) → states (1, N, D)."""
+        """Encode the mel of a window, (bands, 2N), to states (1, N, D)."""
         return self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
 
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
-        """Decode a window with the states (1, N, D), at rising temperatures until its text is reliable."""
+        """Decode a window from its states (1, N, D), at rising temperatures until its text passes the thresholds."""
         text = WindowText(tuple(self.tokens[self.prompt_start :]), first_frame=position)
         shared = ("task", "best_of", "beam_size", "seed")
         base = DecodingOptions(
@@ -260,7 +268,10 @@ class RecordingTranscription:
         return decoded
 
     def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
-        """Return a decoded window's segments, and the frames from its start to the start of the next window."""
+        """Split a decoded window into segments.
+
+        Returns them, and the number of mel frames from the start of this window to the start of the next one.
+        """
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
         return [
@@ -287,7 +298,11 @@ class RecordingTranscription:
         frames: int,
         advance: int,
     ) -> tuple[list[TranscriptSegment], int]:
-        """Time the words of the segments. The next window begins after the last word, unless this one has no more."""
+        """Compute the times of the segments' words.
+
+        Returns the segments with words, and the number of mel frames to the start of the next window. The next window
+        begins after the last word, unless the tokens say that the rest of this window has no text.
+        """
         text = [token for segment in segments for token in segment.tokens if token < self.special.end]
         words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)
         segments = add_words(segments, words, self.special.end, position * FRAME_SECONDS, self.last_speech)
@@ -299,7 +314,7 @@ class RecordingTranscription:
         return segments, advance
 
     def _keep(self, segments: list[TranscriptSegment], decoded: DecodedWindow) -> Iterator[TranscriptSegment]:
-        """Yield the segments that have text and a duration. Their tokens become the prompt of later windows."""
+        """Drop segments without text or without duration, and yield the others. Their tokens become a later prompt."""
         for segment in segments:
             if segment.start < segment.end and segment.text.strip():
                 self.tokens += segment.tokens
@@ -309,6 +324,6 @@ class RecordingTranscription:
 
 
 def compression_ratio(text: str) -> float:
-    """Return how many times smaller zlib makes the text in UTF-8. The ratio is high for repetitive text."""
+    """Return the factor by which zlib shrinks the text in UTF-8. It is high for repetitive text."""
     data = text.strip().encode()
     return len(data) / len(zlib.compress(data))

@@ -1,4 +1,4 @@
-"""Time the words of a window, with the rules and limits of openai-whisper (timing.py and tokenizer.py)."""
+"""Compute when the words of a window are spoken, by the rules of openai-whisper (timing.py and tokenizer.py)."""
 
 import string
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, Whis
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
 from ane.system.errors import UserError
 
-MEDIAN_WIDTH = 7  # positions that the median filter along time covers
+MEDIAN_WIDTH = 7  # width of the median filter along time, in encoder states
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages without spaces between words
-PREPENDED = "\"'“¿([{-"  # punctuation of the next word
-APPENDED = "\"'.。,，!！?？:：”)]}、"  # punctuation of the word before it
+PREPENDED = "\"'“¿([{-"  # punctuation that belongs to the word after it
+APPENDED = "\"'.。,，!！?？:：”)]}、"  # punctuation that belongs to the word before it
 SENTENCE_ENDS = ".。!！?？"
-MAX_MEDIAN = 0.7  # seconds; limits are computed from the median duration of words, or from this if that is longer
-OUTSIDE = 0.5  # seconds by which a word may leave its segment
+MAX_MEDIAN = 0.7  # seconds; the limits depend on the median duration of words, which counts as at most this
+OUTSIDE = 0.5  # seconds by which a word may begin before its segment, or end after it
 
 
 @dataclass(frozen=True)
 class AlignedWord:
-    """A word of a window. ``start`` and ``end`` are seconds from the beginning of the window."""
+    """A word of a window and its times, in seconds from the beginning of the window."""
 
     word: str
     tokens: tuple[int, ...]
@@ -35,12 +35,12 @@ class AlignedWord:
 
     @property
     def duration(self) -> float:
-        """Seconds from start to end."""
+        """Duration in seconds."""
         return self.end - self.start
 
 
 class WordAligner:
-    """Finds when each word of a window is heard, with one more pass of the decoder over the window's text.
+    """Finds when each word of a window is spoken. To do this, it runs the decoder once more on the window's text.
 
     Raises:
         UserError: The backend cannot return attention scores.
@@ -59,14 +59,14 @@ class WordAligner:
     def align(
         self, text: Sequence[int], states: np.ndarray, frames: int, language: str, task: str = "transcribe"
     ) -> list[AlignedWord]:
-        """Time the words of a window.
+        """Compute the times of a window's words.
 
         Args:
-            text: Its tokens, without timestamps.
+            text: Tokens of the window's text, without timestamps.
             states: The encoder's states, (N, D) float32.
-            frames: Mel frames of the window that have sound.
+            frames: Number of the window's mel frames that have sound.
             language: Code of the language.
-            task: Task of the transcript, "transcribe" or "translate".
+            task: Task with which the text was decoded, "transcribe" or "translate".
         """
         if not text:
             return []
@@ -90,15 +90,15 @@ class WordAligner:
 
 
 def text_probabilities(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """Return each token's probability (T,) float32 by logits (T, V) float32."""
+    """Compute the probability of each token, (T,) float32, from logits (T, V) float32."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     return np.exp(logits[np.arange(len(tokens)), list(tokens)]) / np.exp(logits).sum(axis=-1)
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Split tokens into words. A word begins with a space, or is punctuation.
+    """Split tokens into words. A word begins with a space, or is a punctuation mark.
 
-    In a language without spaces, a word is the shortest run of tokens that makes whole characters.
+    In a language without spaces, a word is the shortest run of tokens that decodes to whole characters.
     """
     parts = split_characters(tokenizer, tokens)
     if language in UNSPACED:
@@ -113,7 +113,10 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
 
 
 def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-    """Split tokens into the shortest runs that make whole characters, or that the whole text cannot decode either."""
+    """Split tokens into the shortest runs that decode to whole characters.
+
+    A run may also contain U+FFFD if all the tokens together also have U+FFFD at this position.
+    """
     whole, parts = tokenizer.decode(tokens), []
     current: tuple[int, ...] = ()
     offset = 0
@@ -128,7 +131,7 @@ def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list
 
 
 def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[AlignedWord]:
-    """Shorten marks that end a sentence, and the words after them, to ``longest`` seconds."""
+    """Shorten words to ``longest`` seconds if they are marks that end a sentence, or follow such a mark."""
     limited = list(words)
     for index in range(1, len(words)):
         word = limited[index]
@@ -141,9 +144,9 @@ def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[Al
 
 
 def merge_punctuation(words: Sequence[AlignedWord]) -> list[AlignedWord]:
-    """Join punctuation to its word, which keeps its times and probability.
+    """Join each punctuation mark to its word. The word's times and probability do not change.
 
-    The punctuation's entry stays in the list, without text and tokens.
+    The mark stays in the list as a word without text and tokens.
     """
     merged = list(words)
     following = len(merged) - 1
@@ -175,14 +178,14 @@ def add_words(
     offset: float,
     last_speech: float,
 ) -> list[TranscriptSegment]:
-    """Return the segments of a window with their words, and with times that fit the words.
+    """Add the words to the segments of a window, and adapt the times of the segments to their words.
 
     Args:
-        segments: The segments.
+        segments: Segments of the window.
         words: Words of all segments, from ``WordAligner.align``.
-        end_token: The lowest token that is not text.
-        offset: Beginning of the window, in seconds.
-        last_speech: End of the last word before the window, in seconds.
+        end_token: Id of the end token. Tokens with lower ids are text.
+        offset: Beginning of the window in seconds.
+        last_speech: End of the last word before the window in seconds.
     """
     durations = [word.duration for word in words if word.duration]
     median = min(MAX_MEDIAN, float(np.median(durations)) if durations else 0.0)
@@ -210,7 +213,10 @@ def add_words(
 
 
 def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: float) -> TranscriptSegment:
-    """Shorten words at the ends of a segment. Take its times from its words, unless these are far too long."""
+    """Shorten the first words of a segment if they are too long, and take the segment's times from its words.
+
+    If the first word begins long before the segment, or the last word ends long after it, the word is cut instead.
+    """
     first, *others = segment.words or ()
     longest = 2 * median
     pause = first.end - last_speech > 2 * longest
@@ -240,14 +246,15 @@ def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: f
 
 
 def token_times(scores: np.ndarray, first: int) -> np.ndarray:
-    """Return the positions of sound at which tokens begin, (T − first − 1,) int64, never decreasing.
+    """Find the encoder state at which each token begins. Returns (T − first − 1,) int64, never decreasing.
 
     The attention of a few heads moves along the sound with the text. Dynamic time warping finds the path with the most
     attention.
 
     Args:
-        scores: Cross-attention before the softmax, (heads, T, N) float32, for the positions of sound only.
-        first: Index of the token that stands for the beginning. The last token is the end token, which is left out.
+        scores: Scores of the cross-attention before the softmax, (heads, T, N) float32, for states with sound.
+        first: Index of the token that stands for the beginning of the text. The last token is the end token. No time is
+            computed for it.
     """
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -259,7 +266,7 @@ def token_times(scores: np.ndarray, first: int) -> np.ndarray:
 
 
 def median_filter(x: np.ndarray, width: int) -> np.ndarray:
-    """Apply a median filter of odd ``width`` along the last axis of x (…, N), with mirrored ends.
+    """Apply a median filter of odd ``width`` along the last axis of x (…, N). Beyond both ends, x is mirrored.
 
     If x is too short to be mirrored, it is returned unchanged, as in openai-whisper.
     """

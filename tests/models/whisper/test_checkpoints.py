@@ -54,7 +54,7 @@ def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_p
     ("changes", "message"),
     [
         ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
-        ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks tensors of Whisper"),
+        ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks a tensor of Whisper"),
         ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the network has"),
         ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
         (
@@ -74,7 +74,7 @@ def test_another_model_of_ctranslate2_is_refused_in_one_line(tmp_path, changes, 
 def test_a_truncated_model_of_ctranslate2_is_refused(tmp_path, length):
     path = write_ctranslate2(tmp_path) / "model.bin"
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(UserError, match=r"cannot be read as a Whisper model of CTranslate2 \(.*get it again$"):
+    with pytest.raises(UserError, match=r"cannot be read as CTranslate2's Whisper \(.*get the file again$"):
         import_whisper(tmp_path)
 
 
@@ -143,17 +143,17 @@ def change(**changes):
         (lambda content: content | {"dims": content["dims"] | {"n_audio_head": 3}}, "cannot be split among 3"),
         (
             lambda content: content | {"dims": content["dims"] | {"n_text_layer": 1}},
-            "state 1 layers of the decoder, its",
+            "say that the decoder has 1 layers, but",
         ),
-        (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "its tensors are of 2"),
-        (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "state 10000000 layers"),
+        (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "there are tensors for 2"),
+        (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "has 10000000 layers"),
         (
             lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}},
             "has shape 51865×8, the network has",
         ),
         (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
         (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
-        (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
+        (change(**{"decoder.ln.bias": 3}), "must be a tensor, not int"),
         (
             change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}),
             "is torch.int8 instead of a plain tensor of floats",

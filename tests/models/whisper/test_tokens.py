@@ -98,7 +98,7 @@ def test_all_three_forms_give_the_same_ids(tmp_path, content):
 
 @pytest.mark.parametrize(("multilingual", "file"), [(True, "multilingual.tiktoken"), (False, "gpt2.tiktoken")])
 def test_a_folder_without_one_is_refused_with_the_names_of_the_files(tmp_path, multilingual, file):
-    with pytest.raises(UserError, match=rf"has no tokenizer: add tokenizer.json .* or {file} of openai-whisper$"):
+    with pytest.raises(UserError, match=rf"has no tokenizer: add tokenizer.json .* or {file} from openai-whisper$"):
         find_tokenizer(tmp_path, multilingual)
 
 

@@ -193,7 +193,7 @@ def test_an_english_model_knows_no_other_language(tmp_path, noise):
 
 
 def test_what_cannot_be_transcribed_is_refused_before_any_work(transcriber):
-    with pytest.raises(UserError, match="audio must have finite samples"):
+    with pytest.raises(UserError, match="audio has NaN or infinite samples"):
         transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
     with pytest.raises(UserError, match="language must be one of"):
         transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon"))
