@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the option for another set of golden vectors."""
+"""Provide the fixtures of all tests, and the option to test with other golden vectors."""
 
 import asyncio
 import gc
@@ -49,9 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
     hypothesis.settings.register_profile("campaign", max_examples=300, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-    # one thread a worker, also in the processes that tests start: more would only compete
+    # one thread per worker, also in processes that tests start, because more threads would compete for the CPUs
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # where a test asks for two, the one that waits rests
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # if a test asks for two threads, a waiting thread uses no CPU
     families = config.getoption("families")
     if not families.is_dir():
         raise pytest.UsageError(f"--families {families}: no such folder")
@@ -71,7 +71,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # native modules report what is alive at the end
+    gc.unfreeze()  # native modules report objects that are alive at the end
 
 
 @pytest.fixture(autouse=True, scope="module")

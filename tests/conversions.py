@@ -1,4 +1,4 @@
-"""Conversions that the tests of a run share: each is made by the first worker that needs it."""
+"""Provide the conversions that tests share. The first worker that needs a conversion makes it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Candidates of chunks, decoded on lanes of their own; what a rendering does besides is left out."""
+"""Decode candidates of chunks on separate lanes, without the other work of a request."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

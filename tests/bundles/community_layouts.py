@@ -1,8 +1,9 @@
-"""Files of Tortoise as its community writes them, from the entries of the official ones.
+"""Make Tortoise checkpoints in the layouts of its community, from the tensors of the official checkpoints.
 
-Sources: DL-Art-School and ai-voice-cloning (fine-tunes, *.state beside), torch's DataParallel, coqui-ai/TTS's folder,
-transformers' converters (models/clvp/convert_clvp_to_hf.py and models/univnet/convert_univnet.py of 4.45), whose
-renaming stands here in their own order, from upstream's keys to theirs.
+Sources: DL-Art-School and ai-voice-cloning (fine-tunes with *.state files next to them), torch's DataParallel, the
+folder of coqui-ai/TTS, and transformers' converters (models/clvp/convert_clvp_to_hf.py and
+models/univnet/convert_univnet.py of version 4.45). The converters rename upstream's keys to theirs, and this module
+repeats their steps in the same order.
 """
 
 import json
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 
 from ane.models.tortoise.checkpoints import packaged_file
 
-Files = dict[str, dict[str, Any]]  # official name → entries
+Files = dict[str, dict[str, Any]]  # official file name → tensors by key
 GPT, DIFFUSION, CLVP, UNIVNET, HIFIGAN = (
     "autoregressive.pth",
     "diffusion_decoder.pth",
@@ -26,7 +27,7 @@ GPT, DIFFUSION, CLVP, UNIVNET, HIFIGAN = (
     "vocoder.pth",
     "hifidecoder.pth",
 )
-HEADS = 4  # of the golden decoder
+HEADS = 4  # attention heads of the decoder in the golden set
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
                 entries[key.replace("c_attn", f"{name}_proj")] = part
         elif "qkv" in key:
             rows = value.squeeze(-1) if last == "weight" else value
-            blocks = rows.split(len(rows) // (3 * HEADS))  # q, k and v of the first head, of the second, …
+            # rows of q, k and v for the first head, then for the second, …
+            blocks = rows.split(len(rows) // (3 * HEADS))
             for offset, name in enumerate("qkv"):
                 entries[key.replace("qkv", f"{name}_proj")] = torch.cat(blocks[offset::3])
         elif "proj_out" in key:

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of models on disk: tiny checkpoints to damage, and a Hugging Face hub on loopback."""
+"""Provide tiny checkpoints that tests may damage, and a Hugging Face hub on the loopback interface."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Bad directories, files and configs of checkpoints: each is refused in one line, and no code in them is run."""
+"""Test that one line rejects every bad folder, file or config of a checkpoint, and that no code in it runs."""
 
 import json
 import os

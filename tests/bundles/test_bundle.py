@@ -1,4 +1,4 @@
-"""Bundles: reading returns what was written, and no file of the user is overwritten."""
+"""Test that a bundle is read as it was written, and that writing one replaces no file of the user."""
 
 import json
 import os

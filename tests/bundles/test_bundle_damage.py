@@ -1,4 +1,4 @@
-"""Damaged bundles: all damage is found when the bundle is opened or the file is used, and reported in one line."""
+"""Test that a one-line error reports all damage to a bundle, when the bundle is opened or when the file is used."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A directory of official checkpoints: what it loads, and what it ignores."""
+"""Test which files of a folder with official checkpoints are loaded, and which are ignored."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_the_identity_changes_with_weights_and_configs(directory, edit, edit_jso
     assert len({before, changed, imported(directory).identity}) == 3
 
 
-# Files beside the checkpoints
+# Files next to the checkpoints
 
 
 def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_ones(directory):

@@ -1,4 +1,4 @@
-"""Tortoise's weights as its community stores them: fine-tunes alone, wrapped, renamed, halved, with more tokens."""
+"""Test Tortoise's weights in community layouts: single fine-tunes, wrapped, renamed, halved or with more tokens."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def same_weights(found, expected) -> bool:
     """Whether two models have the same networks, of the same numbers."""
 
     def equal(name: str) -> bool:
-        tensors = found.tensors(name)  # a file is read for each call
+        tensors = found.tensors(name)  # each call reads a file
         return found.config(name) == expected.config(name) and all(
             torch.equal(tensor, tensors[key]) for key, tensor in expected.tensors(name).items()
         )
@@ -98,7 +98,8 @@ def test_a_fine_tune_is_known_by_its_content_whatever_its_suffix(suffix, directo
 
 
 def test_files_of_other_names_are_known_by_their_keys(directory, original):
-    for name in ("rlg_auto.pth", "rlg_diffuser.pth"):  # they have the same keys, and differ by the official widths
+    # these networks have the same keys, and only the official widths tell them apart
+    for name in ("rlg_auto.pth", "rlg_diffuser.pth"):
         (directory / name).unlink()
     names = set(find_files(directory))
     for index, name in enumerate(sorted(names)):
@@ -112,7 +113,7 @@ def test_the_config_of_coqui_is_left_aside(directory, official):
     coqui = {"model": "tortoise", "model_args": {"autoregressive_layers": 30}}
     (directory / "config.json").write_text(json.dumps(coqui))
     assert same_weights(imported(directory, config=stated), official)
-    with pytest.raises(UserError, match=r"config\.json"):  # without sizes the official ones are meant
+    with pytest.raises(UserError, match=r"config\.json"):  # without config.json, the official sizes are assumed
         import_tortoise(directory)
 
 

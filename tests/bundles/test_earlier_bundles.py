@@ -1,4 +1,4 @@
-"""Bundles that earlier versions wrote still open: KittenTTS's and Kokoro's stated fewer facts about themselves."""
+"""Test that bundles of earlier versions still open. Bundles of KittenTTS and Kokoro used to record fewer facts."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def test_an_earlier_bundle_opens_with_its_voices_and_the_key_of_its_stored_sound
     assert (bundle.name, bundle.voice_names) == (name.title(), VOICES[name])
     assert bundle.takes_voices
     assert not bundle.uses_seed
-    # books that were begun with it find their sounds by this
+    # by this identity, books that an earlier version began find their sounds
     assert bundle.identity == identity_of(
         [(file, *size_and_time(bundle.path / file)) for file in ("config.json", "model.onnx", "voices.npz")]
     )

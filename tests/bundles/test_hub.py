@@ -1,6 +1,6 @@
-"""Imports from a Hugging Face hub (a small one on the loopback interface).
+"""Test imports from a Hugging Face hub, which is a small server on the loopback interface.
 
-Each runs in a process of its own, because huggingface_hub reads its environment once.
+Each import runs in a separate process, because huggingface_hub reads its environment only once.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Entries of checkpoints that are not known: they are named, and left out only on request."""
+"""Test that an error names unknown tensors of a checkpoint, which are left out only on request."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -171,8 +171,8 @@ def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
     (folder / "models").mkdir(exist_ok=True)
     wrapped = {f"base_model.model.{key}": value for key, value in factors.items()}
     save_file(wrapped, folder / "adapter_model.safetensors")
-    torch.save({"a": torch.ones(2)}, folder / "lora.pth")  # known by its name alone
-    torch.save({"weights": factors}, folder / "models" / "style.PT")  # known by its keys alone
+    torch.save({"a": torch.ones(2)}, folder / "lora.pth")  # only its name shows that it is a LoRA
+    torch.save({"weights": factors}, folder / "models" / "style.PT")  # only its keys show that it is a LoRA
     (folder / "my-LoRA.bin").write_bytes(b"no checkpoint")
     lora = "gpt.h.N.attn.c_attn.lora_A.weight"
     return {

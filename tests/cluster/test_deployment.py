@@ -1,4 +1,4 @@
-"""`ane serve` on Ray Serve: sound arrives while it is made, and is that of a server without a cluster."""
+"""Test `ane serve` on Ray Serve: sound arrives while it is made, and equals the sound of a server without a cluster."""
 
 import json
 import time
@@ -51,7 +51,7 @@ def test_sound_is_streamed_and_that_of_one_machine(address):
         first = response.read1()
         began = time.perf_counter()
         rest = response.read()
-    assert time.perf_counter() - began > 0.02  # it was not made yet
+    assert time.perf_counter() - began > 0.02  # the sound was not made before the request
     stream = ane.load("demo", threads=1).stream(TEXT, seed=3, preset="fastest")
     expected = pcm16(np.concatenate(list(stream))).tobytes()
     assert 0 < len(first) < len(expected)

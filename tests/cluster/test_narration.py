@@ -1,4 +1,4 @@
-"""`ane read --ray` gives the job that one process gives."""
+"""Test that `ane read --ray` makes the same job as one process."""
 
 import sqlite3
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_the_workers_check_and_this_process_does_not(tmp_path: Path, monkeypatch
         for name in ("alone.wav", "cluster.wav")
     ]
     assert found[0] == found[1]
-    assert any(problems != "[]" for _, _, problems, _ in found[0])  # so chunks were spoken again
+    assert any(problems != "[]" for _, _, problems, _ in found[0])  # chunks had problems, so they were spoken again
 
 
 def test_workers_without_a_cluster_are_refused(capsys):

@@ -1,4 +1,4 @@
-"""Texts on a cluster of this machine sound as without one, from a list and from a data set."""
+"""Test that texts sound the same on a cluster as without one, from a list and from a data set."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Work on a cluster of this machine: nothing is lost or done wrongly when a worker dies or a call fails."""
+"""Test that work on a cluster is neither lost nor wrong if a worker dies or a call fails."""
 
 import os
 import signal

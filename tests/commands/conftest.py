@@ -1,4 +1,4 @@
-"""Each test of a command has a home and a working folder of its own, and a terminal that breaks no line."""
+"""Give each test of a command a separate home and working folder, and a terminal that breaks no lines."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What all commands share: help, flags, values, progress; and `ane doctor`."""
+"""Test the parts that all commands share (help, flags, values, progress), and `ane doctor`."""
 
 import argparse
 import errno

@@ -1,4 +1,4 @@
-"""`ane bench` as its user meets it, with a stand-in for Core ML."""
+"""Test `ane bench` as a user runs it, on a stand-in for Core ML."""
 
 import itertools
 import json
@@ -88,7 +88,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert ane.mac.count("load ") == 2 * len(rows)
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert found["chosen"]["backend"] == "coreml"
-    assert found["chosen"]["compute_units"] == "CPU_AND_NE"  # measured last
+    assert found["chosen"]["compute_units"] == "CPU_AND_NE"  # these units were measured last
 
 
 @pytest.mark.usefixtures("quick_speech")

@@ -1,4 +1,4 @@
-"""`ane cache` as a user runs it."""
+"""Test `ane cache` as a user runs it."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Completion as shells ask for it, and the manual page as its readers check it."""
+"""Test completion as shells ask for it, and the manual page with the programs that read such pages."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from ane.cli import SUMMARIES, main
 
 INSTALL = "apt-get install {}"
-# how each shell completes a line: the script is read first, as the example in the help says
+# shell → how it completes a line, after reading the script as the example in the help says
 ASK = {
     "bash": 'eval "$(ane completion bash)"; COMP_LINE="$1"; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMP_WORDS=($1); '
     'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _python_argcomplete ane; printf "%s\\n" "${{COMPREPLY[@]}}"',

@@ -1,4 +1,4 @@
-"""`ane import` and `ane say` with FastSpeech checkpoints, as a user runs them."""
+"""Test `ane import` and `ane say` with FastSpeech checkpoints, as a user runs them."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Files that a command is given: only regular ones of bounded size are opened, and a damaged one is one line."""
+"""Test that commands open only regular files of limited size, and report a damaged file in one line."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
-"""``ane import`` from a directory: where it writes the bundle, what it prints, what it leaves unchanged.
+"""Test ``ane import`` from a folder: where it writes the bundle, its output, and which files it leaves unchanged.
 
-Imports from a hub are in tests/bundles/test_hub.py.
+tests/bundles/test_hub.py tests imports from a hub.
 """
 
 import hashlib

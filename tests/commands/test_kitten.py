@@ -1,4 +1,4 @@
-"""`ane import` and `ane say` with KittenTTS models."""
+"""Test `ane import` and `ane say` with KittenTTS models."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The flags of macOS's `say`: each row of its manual has a row here, of what it does or says here."""
+"""Test every flag in the manual of macOS's `say`: `ane say` follows it, or says why not."""
 
 import os
 import pty
@@ -31,7 +31,7 @@ WRITTEN = [
     (("-o", "out.flac", "--data-format", "I24"), "out.flac", "PCM_24", 24000),
     (("-o", "out.wav", "--data-format", "ulaw", "--channels", "1", "--stream"), "out.wav", "ULAW", 24000),
 ]
-# flags → the error; all but the last three are errors before any work
+# flags → the error message. All errors but the last three come before any work
 REFUSED = [
     (("-r", "300", "--speed", "2", "-o", "a.wav"), "--rate and --speed cannot be combined"),
     (("-r", "0", "-o", "a.wav"), "--rate must be above 0 words per minute, got 0"),
@@ -71,7 +71,7 @@ def test_a_file_has_the_format_that_the_flags_name(flags: tuple[str, ...], file:
     found, usual = soundfile.info(file), soundfile.info("usual.wav")
     assert (found.subtype, found.samplerate, found.channels) == (subtype, rate, 1)
     assert found.duration == pytest.approx(usual.duration, abs=0.01)
-    # the same sound: loud at the same times
+    # the two sounds are the same if they are loud at the same times
     loudness = [
         [np.sqrt(np.mean(part**2)) for part in np.array_split(soundfile.read(name)[0], 30)]
         for name in (file, "usual.wav")
@@ -188,7 +188,7 @@ def test_a_terminal_without_a_text_speaks_each_line_that_is_typed() -> None:
     try:
         os.write(terminal, b"hello there\n")
         heard = process.stdout.readline()
-        assert heard == "heard\n", process.communicate()[1]  # before the input ends
+        assert heard == "heard\n", process.communicate()[1]  # the sound comes before the input ends
         os.write(terminal, b"and goodbye\n\x04")
         _, errors = process.communicate()
     finally:

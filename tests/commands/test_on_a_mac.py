@@ -1,4 +1,4 @@
-"""The commands on a Mac whose Core ML is a stand-in of coremltools' native module."""
+"""Test commands on a simulated Mac, whose Core ML is a stand-in for coremltools' native module."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -174,8 +174,9 @@ def test_verification_announces_first_loads_and_tries_each_before(mac, small, ca
         assert printed.count("Loading clvp_speech_32 on the Neural Engine for the first time") == announced
         assert "1 of 2 functions failed: clvp-fp16, clvp_text_32: Core ML cannot load" in printed
         assert "cannot run it (error code -14)" in printed
-    assert mac.count("load clvp_text_32") == 1  # then what it was is remembered
-    assert mac.count("load clvp_speech_32") == 2 + 1  # tried and loaded, then loaded
+    assert mac.count("load clvp_text_32") == 1  # the result of the first load is remembered
+    # the first time it is tried and loaded, the second time only loaded
+    assert mac.count("load clvp_speech_32") == 2 + 1
     assert mac.count("compile") == 1
 
 
@@ -347,7 +348,7 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
     )
     count, size = compiled("plan", "--chip", "M1")
     assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one per function, {size}; ")
-    # one function, wrong from a value on
+    # one function gives wrong values after one of its operations
     monkeypatch.setattr(native._MLModelProxy, "predict", wrong_from("res_stack__1"))
     for _ in range(2):
         count, _ = compiled(*verify, "--layers", "--function", "univnet_14_17", status=1)

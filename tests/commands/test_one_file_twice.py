@@ -1,4 +1,4 @@
-"""No command replaces a file that it reads, or writes two outputs into one file: it is refused before it begins."""
+"""Test that no command replaces a file that it reads, or writes two outputs to one file. It stops before any work."""
 
 import shlex
 import shutil
@@ -76,7 +76,8 @@ def test_a_bundle_beside_the_files_of_a_model_is_replaced(files, capsys):
 
 @pytest.mark.parametrize("flags", [[], ["--lines"], ["--follow"], ["-f", "-"]], ids=" ".join)
 def test_the_file_from_which_standard_input_comes_is_not_replaced(tmp_path, flags):
-    text = tmp_path / ("in-1.wav" if flags == ["--lines"] else "in.wav")  # as the first line's file is named
+    # the name that the first line's sound would get
+    text = tmp_path / ("in-1.wav" if flags == ["--lines"] else "in.wav")
     text.write_text("Hello.", encoding="utf-8")
     with text.open() as redirected:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`ane plan` as a user runs it, and its reading of a Core ML compute plan, by a fake one."""
+"""Test `ane plan` as a user runs it, and how it reads a Core ML compute plan, which is a fake here."""
 
 import json
 import shutil
@@ -119,7 +119,7 @@ def test_a_package_and_a_bundle_are_refused():
         main(["plan", "a.mlpackage", "--bundle", "b"])
 
 
-# Core ML's compute plan, by a fake
+# Core ML's compute plan, which is a fake
 
 MLNeuralEngineComputeDevice, MLGPUComputeDevice, MLCPUComputeDevice = (
     type(f"ML{kind}ComputeDevice", (), {}) for kind in ("NeuralEngine", "GPU", "CPU")

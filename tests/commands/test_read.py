@@ -1,4 +1,4 @@
-"""`ane read` as a user runs it."""
+"""Test `ane read` as a user runs it."""
 
 import json
 import re
@@ -217,7 +217,7 @@ def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsy
 
 
 def test_an_interruption_states_what_is_kept(workplace, capsys, monkeypatch):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore Ctrl-C
     monkeypatch.setattr("ane.books.narration.narrate", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["read", "book.md", "-o", "book.wav", *FAST]) == 130
     assert "interrupted; 0 of 4 chunks are kept for the next run of this command; no file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What cannot be done is one clear line: texts, options, files, foreign checkpoints, and runs that are stopped."""
+"""Test that one clear line rejects bad texts, options, files and foreign checkpoints, and reports stopped runs."""
 
 import io
 import os
@@ -174,10 +174,10 @@ def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path, random_bundle)
         cwd=tmp_path,
         env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # a job ignores it
+    )  # a shell's background job would ignore it
     try:
         assert process.stderr is not None
-        assert "random weights" in process.stderr.readline()  # the model is open, work begins
+        assert "random weights" in process.stderr.readline()  # the model is open, and the work begins
         time.sleep(2)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

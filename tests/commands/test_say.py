@@ -1,4 +1,4 @@
-"""`ane say` as a user runs it."""
+"""Test `ane say` as a user runs it."""
 
 import io
 import json
@@ -143,7 +143,8 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     stream, _ = soundfile.read("stream.wav", dtype="int16")
     assert len(whole) == len(stream)
     assert abs(whole.astype(int) - stream).max() <= 4  # 1e-4
-    assert np.array_equal(device.played[device.played != 0], stream[stream != 0])  # silence while it waits for more
+    # playback is silent while it waits for more sound
+    assert np.array_equal(device.played[device.played != 0], stream[stream != 0])
     piped = subprocess.run(
         [python, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True, timeout=300, check=True
     )

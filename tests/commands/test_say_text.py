@@ -1,4 +1,4 @@
-"""`ane say`: markup, the lexicon, the speed, and the explanation of how a text is read."""
+"""Test how `ane say` reads a text: markup, the lexicon, the speed, and the explanation of readings."""
 
 import io
 import json

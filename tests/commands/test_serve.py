@@ -1,4 +1,4 @@
-"""`ane serve`: its options become settings, and a server that cannot start says why in one line."""
+"""Test that the flags of `ane serve` become settings, and that a server that cannot start says why in one line."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Control characters of a stranger's texts, voices and jobs never reach the terminal."""
+"""Test that control characters in texts, voices and jobs from strangers never reach the terminal."""
 
 import json
 from contextlib import closing, suppress
@@ -60,7 +60,7 @@ def test_no_command_prints_control_characters(workplace, speech, capfd, command)
                 "UPDATE sounds SET samples = 5, rate = 24000, notes = ?, flac = '' WHERE rowid = 1",
                 (json.dumps([f"a note {EVIL}"]),),
             )
-    with suppress(SystemExit):  # of a flag that there is not
+    with suppress(SystemExit):  # exits because the flag does not exist
         main(command)
     out, err = capfd.readouterr()
     assert out + err

@@ -1,4 +1,4 @@
-"""`ane transcribe` and `ane import` of a Whisper checkpoint, as a user runs them."""
+"""Test `ane transcribe`, and `ane import` of a Whisper checkpoint, as a user runs them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``ane verify``: what it prints, writes and refuses, and any package with --package."""
+"""Test the output, the files and the errors of ``ane verify``, also for any package with --package."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def copy(small, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch):
-    monkeypatch.setattr(messages, "INTERVAL", float("inf"))  # no plain progress lines, however slow the machine
+    monkeypatch.setattr(messages, "INTERVAL", float("inf"))  # prints no plain progress lines, even on a slow machine
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_the_values_inside_are_shown_and_compared(verify, package, tmp_path):
     expected = arrays(tmp_path / "inside.npz", product=product, sum=np.zeros(X.shape))
     status, out, err = verify("--inputs", inputs, "--layers", "--expect", expected, "--json", tmp_path / "run.json")
     assert status == 1
-    assert "The first is sum" in err  # the product is right
+    assert "The first is sum" in err  # the product before the sum is right
     assert [line.split("│")[2].strip() for line in out.splitlines() if "│" in line][-3:] == ["conv", "relu", "add"]
     values = {one["name"]: one for one in json.loads((tmp_path / "run.json").read_text())["layers"]}
     assert values["product"]["compared"]["snr"] > 60

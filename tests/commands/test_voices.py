@@ -1,4 +1,4 @@
-"""`ane voices` as its user meets it, on the golden set's tiny checkpoints."""
+"""Test `ane voices` as a user runs it, on tiny checkpoints from the golden set."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def clips(tmp_path) -> list[Path]:
     (tmp_path / "clips").mkdir()
     files = [tmp_path / "clips" / f"{number}.wav" for number in range(2)]
     for number, file in enumerate(files):
-        time = np.arange(RATE * (1 + 6 * number)) / RATE  # the second is longer than six seconds
+        time = np.arange(RATE * (1 + 6 * number)) / RATE  # the second clip is longer than six seconds
         write(file, (0.4 * np.sin(2 * np.pi * (150 + 200 * time) * time)).astype(np.float32), RATE)
     return files
 

@@ -1,4 +1,4 @@
-"""The rows of test_conformance.py: models, sizes, outliers, and the dB that every network must reach."""
+"""Define the rows of test_conformance.py: models, sizes, outliers, and the dB that every network must reach."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from tests.imported import imported
 from tests.models.whisper.random_whisper import RandomSizes, write_hugging_face
 
 EXACT, HALF, ROUNDED, NARROW, CORE_AI = "fp32", "fp16", "fp16 rounded", "fp16 narrow norms", "fp32 on Core AI"
-# precision → the interpreter's arithmetics, by the column of FLOORS
+# precision → the kinds of arithmetic in the interpreter, as columns of FLOORS
 ARITHMETICS = {
     "fp32": {EXACT: Arithmetic()},
     "fp16": {HALF: Arithmetic(), ROUNDED: Arithmetic(fp16=True), NARROW: Arithmetic(fp16=True, narrow_norms=True)},
@@ -49,8 +49,8 @@ class Floors:
         return columns.get(column, self.narrow)
 
 
-# by "model, network", "network, kind of function", or network. A state is always fp16. Floors that are no round number
-# are 3 dB below a measurement with the random weights
+# The keys are "model, network", "network, kind of function", or a network. A state is always fp16. A floor that is not
+# a round number is 3 dB below a measurement with the random weights.
 FLOORS = {
     "autoregressive": Floors(half=56.7, rounded=52.9, narrow=51.8),
     "autoregressive, state": Floors(exact=70, core_ai=60, half=56.7, rounded=52.9, narrow=51.8),
@@ -61,7 +61,7 @@ FLOORS = {
     "rlg_diffuser": Floors(),
     "clvp": Floors(exact=115, rounded=51.6, narrow=51.6),
     "odd tortoise, clvp": Floors(exact=115),
-    # the random model is three times as sensitive as a trained one, and what the loop is conditioned on is rounded too
+    # the random model is three times as sensitive as a trained one, and the inputs of the loop are rounded too
     "diffusion": Floors(half=54.4, rounded=45.7, narrow=45.9),
     "univnet": Floors(),
     "hifigan": Floors(),
@@ -77,7 +77,7 @@ FLOORS = {
     "vocoder": Floors(rounded=50, narrow=50),
     "hibari": Floors(),
 }
-# the unconditioned row of random weights hardly varies along frames, and norms amplify its rounding
+# with random weights, the unconditioned row hardly varies along frames, and norms amplify its rounding
 UNCONDITIONED = Floors(exact=78, core_ai=78, half=37.7, rounded=25, narrow=25)
 
 
@@ -85,7 +85,7 @@ def floors_of(model: str, network: str, kind: str) -> Floors:
     return next(FLOORS[key] for key in (f"{model}, {network}", f"{network}, {kind}", network) if key in FLOORS)
 
 
-OUTLYING = {"diffusion": 44.5}  # dB with outliers where it is not 50
+OUTLYING = {"diffusion": 44.5}  # required dB with outliers, if it is not 50
 
 
 class AnyNetwork(CoreMLOptions):
@@ -137,7 +137,7 @@ ODD = {
 
 
 Tensors = dict[str, torch.Tensor]
-# of a network: key of its weights, channel, and what is added there
+# network → key of its weights, channel, and the value that is added there
 OUTLIERS: dict[str, list[tuple[str, int, float]]] = {
     "autoregressive": [("gpt.h.0.mlp.c_proj.bias", 7, 6000), ("gpt.h.0.mlp.c_proj.bias", 40, -3600)],
     "conditioning_encoder": [("init.bias", 3, 3000), ("init.bias", -20, -2500)],
@@ -171,7 +171,8 @@ def outlying(network: str, tensors: Tensors) -> Tensors:
     return tensors
 
 
-CALMER = {"univnet": ("kernel_conv.weight", 0.05), "bigvgan": ("", 0.5)}  # network: part of its weights' keys, factor
+# network → part of the keys of its weights, and a factor for these weights
+CALMER = {"univnet": ("kernel_conv.weight", 0.05), "bigvgan": ("", 0.5)}
 
 
 def calmer(network: str, tensors: Tensors) -> Tensors:
@@ -241,5 +242,5 @@ def clips_of(model: str) -> Iterator[None]:
         yield
 
 
-CLIPS = {"ar_conditioning": 33, "diffusion_conditioning": 838}  # frames that no model's own clips have
+CLIPS = {"ar_conditioning": 33, "diffusion_conditioning": 838}  # numbers of frames that no model's own clips have
 CASES = [(model, network) for model, networks in NETWORKS.items() for network in networks]

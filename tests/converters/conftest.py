@@ -1,4 +1,4 @@
-"""The embedded voice converted once for all tests of a run, with few buckets."""
+"""Convert the embedded voice once for all tests of a run, with few buckets."""
 
 from pathlib import Path
 

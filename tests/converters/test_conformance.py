@@ -1,7 +1,7 @@
-"""Every row of `FUNCTIONS` on every engine: what is built has the engine's form, and computes what the reference does.
+"""Test every row of `FUNCTIONS` on every engine: its form suits the engine, and its results are the reference's.
 
-A test builds the packages of a model's network, lints them, and calls each function by the probe of its row, with
-random lengths up to its bucket, on the engine and on float32 torch. Stages get batches of two rows, which differ.
+A test builds the packages of one network, and lints them. It calls each function with the probe of its row, on the
+engine and on float32 torch, with random lengths up to the bucket. Stages get batches of two different rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -44,16 +44,17 @@ from tests.converters import conformance_table as table
 from tests.converters.conformance_table import ARITHMETICS, CASES, CORE_AI, EXACT, OPTIONS
 
 LEAVING = "gather", "scatter", "transpose", "cast", "tile", "select"
-MAY_LEAVE = {"univnet": "transpose"}  # whose kernels are made by a network
+MAY_LEAVE = {"univnet": "transpose"}  # op that a network may contain. A network computes UnivNet's kernels
 RANK_4_ALONE = "diffusion", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser"
-VARIED = ("columns", "latents", "frames", "positions", "symbols")  # the length that a bucket limits
-UNFILLED = {"condition": 3, "denoise": 7, "clvp_text": 5, "clvp_speech": 5}  # of a bucket, by the row's probe
+VARIED = ("columns", "latents", "frames", "positions", "symbols")  # names of the lengths that a bucket limits
+# positions of a bucket that the row's probe leaves empty
+UNFILLED = {"condition": 3, "denoise": 7, "clvp_text": 5, "clvp_speech": 5}
 ONNX_LENGTHS = 9, 34, 150
-# of ONNX graphs, as a share of the largest value. UnivNet amplifies rounding: torch's float32 differs from its float64
-# by 5e-4 on random weights
+# Largest errors of ONNX graphs, as a share of the largest value. UnivNet amplifies rounding: with random weights,
+# torch's float32 differs from its float64 by 5e-4.
 LARGEST_ERROR, UNIVNET_ERROR = 1e-4, 2e-3
-BATCH_SLACK = 3.0  # dB that the batch may lose against the floor, which is of one row
-Outputs = list[tuple[np.ndarray, np.ndarray]]  # the reference's and the engine's, by output
+BATCH_SLACK = 3.0  # dB by which a batch may fall short of the floor, which is for one row
+Outputs = list[tuple[np.ndarray, np.ndarray]]  # for each output, the arrays of the reference and of the engine
 
 
 class PairedRows:
@@ -197,7 +198,7 @@ def test_compressed_weights_mean_the_same_to_core_ai(model, tmp_path, precision)
         mean_snr_db(*zip(*on_packages(bundle, package, tmp_path, runtime).outputs("step_2_96")[0], strict=True))
         for runtime in (MilRuntime(), CoreAIRuntime())
     )
-    assert abs(ours - apples) <= 0.5  # dB between two runtimes in float32
+    assert abs(ours - apples) <= 0.5  # maximum difference in dB between two runtimes in float32
 
 
 @pytest.mark.parametrize("network", list(random_model.CONFIGS))
@@ -232,7 +233,7 @@ def test_no_value_overflows_or_underflows_in_half_precision(tmp_path, changed, n
         compared = on_packages(bundle, package, tmp_path, MilRuntime(arithmetic))
         for function in package.functions:
             for index, pair in enumerate(chain(*compared.outputs(function))):
-                for loudest in (np.inf, 10):  # values beyond 10 must not hide the others
+                for loudest in (np.inf, 10):  # values above 10 must not hide errors of the others
                     decibels = snr_db(*(np.clip(output, -loudest, loudest) for output in pair))
                     assert decibels >= table.OUTLYING.get(network, 50), (function, column, index, loudest)
 
@@ -245,7 +246,7 @@ def assert_fits_the_engine(function: ProgramFunction, precision: str, network: s
     assert max(max(type.shape, default=1) for type in types) <= MAX_AXIS
     dtypes = {type.dtype for type in (*function.inputs.values(), *function.outputs.values())}
     assert dtypes <= {precision, *(("int32",) if function.states else ())}
-    # a state in fp16 beside columns in fp32
+    # a state is in fp16, and the columns are in float32
     allowed = "cast" if function.states and precision == "fp32" else MAY_LEAVE.get(network)
     assert {op.type for op in function.ops if op.type.startswith(LEAVING)} <= {allowed}
     assert all("output_shape" in op.arguments for op in function.ops if op.type == "conv_transpose")

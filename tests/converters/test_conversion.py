@@ -1,4 +1,4 @@
-"""`ane convert`: packages speak as the networks do, are published atomically, and resume after an interruption."""
+"""Test `ane convert`: packages speak as the networks do, appear all at once, and resume after an interruption."""
 
 import json
 import resource
@@ -40,10 +40,11 @@ from tests.conversions import converted
 from tests.tables import rows
 
 SENTENCE = "The turtle was first, after all."
-# what the embedded voice reaches in fp16 with rounding; a trained HiFi-GAN loses more than the others
+# dB that the embedded voice reaches in fp16 with rounding. A trained HiFi-GAN loses more than the other networks
 ROUNDING_DB, HIFIGAN_ROUNDING_DB = 49, 41
-# speech from packages against speech on torch: samples in fp32 (64.7 dB reached); logarithmic mels in fp16, since a
-# pulse is where the sum of the predicted pitches has come to, so that rounding the pitch by 0.02 % moves it
+# dB between speech from packages and speech from torch. In fp32, samples are compared (64.7 dB reached). In fp16,
+# logarithmic mels are, because the sum of the predicted pitches decides where a pulse is, so that rounding the pitch by
+# 0.02 % moves pulses.
 SPOKEN_FP32_DB, SPOKEN_FP16_DB = 60, 36
 SMALL = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
 NETWORKS = ["rlg_auto", "autoregressive"]
@@ -104,7 +105,8 @@ def test_every_network_of_the_embedded_voice_is_converted_and_its_functions_reac
 
 
 def test_the_embedded_decoder_reaches_its_threshold_in_8_bits(tmp_path):
-    options = CoreMLOptions("8bit", lanes=(1, 16), caches=("io",), buckets={"prefill": (64,)})  # lowest at 16 lanes
+    # the dB are lowest at 16 lanes
+    options = CoreMLOptions("8bit", lanes=(1, 16), caches=("io",), buckets={"prefill": (64,)})
     (package,) = convert(open_model("demo"), tmp_path / "out", [options], ["autoregressive"]).packages
     assert {"prefill_64", "step_1_512"} < set(package.functions)
     assert min(function.parity[MATHS] for function in package.functions.values()) >= 28
@@ -270,14 +272,15 @@ def test_a_killed_conversion_keeps_the_functions_of_the_package_that_it_was_writ
         convert_until(2)
     weights = next((tmp_path / "out.converting").rglob("weight.bin"))
     unfinished = next((tmp_path / "out.converting").glob("packages/*.unfinished"))
-    for bytes_left, kept in ((None, 2), (-1, 0), (100, 0), (0, 0)):  # a kill leaves all, a power failure may not
+    # a killed process leaves all bytes, and a power failure may leave fewer
+    for bytes_left, kept in ((None, 2), (-1, 0), (100, 0), (0, 0)):
         copied = shutil.copytree(unfinished, tmp_path / f"copied{bytes_left}")
         (copied / ".DS_Store").touch()
         [content] = copied.rglob("weight.bin")
         content.write_bytes(content.read_bytes()[:bytes_left])
         assert len(merged_functions(copied)) == kept
         assert copied.exists() == (kept > 0)
-    weights.write_bytes(weights.read_bytes() + b"begun")  # of the function that was not finished
+    weights.write_bytes(weights.read_bytes() + b"begun")  # bytes of the unfinished function
     with pytest.raises(KeyboardInterrupt):
         convert_until(2)
     assert built[0] == "building prefill_64"
@@ -415,7 +418,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
 def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
     try:
         status = main(["convert", str(random_bundle), "--to", "coreml", "-o", f"{tmp_path}/out", *arguments.split()])
-    except SystemExit as ended:  # argparse's own errors
+    except SystemExit as ended:  # argparse raises it for its own errors
         status = ended.code
     assert status in (1, 2)
     error = capsys.readouterr().err

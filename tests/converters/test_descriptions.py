@@ -1,4 +1,4 @@
-"""Every input, output and state of a converted function is described, with axes that fit it."""
+"""Test that every input, output and state of a converted function has a description, whose axes fit its shape."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai
 from tests.random_model import random_model
 
-Shape = Sequence[int | str]  # a string is the name of an axis of any length
+Shape = Sequence[int | str]  # a string names an axis of any length
 
 
 def fastspeech(folder: Path) -> Bundle:
@@ -108,7 +108,7 @@ def test_the_axes_of_every_value_are_described(family, target, tmp_path):
                 assert re.fullmatch(r"\([^()]+\) \S.+\.", text), f"{network}, {kind}, {name}: {text!r}"
                 if shape is not None:
                     axes = text.partition(")")[0][1:]
-                    # Whisper's logits are several outputs, of different lengths
+                    # Whisper's logits are several outputs with different lengths
                     check_axes(axes.replace("codes", name) if name[-1].isdigit() else axes, shape, lengths)
                 seen.add((form, kind, re.sub(r"_\d+$", "", name)))
         parameters = model.tensors(network)
@@ -116,7 +116,7 @@ def test_the_axes_of_every_value_are_described(family, target, tmp_path):
             assert key in parameters
     kinds = {row.kind for row in rows if row.network in model.networks}
     described = {row for row in descriptions() if row[0] == form and row[1] in kinds}
-    if family == "tortoise":  # kinds that several families have are described once
+    if family == "tortoise":  # a kind of function that several families have is described once
         assert {row for row in described - seen if not row[2].startswith(("memory_", "prefix_index"))} == set()
 
 

@@ -1,4 +1,4 @@
-"""The table of converted functions, what a conversion states, and packages that are no longer valid."""
+"""Test the table of converted functions, the facts that a conversion records, and packages that are no longer valid."""
 
 import json
 import pkgutil
@@ -81,7 +81,7 @@ def test_a_graph_gives_its_values_the_same_names_whatever_was_built_before():
         return [op.name for op in graph.build(Style("fp32"))._mil_program.functions["main"].operations]
 
     before = names()
-    mb.name_count["add"] += 7  # as a graph that was refused while it was built leaves it
+    mb.name_count["add"] += 7  # the state after building a graph failed halfway
     assert names() == before
 
 

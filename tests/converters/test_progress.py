@@ -1,4 +1,4 @@
-"""`ane convert` tells how far it is, how long it takes yet, and beforehand whether the memory will do."""
+"""Test that `ane convert` says how far it is and how much time is left, and first whether there is enough memory."""
 
 import json
 from pathlib import Path
@@ -60,10 +60,11 @@ def test_it_counts_functions_and_estimates_the_time_left():
                 now[0] += seconds / (1, 2)[package]
     assert lines == [
         "decoder: building prefill, 1 of 3 functions",
-        "decoder: building step, 2 of 3 functions, about 10 min left",  # 2.5 more to build, 3.5 as slow to measure
+        # 2.5 functions are left to build, and 3.5 to measure, which counts as equally slow
+        "decoder: building step, 2 of 3 functions, about 10 min left",
         "decoder: building state, 3 of 3 functions, about 9 min left",
         "decoder: measuring prefill, 1 of 3 functions, about 7 min left",
-        "decoder: measuring step, 2 of 3 functions, about 14 min left",  # now measuring is known to be slower
+        "decoder: measuring step, 2 of 3 functions, about 14 min left",  # measuring has turned out to be slower
         "decoder: measuring state, 3 of 3 functions, about 9 min left",
         "vocoder: building hifigan, 1 of 1 functions, about 4 min left",
         "vocoder: measuring hifigan, 1 of 1 functions, about 3 min left",

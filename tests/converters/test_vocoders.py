@@ -1,4 +1,4 @@
-"""The vocoders' graphs against the references, each package interpreted: stretches join exactly."""
+"""Compare the interpreted packages of vocoders with the references. Stretches of sound must join exactly."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -89,8 +89,8 @@ CONFIGS: dict[str, Config] = {
 }
 NETWORKS = {UnivNetConfig: UnivNet, HifiganConfig: Hifigan, MelHifiganConfig: MelHifigan, BigVGANConfig: BigVGAN}
 BUILD = {UnivNet: univnet, BigVGAN: bigvgan}
-SMALLER = {"kernel_conv.weight": 0.05}  # so that gates do not saturate
-QUIETER = {BigVGAN: 0.5}  # of its sine waves, which are chaotic where their input is large
+SMALLER = {"kernel_conv.weight": 0.05}  # factor of weights, so that gates do not saturate
+QUIETER = {BigVGAN: 0.5}  # factor for the input of its sine waves, which are chaotic if the input is large
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ def test_margins_cover_the_receptive_field_and_little_more(cases, name):
         return (sound(60 + frames) - whole)[..., :edge].abs().max().item()
 
     assert change(margin) == 0
-    assert change(margin - 3) > 0 or name in ("univnet wide", "bigvgan")  # whose far taps underflow float64
+    # the far taps of these two underflow in float64
+    assert change(margin - 3) > 0 or name in ("univnet wide", "bigvgan")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tests of this folder need: without an NVIDIA GPU they are skipped, and with one a missing package fails."""
+"""Skip the tests of this folder without an NVIDIA GPU. With one, fail if a package that they need is missing."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""ONNX Runtime on an NVIDIA GPU: results of CUDA and TensorRT equal those of torch on the CPU."""
+"""Test that CUDA and TensorRT of ONNX Runtime give torch's results on the CPU. This needs an NVIDIA GPU."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from converters.proof.parity import mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
-VOCODER_SNR = 60  # dB; with TF32, ONNX Runtime's default, about 44
+VOCODER_SNR = 60  # required dB. ONNX Runtime's default TF32 would reach about 44
 on_cuda = pytest.mark.usefixtures("onnx_on_cuda")
 on_tensorrt = pytest.mark.usefixtures("onnx_on_tensorrt")
 
@@ -68,7 +68,7 @@ def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
-    for turn in range(70):  # beyond the first bucket
+    for turn in range(70):  # enough steps to leave the first bucket
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
@@ -92,7 +92,7 @@ def test_two_decoders_in_turn_on_cuda_have_their_own_caches(bundle, reference):
             x = columns(10 * turn + number, 2, 1)
             expected, actual = (one.step(x, np.full(2, turn)) for one in pair)
             assert mean_snr_db([*expected], [*actual]) >= 90, (turn, number)
-    del pairs[0]  # a third decoder, after the first and its buffers are freed
+    del pairs[0]  # frees the first decoder and its buffers before the third is made
     third = reference.decoder(2, 8), backend.decoder(2, 8)
     for one in third:
         one.prefill(columns(7, 9))
@@ -139,7 +139,7 @@ def test_the_denoiser_on_cuda_equals_torch(bundle, reference, load_precision):
         for guided in (False, True):
             [expected], [actual] = (denoise([x], timestep, guided) for denoise in (exact, fp32))
             assert mean_snr_db([expected[:1]], [actual[:1]]) >= 80
-            assert mean_snr_db([expected], [actual]) >= 50  # random weights amplify rounding without conditioning
+            assert mean_snr_db([expected], [actual]) >= 50  # without conditioning, random weights amplify rounding
         if timestep == 3999:
             [expected], [actual] = (denoise([x], timestep, False) for denoise in (exact, fp16))
             assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
@@ -218,7 +218,8 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     assert mean_snr_db([expected], [actual]) >= 50
     kept = engines()
     assert kept
-    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])  # the same bucket
+    # 70 frames belong to the same bucket
+    load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])
     assert engines() == kept
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=np.repeat(mel, 2, axis=-1))  # another
     assert engines().keys() > kept.keys()

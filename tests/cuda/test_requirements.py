@@ -1,4 +1,4 @@
-"""The other tests of this folder skip without an NVIDIA GPU, and fail with one when a package is missing."""
+"""Test that this folder's other tests skip without an NVIDIA GPU, and fail with one if a package is missing."""
 
 import pytest
 

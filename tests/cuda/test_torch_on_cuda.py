@@ -1,10 +1,10 @@
-"""Torch on an NVIDIA GPU: its results equal those on the CPU, and decoder steps are replayed as CUDA graphs.
+"""Test that torch on an NVIDIA GPU gives the CPU's results, and replays decoder steps as CUDA graphs.
 
-Run on a machine with an NVIDIA GPU and a torch built for it, in a checkout with the package's test extra installed::
+Run these tests on a machine with an NVIDIA GPU and a torch built for it, in a checkout with the test extra installed::
 
     pytest tests/cuda -rA
 
-tests/backends/torch/test_static_decoder.py tests the static step, also recorded and replayed, on any machine.
+tests/backends/torch/test_static_decoder.py tests the static step on any machine, also recorded and replayed.
 """
 
 import gc
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.usefixtures("torch_on_cuda")
 
 DEVICE = "cuda"
 LANES, CAPACITY = 4, 40
-SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}  # of named dimensions
+SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}  # length of each named dimension
 
-# Largest errors, relative to the largest value. Sums are in another order than on the CPU. TF32, which torch's
-# convolutions on CUDA have by default and ours do not, changes these stages by up to 0.0023.
+# Largest errors, as a share of the largest value. The GPU sums in another order than the CPU. By default, torch's
+# convolutions on CUDA use TF32, which would change these stages by up to 0.0023. Ours do not use TF32.
 FP32, EXACT = 1e-3, 1e-4
-ROUNDING = {"fp32": 0.01, "fp16": 0.02, "bf16": 0.1}  # random weights amplify it without conditioning
-# dB of a vocoder's waveform from the CPU's; with TF32 HiFi-GAN reaches 44
+ROUNDING = {"fp32": 0.01, "fp16": 0.02, "bf16": 0.1}  # without conditioning, random weights amplify rounding
+# required dB of a vocoder's waveform, compared with the CPU's. With TF32, HiFi-GAN would reach 44
 VOCODER_SNR = 60
 
 
@@ -232,7 +232,8 @@ def test_each_sentence_has_the_codes_of_the_cpu():
         expected, actual = (each.speak(text, seed=1, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
         assert np.isfinite(actual.audio).all()
-        assert abs(len(actual.audio) - len(expected.audio)) < 2400  # trimming compares the level with a threshold
+        # rounding can move the ends, because trimming compares a level with a threshold
+        assert abs(len(actual.audio) - len(expected.audio)) < 2400
 
 
 @pytest.mark.parametrize("precision", [each for each in precisions() if each != "fp32"])
@@ -258,7 +259,7 @@ def test_memory_is_freed():
         backend.release()
         return used, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
-    memory_use()  # cuBLAS keeps its workspaces
+    memory_use()  # measured now, because cuBLAS keeps its workspaces
     used, after, reserved = memory_use()
     assert after < used
     assert [memory_use() for _ in range(3)] == [(used, after, reserved)] * 3

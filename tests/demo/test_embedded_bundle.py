@@ -1,4 +1,4 @@
-"""The embedded bundles."""
+"""Test the embedded bundles."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def test_networks_settings_and_tokenizer_are_those_of_the_recipe(synthesizer):
     model = synthesizer.model
     assert model.networks == set(CONFIGS)
     measured = {name: getattr(UnifiedVoiceConfig, name) for name in UnifiedVoiceConfig.without_effect}
-    for name, config in CONFIGS.items():  # the recipe knows nothing that is measured on the trained weights
+    for name, config in CONFIGS.items():  # the recipe lacks facts that are measured on the trained weights
         found = model.config(name)
         assert (replace(found, **measured) if name == "autoregressive" else found) == config
     assert model.settings == SETTINGS
@@ -67,7 +67,7 @@ def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(
     assert wave.f0 == pytest.approx(pitch, rel=0.15)
     assert wave.finite
     assert wave.clicks == 0
-    assert np.abs(speech.audio[:240]).max() < 0.03  # no click at the start
+    assert np.abs(speech.audio[:240]).max() < 0.03  # there is no click at the start
     assert wave.silent_end <= 0.3
     assert 3.0 < wave.seconds < 8.0
 
@@ -146,7 +146,7 @@ def test_it_speaks_at_every_speed_without_clicks_or_long_silence(voice, speed):
     assert 150 < wave.f0 < 230
     assert wave.finite
     assert wave.clicks == 0
-    assert np.abs(speech.audio[:200]).max() < 0.03  # no click at the start
+    assert np.abs(speech.audio[:200]).max() < 0.03  # there is no click at the start
     assert wave.silent_end <= 0.6 / min(speed, 1)
     assert wave.loudness == pytest.approx(-20, abs=2)
 

@@ -1,4 +1,4 @@
-"""A small FastSpeech with a vocoder as a bundle, with packages of both formats in float32."""
+"""Provide a small FastSpeech with a vocoder as a bundle, with float32 packages for Core ML and ONNX."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Speech from FastSpeech's packages is torch's, and a text that exceeds their buckets is split or refused."""
+"""Test that FastSpeech's packages speak as torch does. A text that is too long for them is split or rejected."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`ane convert --to gguf`: what gguf's own reader reads back, and the decoder, computed as a GPT-2 of llama.cpp."""
+"""Test `ane convert --to gguf`: gguf's own reader reads the file, and the decoder computes as a GPT-2 of llama.cpp."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from converters.ggml.gguf_file import NAME_BYTES, gguf_tensors, write_gguf
 from tests.random_model import random_contents
 
 Type = gguf.GGMLQuantizationType
-# llama.cpp's name of a GPT-2's part → ours, and whether llama.cpp transposes the weight
+# llama.cpp's name for a part of GPT-2 → our name, and whether llama.cpp transposes the weight
 PARTS = {
     "token_embd": ("mel_embedding", False),
     "position_embd": ("mel_pos_embedding.emb", False),
@@ -42,8 +42,8 @@ SHORTER = (
     ("conditioning_timestep_integrator", "timestep_integrator"),
     ("transformer.transformer.attn_layers", "transformer"),
 )
-# the largest error of a value: of fp16, as a share of the value; of Q8_0, as a share of the largest of its 32, half a
-# step of 1/127 and the rounding of the scale to fp16
+# Largest error of a value. For fp16, it is a share of the value. For Q8_0, it is a share of the largest of the value's
+# 32 neighbours: half a step of 1/127, and the rounding of the scale to fp16.
 FP16_ERROR, Q8_0_ERROR = 2.0**-11, 0.57 / 127
 
 

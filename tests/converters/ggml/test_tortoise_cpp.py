@@ -1,7 +1,7 @@
-"""`ane convert --to ggml`: the files, parsed as the loaders of tortoise.cpp parse them.
+"""Test `ane convert --to ggml`: parse the files as the loaders of tortoise.cpp do.
 
-A loader reads tensors until the file ends. Each must be one that it has registered, with the axes that it has
-registered. ``loaders.tsv`` lists those.
+A loader reads tensors until the file ends. It must have registered each tensor, with the same axes. ``loaders.tsv``
+lists the registered tensors.
 """
 
 import itertools

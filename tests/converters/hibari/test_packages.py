@@ -1,4 +1,4 @@
-"""Speech of hibari's packages is that of torch; the windows of a package are its largest buckets."""
+"""Test that hibari's packages speak as torch does. A package's windows are its largest buckets."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.conversions import converted
 
 BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}
 TEXT = "Hello there. How are you?"
-FP16_MEL_DB = 36  # of logarithmic mels; 42 reached when every operation is rounded
+FP16_MEL_DB = 36  # required dB of logarithmic mels. Rounding every operation still gives 42
 
 
 @pytest.fixture(scope="module")
@@ -67,5 +67,5 @@ def test_values_inside_onnx_graphs_are_those_of_the_modules(packaged, tmp_path):
         == 0
     )
     for one in json.loads((tmp_path / "out.json").read_text())["functions"]:
-        published = one["package"].endswith("int8")  # its outputs alone are compared
+        published = one["package"].endswith("int8")  # of the published graphs, only the outputs are compared
         assert (one["passed"], one["drift"], len(one["values"]) > 20) == (True, None, not published)

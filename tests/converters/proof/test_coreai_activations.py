@@ -1,4 +1,4 @@
-"""Core AI's own values inside a function."""
+"""Test that Core AI's own values inside a function can be read."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tm
     call = FunctionCall({"x": X}, state, "ALL")
     runtime = CoreAIRuntime(values=True)
     source = interpreted(runtime)
-    for _ in range(2):  # the call's state is not changed
+    for _ in range(2):  # reading values must not change the call's state
         expected = list(interpreted(MilRuntime())(path, "main", call))
         actual = list(source(path, "main", call))
         assert [part[:2] for part in actual] == [part[:2] for part in expected]

@@ -1,4 +1,4 @@
-"""Costs of graphs that can be counted by hand, and the roofline against the design's table."""
+"""Test the estimated costs of graphs that can be counted by hand, and compare the roofline with the design's table."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from converters.proof import cost
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import random_model
 
-# A chip with 1 byte/s and 1 FLOP/s
+# a chip that moves 1 byte/s and computes 1 FLOP/s
 ONES = Chip("ones", 1, 1e-9, 1e-12, "for tests")
 
 
@@ -29,7 +29,7 @@ def weight(*shape: int) -> np.ndarray:
 
 
 PRODUCTS = {
-    # inputs, body, FLOPs: 2 for each multiplication and addition
+    # inputs, body, and FLOPs, which are 2 per multiplication and addition
     "conv": (
         {"x": (1, 8, 1, 10)},
         lambda x: mb.conv(x=x, weight=weight(6, 8, 1, 3), pad_type="valid"),
@@ -96,7 +96,8 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
     """Bytes of weights, of cache read and written, and FLOPs of a step in fp16, by hand."""
     D, layers = config.model_dim, config.layers
     matrices = layers * 12 * D * D + vocabulary * D
-    others = layers * 13 * D + 4 * D + vocabulary  # biases: 3, 1, 4 and 1 D; norms: 4 D; two last norms; head
+    # per layer, biases of 3, 1, 4 and 1 D and norms of 4 D. Then two last norms and the head
+    others = layers * 13 * D + 4 * D + vocabulary
     attention = layers * 2 * 2 * D * columns * (slots + columns)
     return (
         2 * (matrices + others),
@@ -171,8 +172,8 @@ def test_values_above_two_megabytes_count_twice(tmp_path):
     assert counted.moved == counted.converted + 2 * counted.large
 
 
-# Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design
-# of the decoder: at 60 GB/s (here: 60.9) and 126.4 GB/s.
+# Tokens per second of all lanes together, at official sizes with 256 slots per lane, without the time of dispatches.
+# They were calculated for the design of the decoder, at 60 GB/s (here: 60.9) and 126.4 GB/s.
 TABLE = {
     ("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079},
     ("M1", "4-bit"): {1: 260, 8: 1065, 16: 1367, 32: 1593},
@@ -184,7 +185,7 @@ TABLE = {
 def test_the_roofline_gives_the_table_of_the_design(chip, precision):
     for lanes, tokens in TABLE[chip, precision].items():
         weights, read, _, flops = decoder(UnifiedVoiceConfig(), 8194, lanes, 256 * lanes)
-        weights = 199e6 if precision == "4-bit" else weights  # bytes of the stored package
+        weights = 199e6 if precision == "4-bit" else weights  # bytes that the stored package has
         seconds, bound = cost.estimate(weights + read, flops, CHIPS[chip], dispatch=0)
         assert lanes / seconds == pytest.approx(tokens, rel=0.02)
         assert bound == "bandwidth"

@@ -1,4 +1,4 @@
-"""Each lint rule on a graph that violates it, and just inside its limit."""
+"""Test every lint rule on two graphs: one that violates the rule, and one just inside its limit."""
 
 import dataclasses
 import json
@@ -81,7 +81,7 @@ def palette(x):
     return conv(x, mb.constexpr_lut_to_dense(indices=indices, lut=table))
 
 
-# rule → (body, types of the ops reported)
+# rule → a graph just outside its limit, as a body with the types of the reported ops
 GRAPHS = {
     "rank": (lambda x: mb.reshape(x=mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 1, 64))), shape=X), {"reshape", "exp"}),
     "integer-io": (lambda x: mb.cast(x=x, dtype="int32"), {"output"}),
@@ -214,7 +214,7 @@ def test_rules_of_old_chips_are_left_out_for_newer_ones(tmp_path):
     assert rules == {1: {"sin-cos", "width-slice"}, 2: {"sin-cos"}, 3: set()}
 
 
-# rule → a graph just inside its limit; that of ``GRAPHS`` is just outside
+# rule → a graph just inside its limit
 INSIDE = {
     "rank": lambda x: mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 64))),
     "dimension": lambda x: mb.tile(x=x, reps=[1, 1, 1, 256]),

@@ -1,4 +1,4 @@
-"""`ane verify --layers` inside ONNX graphs: every module is compared, and a wrong weight is named first."""
+"""Test `ane verify --layers` inside ONNX graphs: it compares every module, and names a wrong weight first."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.random_model import write_random_bundle
 from tests.small_bundle import record_again, spoil_onnx
 
 BLOCK = ["ln_1", "attn.c_attn", "attn.c_proj", "attn", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj", "mlp"]
-FP32_DB = 85  # of any value inside a float32 graph
+FP32_DB = 85  # required dB of every value inside a float32 graph
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Converted functions compared with the model, and what packages keep of it: probes and golden values."""
+"""Test the comparison of converted functions with the model, and the probes and golden values that packages keep."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from converters.proof.parity import (
 from converters.tortoise.tortoise_probes import prefill
 from tests.small_bundle import write_small_bundle
 
-# network, kind, precision → threshold with fp32 maths, and with fp16 rounding
+# network, kind of function, precision → threshold in dB with fp32 arithmetic, and with fp16 rounding
 THRESHOLDS = [
     ("autoregressive", "step", "fp32", 100, 100),
     ("autoregressive", "step", "fp16", 60, 46),

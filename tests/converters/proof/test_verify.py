@@ -1,4 +1,4 @@
-"""``converters.proof.verify``: sound packages pass, a wrong layer is named, Core ML's values come from a stand-in."""
+"""Test ``converters.proof.verify``: sound packages pass, and wrong layers are named. A stand-in plays Core ML."""
 
 import dataclasses
 import re
@@ -116,7 +116,7 @@ def test_values_equal_the_outputs_of_the_modules_they_are_named_after(inside, fu
     assert len(inside[function].values) == count
     for module in modules:
         assert found[module].snr > 50, module
-    if function == "diffusion_conditioning_401":  # the scales of its streams are reported
+    if function == "diffusion_conditioning_401":  # for this function, the scales of its streams are reported
         assert [found[module].factor for module in "026"] == [1, 4, 4]
 
 
@@ -176,7 +176,7 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     chosen = choose_packages(model, ["autoregressive"])
     for one in verify(model, chosen, runner_named("mil"), layers=LayerComparison()):
         assert not one.passed
-        if one.function != "store_32_64":  # it has no layers: the prefill or the step beside it is wrong
+        if one.function != "store_32_64":  # it has no layers, so the prefill or the step next to it is wrong
             assert one.drift.name == layer
             assert (one.difference.op, one.difference.name) == ("conv", layer)
 
@@ -217,14 +217,14 @@ def value(snr: float) -> ComparedValue:
 @pytest.mark.parametrize(
     ("ratios", "drift"),
     [
-        ((200, 71, 70, 63, 62, 61), None),  # a first rounding is no drift
+        ((200, 71, 70, 63, 62, 61), None),  # the first rounding is not drift
         ((71, 60, 51, 40), 51),
         ((200, 115, 30, 60), 30),
         ((60, 55, 50, 45, 41, 38), 41),
         ((52,), None),
-        ((51.9,), 51.9),  # 8 dB below 10 dB above the threshold of 50
+        ((51.9,), 51.9),  # 8 dB less than 60 dB, which is 10 dB above the threshold
         ((55, 47), None),
-        ((55, 46.9), 46.9),  # 8 dB below the lowest before
+        ((55, 46.9), 46.9),  # 8 dB less than the lowest value before
         ((52, 44, 42), None),
         ((52, 44, 41.9), 41.9),
     ],
@@ -248,13 +248,13 @@ def test_ratios_ignore_a_power_of_two_and_are_never_nan():
 def test_a_package_states_its_options(small):
     for package in UnverifiedBundle(small).packages:
         assert CoreMLOptions.of(package) == OPTIONS
-        package.source["options"] |= {"heads": "matmul", "wide": []}  # as earlier versions state them
+        package.source["options"] |= {"heads": "matmul", "wide": []}  # as earlier versions recorded them
         assert CoreMLOptions.of(package) == OPTIONS
     with pytest.raises(UserError, match="does not record the options"):
         CoreMLOptions.of(dataclasses.replace(package, source={}))
 
 
-# Core ML's own values, by a stand-in
+# Core ML's own values, from a stand-in
 
 
 class Inspecting:

@@ -1,4 +1,4 @@
-"""`ane export-swift`: what it writes and refuses; where a Swift compiler is, the package passes its own tests."""
+"""Test the output and the errors of `ane export-swift`. If there is a Swift compiler, run the Swift package's tests."""
 
 import hashlib
 import json
@@ -185,7 +185,7 @@ def test_the_sources_for_core_ml_have_the_right_types(exported: Path, tmp_path: 
     sources = exported / "Sources"
     swift(*emit, "-module-name", "CoreML", stub, folder=tmp_path)
     swift(*emit, "-module-name", "Tortoise", *sorted((sources / "Tortoise").glob("*.swift")), folder=tmp_path)
-    accessor = tmp_path / "accessor.swift"  # SwiftPM writes this one
+    accessor = tmp_path / "accessor.swift"  # SwiftPM writes this file
     accessor.write_text("import Foundation\nextension Bundle { static var module: Bundle { .main } }\n")
     swift(
         "swiftc",

@@ -1,4 +1,4 @@
-"""What the encoders of clips and CLVP's refuse, and what they leave out; test_conformance.py compares their outputs."""
+"""Test what CLVP and the clip encoders reject or leave out. test_conformance.py compares their outputs."""
 
 from pathlib import Path
 

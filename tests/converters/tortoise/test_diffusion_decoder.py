@@ -1,4 +1,4 @@
-"""Graphs of the diffusion decoder against the reference, each package interpreted."""
+"""Compare the interpreted packages of the diffusion decoder with the reference."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_scores_of_six_seconds_stay_on_the_chip_and_those_of_twelve_do_not_take_
     network = random_network(DiffusionConfig(model_channels=64, num_layers=1, in_latent_channels=20, num_heads=16))
     short, long = (scores(build(diffusion.denoise(network, 2, frames), Style("fp16"))) for frames in (576, 1152))
     assert max(nbytes(type) for op in short for type in op.outputs.values()) <= blocks.ON_CHIP
-    assert len(short) == len(long) == 4 * 12  # layers, and products of each
+    assert len(short) == len(long) == 4 * 12  # 4 products in each of 12 layers
 
 
 def test_the_trained_network_is_near_in_half_precision(build):

@@ -1,4 +1,4 @@
-"""Whisper's networks as Core ML graphs, run by the interpreter, against ``ane.models.whisper.networks``."""
+"""Compare Whisper's Core ML graphs, which the interpreter runs, with ``ane.models.whisper.networks``."""
 
 from functools import partial
 from pathlib import Path
