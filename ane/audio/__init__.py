@@ -1,7 +1,7 @@
 """Read, write and play sound, resample it, trim silence, and compute mel spectrograms.
 
-PyAV (``media``) writes files with chapters, a cover and tags. Without PyAV or without tags, libsndfile (``writer``)
-writes wav, flac, mp3, ogg and aiff.
+Two libraries write files. PyAV (``media``) writes files that have chapters, a cover or tags. If a file has none of
+these, or PyAV is not installed, libsndfile (``writer``) writes wav, flac, mp3, ogg and aiff.
 """
 
 import os
@@ -47,8 +47,8 @@ def check_output(path: Path | str) -> None:
     """Check that ``writing`` can write a file, before any work is done.
 
     Raises:
-        UserError: The suffix is unknown or needs PyAV, the path is a directory or a device, or its folder does not
-            exist or cannot be written. For "-", standard output is closed or a terminal.
+        UserError: The suffix is unknown or needs PyAV, the path is a directory or a device, or the folder of the path
+            does not exist or cannot be written. If the path is "-": standard output is closed or is a terminal.
     """
     suffix = Path(path).suffix.lower()
     if str(path) == "-":
@@ -82,22 +82,26 @@ def writing(
     samples: SampleFormat | None = None,
     encoding: media.MediaFormat | None = None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
+    """Open a mono sound file, and yield a function that appends audio (n,) float32 to it. Samples are clipped to ±1.
 
-    The suffix chooses the format. "-" is standard output, which gets a 16-bit WAV without a length in its header. The
-    file appears when the block has ended without an error. ``~`` at the start of the path is the user's home.
+    The file appears when the ``with`` block has ended without an error. The suffix of the path chooses the format. The
+    path "-" is standard output, which gets a 16-bit WAV without a length in its header. ``~`` at the start of the path
+    is the user's home folder.
 
     Args:
+        path: Path of the file.
+        rate: Sample rate of the audio in Hz.
         tags: Tags by FFmpeg's names: "title", "artist", "album", "track" and so on. ``None`` means a file without tags,
-            which libsndfile writes if it can.
-        chapters: Chapters, for formats that have them: m4b, m4a, mp3, opus, aiff.
+            which libsndfile writes if it supports the format.
+        chapters: Chapters, for the formats m4b, m4a, mp3, opus and aiff.
+        cover: Cover picture, for formats that have one.
         samples: Format and rate of the stored samples, for wav, aiff and flac without tags. ``None`` means the usual
             format at ``rate``.
         encoding: Encoding of a file with tags. ``None`` means the usual encoding for the suffix.
 
     Raises:
-        UserError: An error of ``check_output``, samples are NaN or infinite, the format does not support the rate, the
-            path cannot be written, or the reader of standard output has closed it.
+        UserError: ``check_output`` raises an error, samples are NaN or infinite, the format does not support the rate,
+            the path cannot be written, or the program that reads standard output has closed it.
     """
     check_output(path)
     suffix = Path(path).suffix.lower()

@@ -1,9 +1,10 @@
-"""Play the sound that arrives on standard input, as the child of ``playback.PlayerProcess``.
+"""Play the sound that arrives on standard input. ``playback.PlayerProcess`` runs this program as a child process.
 
     python -m ane.audio ARGUMENTS
 
-ARGUMENTS is a JSON list with the arguments of ``playback.playing``. A piece of sound is its number of samples (4 bytes,
-little-endian) followed by the samples (float32). If playing fails, the process prints the error and exits with 1.
+ARGUMENTS is a JSON list with the arguments of ``playback.playing``. The sound arrives in pieces. A piece begins with
+its number of samples (4 bytes, little-endian), and the samples (float32) follow. If playing fails, the program prints
+the error and exits with status 1.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read sound from FFmpeg's containers with PyAV, and mix channels."""
+"""Read sound with PyAV from files that libsndfile cannot read, such as m4a or webm, and mix channels to mono."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
-# FFmpeg's names of containers with sound. Formats that refer to other files, such as concat and hls, are left out.
+# FFmpeg's names of containers with sound. Formats that refer to other files, such as concat and hls, are not in the
+# list
 CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
-# Channels cancel each other if the power of their mean is below this share of their mean power. The share is 1 if
-# channels are equal, and 0.5 if they have nothing in common.
+# Channels cancel each other if the power of their mean, divided by the mean of their powers, is less than this. The
+# quotient is 1 for two equal channels, and 0.5 for two channels that have nothing in common.
 CANCELLED = 0.02
 
 
 class ChannelMix:
-    """A mix of the channels of a sound, which notices if they cancel each other.
+    """A mixer of a sound's channels to mono, which also notices if the channels cancel each other.
 
     Args:
         first_only: Whether to use the first channel instead of the mean.
@@ -22,10 +23,10 @@ class ChannelMix:
 
     def __init__(self, first_only: bool = False):
         self._first_only = first_only
-        self._mixed = self._apart = 0.0  # power of the mean, and mean of the channels' powers
+        self._mixed = self._apart = 0.0  # power of the channels' mean, and mean of the channels' powers
 
     def mono(self, samples: np.ndarray) -> np.ndarray:
-        """Return the mean (n,) of samples (n, channels) float32, or the first channel."""
+        """Mix samples (n, channels) float32 to their mean (n,), or return the first channel with ``first_only``."""
         if self._first_only or samples.shape[1] == 1:
             return samples[:, 0]
         mean = samples.mean(axis=1)
@@ -35,7 +36,7 @@ class ChannelMix:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the channels so far have opposite signs, so that little is left of the sound."""
+        """Whether the channels that were mixed so far have opposite signs, so that their mean is almost silent."""
         return self._mixed < CANCELLED * self._apart
 
 
@@ -43,11 +44,11 @@ def read_container(path: Path, max_seconds: float) -> tuple[np.ndarray, int, boo
     """Read the first sound of a container such as m4a, AVI or webm, up to a little more than ``max_seconds``.
 
     Returns:
-        Audio (S,) float32 mono, its rate in Hz, and whether only the first channel was used because the channels cancel
-        each other.
+        Audio (S,) float32 mono, its rate in Hz, and whether the channels cancel each other. If they do, the audio is
+        the first channel.
 
     Raises:
-        OSError, ValueError, IndexError: FFmpeg cannot read it, or it has no sound.
+        OSError, ValueError, IndexError: FFmpeg cannot read the file, or the file has no sound.
     """
     mix = ChannelMix()
     audio, rate = _decoded(path, max_seconds, mix)
@@ -68,14 +69,16 @@ def _decoded(path: Path, max_seconds: float, mix: ChannelMix) -> tuple[np.ndarra
 
 
 def container_pieces(path: Path, mix: ChannelMix) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the samples (n,) float32 of a container's first sound with its rate in Hz. There is at least one piece.
+    """Yield the first sound of a container in pieces: mono samples (n,) float32, and the rate in Hz.
+
+    The first piece has no samples, so that the rate of an empty sound is known too.
 
     Raises:
-        OSError, ValueError, IndexError: FFmpeg cannot read it, or it has no sound.
+        OSError, ValueError, IndexError: FFmpeg cannot read the file, or the file has no sound.
     """
     import av
 
-    # The options prevent that a container makes FFmpeg open other files or the network.
+    # the options forbid FFmpeg to open other files or network addresses to which a container refers
     with av.open(
         str(path), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS, "enable_drefs": "0"}
     ) as container:

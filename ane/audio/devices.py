@@ -16,14 +16,14 @@ class SoundDevice:
 
 
 def real_backends() -> list[Any]:
-    """Return miniaudio's backends that make sound. The Null backend would discard it without an error."""
+    """Return miniaudio's backends, except the Null backend, which discards sound without an error."""
     import miniaudio  # takes 0.1 s
 
     return [backend for backend in miniaudio.Backend if backend.name not in ("NULL", "CUSTOM")]
 
 
 def playback_devices() -> list[SoundDevice]:
-    """Return the devices that play, in the system's order. Raises UserError if there is none."""
+    """List the devices that can play sound, in the system's order. Raises UserError if there is none."""
     import miniaudio
 
     try:
@@ -40,10 +40,10 @@ def playback_devices() -> list[SoundDevice]:
 
 
 def find_device(wanted: str) -> SoundDevice:
-    """Return the device with this number or name, or the only device whose name contains it.
+    """Find a device by its number, its name or a part of its name. Upper and lower case are the same.
 
     Raises:
-        UserError: There is no such device, or there are several.
+        UserError: No device matches, or several devices match.
     """
     devices = playback_devices()
     if wanted.isdecimal() and int(wanted) < len(devices):

@@ -1,4 +1,7 @@
-"""Check the lengths in headers of sound files: find missing bytes, and supply lengths that were never written."""
+"""Check the lengths in the headers of sound files.
+
+This finds files that were cut off, and repairs headers into which a program never wrote the lengths.
+"""
 
 import io
 import struct
@@ -6,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-_TAIL = 1 << 18  # bytes at the end of a FLAC that are searched for its last frame
-_UNKNOWN = 0x7FFFF000  # sizes from here up mean that a streaming writer (sox, ffmpeg) did not know the size
+_TAIL = 1 << 18  # the last frame of a FLAC is searched for in this many bytes at the end of the file
+_UNKNOWN = 0x7FFFF000  # a program that streams (sox, ffmpeg) writes at least this if it does not know the size
 
 
 def missing_bytes(path: Path) -> int:
-    """Return how many bytes are missing at the end of a wav, aiff or ogg file, or 0 for other or complete files."""
+    """Return how many bytes are missing at the end of a wav, aiff or ogg file. Return 0 for all other files."""
     size = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
@@ -24,12 +27,15 @@ def missing_bytes(path: Path) -> int:
 
 
 def _byte_order(magic: bytes) -> str:
-    """Return the sign that ``struct`` uses for the byte order of a RIFF or FORM file."""
+    """Return the character for the byte order of a RIFF or FORM file, as ``struct`` needs it."""
     return ">" if magic in (b"RIFX", b"FORM") else "<"
 
 
 def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
-    """Return the position of the sound in a RIFF or FORM file, and its length in the header (0 if there is none)."""
+    """Return where the sound begins in a RIFF or FORM file, and its length by the header, in bytes.
+
+    If the header does not know the length, the length is 0.
+    """
     position, data_size_64 = 12, None
     while position + 8 <= size:
         file.seek(position)
@@ -47,16 +53,16 @@ def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
 
 
 def _missing_in_pages(file: BinaryIO, size: int) -> int:
-    """Return how many bytes the last page of an Ogg file lacks.
+    """Return how many bytes are missing at the end of the last page of an Ogg file.
 
-    A page is a header of 27 bytes, a table of segment lengths, and the segments (RFC 3533).
+    A page has a header of 27 bytes, a table with the lengths of its segments, and the segments (RFC 3533).
     """
     position = 0
     while position < size:
         file.seek(position)
         header = file.read(27)
         if header[:4] != b"OggS"[: len(header)]:
-            return 0  # other data follows the last page, for example a tag
+            return 0  # other data, such as a tag, follows the last page
         if len(header) < 27:
             return 27 - len(header)
         table = file.read(header[26])
@@ -67,7 +73,7 @@ def _missing_in_pages(file: BinaryIO, size: int) -> int:
 
 
 class PatchedFile(io.FileIO):
-    """A file that reads as if it had other bytes at some positions."""
+    """A file in which some bytes are replaced when a program reads it. The file on disk does not change."""
 
     def __init__(self, path: Path, patches: Mapping[int, bytes]):
         super().__init__(path)
@@ -84,15 +90,16 @@ class PatchedFile(io.FileIO):
 
 
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
-    """Return bytes by position that complete a header whose lengths were never written.
+    """Return the bytes that repair a header whose lengths were never written, by their positions in the file.
 
-    A recorder that was killed leaves a WAV or AIFF with 0 samples in its header. So does a program that streams a FLAC.
+    A recorder that was killed leaves a WAV or AIFF with 0 samples in the header. A program that streams a FLAC also
+    leaves 0 samples. For any other file, the result is empty.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(26)
         if head[:4] in (b"RIFF", b"RIFX", b"FORM"):
-            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")  # bytes before the samples in SSND
+            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")  # AIFF has 8 bytes before the samples
             position, length = _sound_chunk(file, size, order)
             [file_size] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
             file.seek(max(0, position - 4))
@@ -112,25 +119,30 @@ def unwritten_lengths(path: Path) -> dict[int, bytes]:
 
 
 def _flac_samples(tail: bytes, block_size: int) -> int:
-    """Return the number of samples in a FLAC with blocks of ``block_size``, from the last frame in its ``tail``."""
+    """Return the number of samples in a FLAC file, from the last frame in the file's ``tail``.
+
+    ``block_size`` is the number of samples per frame.
+    """
     start = len(tail)
     while (start := tail.rfind(b"\xff", 0, start)) >= 0:
         frame = _flac_frame(tail[start : start + 16])
         if frame is not None:
             number, samples, variable = frame
             return (number if variable else number * block_size) + samples
-    return 1  # there is no frame, and 0 would mean that the number is unknown
+    return 1  # the tail has no frame. 0 would mean that the number is unknown
 
 
 def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
-    """Return the number of a FLAC frame, its samples, and whether the number counts samples (RFC 9639, 9.1).
+    """Read the header of a FLAC frame (RFC 9639, 9.1).
 
-    Return ``None`` for bytes that are not the header of a frame.
+    Returns:
+        The frame's number, its number of samples, and whether the frame's number counts samples instead of frames.
+        ``None`` means that the bytes are not the header of a frame.
     """
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None
     size_code, rate_code, first = header[2] >> 4, header[2] & 15, header[4]
-    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # bytes that follow the first, as in UTF-8
+    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # number of bytes after the first, as in UTF-8
     at = 5 + extra
     ends = at + {6: 1, 7: 2}.get(size_code, 0) + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
     if not size_code or rate_code == 15 or 0x80 <= first < 0xC0:
@@ -146,7 +158,7 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
 
 
 def _crc8(data: bytes) -> int:
-    """Return the checksum of a frame header, with the polynomial x^8 + x^2 + x + 1."""
+    """Compute the checksum of a frame's header, with the polynomial x^8 + x^2 + x + 1."""
     value = 0
     for byte in data:
         value ^= byte

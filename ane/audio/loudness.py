@@ -1,7 +1,8 @@
-"""Measure the loudness, true peak and level of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and limit peaks.
+"""Measure the loudness, true peak and level of mono sound (ITU-R BS.1770-4, EBU R 128), and limit its peaks.
 
-The coefficients of the K-weighting for any sample rate come from libebur128 (MIT). Both filters are applied as one
-finite impulse response, because NumPy convolves fast. The truncated rest of the response is below -140 dB.
+The sound may arrive in pieces. The two filters of the K-weighting are applied as one finite impulse response, because
+NumPy convolves fast. What this cuts off from the response is below -140 dB. The filters' coefficients for any sample
+rate come from libebur128 (MIT).
 """
 
 import math
@@ -9,23 +10,23 @@ import math
 import numpy as np
 
 ABSOLUTE_GATE = -70.0  # LUFS (BS.1770-4, annex 1)
-RELATIVE_GATE = -10.0  # LU below the loudness of the blocks above the absolute gate
-OFFSET = -0.691  # dB, so that a 997 Hz sine at full scale in one channel has -3.01 LUFS
-RESPONSE = 0.2  # seconds of the filters' impulse response
-OVERSAMPLING = 4  # factor for true peaks (BS.1770-4, annex 2)
+RELATIVE_GATE = -10.0  # LU, relative to the loudness of all blocks above the absolute gate
+OFFSET = -0.691  # dB, so that a sine of 997 Hz at full scale in one channel has -3.01 LUFS
+RESPONSE = 0.2  # length of the filters' impulse response in seconds
+OVERSAMPLING = 4  # true peaks are measured at this many times the sample rate (BS.1770-4, annex 2)
 TAPS = 32  # taps per phase of the oversampling filter
-LOOKAHEAD = 0.02  # seconds before and after a peak in which the limiter lowers the sound
+LOOKAHEAD = 0.02  # the limiter lowers the sound this many seconds before and after a peak
 
 
 class LoudnessMeter:
-    """A meter of the integrated loudness, true peak, RMS level and noise floor of all sound that it was fed."""
+    """A meter of integrated loudness, true peak, RMS level and noise floor. ``feed`` adds sound to the measurement."""
 
     def __init__(self, rate: int):
         self.rate, self._hop = rate, round(0.1 * rate)
         self._response = k_weighting(rate)
         self._tail = np.zeros(len(self._response) - 1)  # end of the convolution, to add to the next piece
         self._rest = np.zeros((2, 0))
-        self._powers: list[np.ndarray] = []  # (2, n) mean squares of 100 ms: row 0 weighted, row 1 unweighted
+        self._powers: list[np.ndarray] = []  # mean squares of 100 ms, (2, n): row 0 is K-weighted, row 1 is unweighted
         self._context = np.zeros(TAPS, np.float32)
         self.peak = 0.0
 
@@ -49,7 +50,7 @@ class LoudnessMeter:
         self._context = together[-TAPS:]
 
     def include(self, other: "LoudnessMeter") -> None:
-        """Add the sound that another meter was fed."""
+        """Add the sound that was fed to another meter."""
         self._powers += other._powers
         self.peak = max(self.peak, other.peak)
 
@@ -58,29 +59,29 @@ class LoudnessMeter:
 
     @property
     def rms(self) -> float:
-        """RMS level of the whole sound in dB. It is 0 for a square wave at full scale, and -inf for silence."""
+        """RMS level of the whole sound in dB. A square wave at full scale has 0 dB, and silence has -inf."""
         powers = self._hops(1)
         return 10 * math.log10(powers.mean()) if powers.any() else -math.inf
 
     @property
     def noise_floor(self) -> float:
-        """RMS level of the quietest half second in dB. It is -inf for silence or a shorter sound."""
+        """RMS level of the quietest half second in dB. Silence, or a sound of less than half a second, has -inf."""
         powers = self._hops(1)
         quietest = np.convolve(powers, np.full(5, 0.2), "valid").min() if len(powers) >= 5 else 0.0
         return 10 * math.log10(quietest) if quietest > 0 else -math.inf
 
     @property
     def true_peak(self) -> float:
-        """True peak in dBTP. It is -inf for silence."""
+        """True peak in dBTP. Silence has -inf."""
         return 20 * math.log10(self.peak) if self.peak else -math.inf
 
     @property
     def loudness(self) -> float:
-        """Integrated loudness in LUFS. It is -inf if no block of 400 ms is above the absolute gate."""
+        """Integrated loudness in LUFS, or -inf if no block of 400 ms is above the absolute gate."""
         powers = self._hops(0)
         if len(powers) < 4:
             return -math.inf
-        blocks = np.convolve(powers, np.full(4, 0.25), "valid")  # blocks of 400 ms, every 100 ms
+        blocks = np.convolve(powers, np.full(4, 0.25), "valid")  # a block of 400 ms begins every 100 ms
         blocks = blocks[blocks > 10 ** ((ABSOLUTE_GATE - OFFSET) / 10)]
         if not len(blocks):
             return -math.inf
@@ -91,9 +92,9 @@ class LoudnessMeter:
 class PeakLimiter:
     """A limiter that multiplies sound by ``gain``, and lowers it smoothly where its true peak would exceed ``ceiling``.
 
-    For each position, the limiter finds the lowest gain that a peak within ``LOOKAHEAD`` seconds on either side needs.
-    It multiplies each sample by the weighted mean of these lowest gains over a window of the same width. All gains in
-    the window allow for the peak at the sample, so their mean does too.
+    For each position, the limiter finds the lowest gain that a peak within ``LOOKAHEAD`` seconds before or after it
+    needs. It then multiplies each sample by the weighted mean of the lowest gains within ``LOOKAHEAD`` seconds. Every
+    one of these gains is low enough for a peak at the sample, so their mean is also low enough.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):
@@ -104,7 +105,7 @@ class PeakLimiter:
         self._window = window / window.sum()
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take samples (S,) float32, and return the samples that are ready, (n,) float32."""
+        """Take the next samples (S,) float32, and return the samples that are ready, (n,) float32."""
         sound = np.concatenate((self._held, audio * np.float32(self.gain)))
         ready = len(sound) - 2 * self._margin
         if ready <= 0:
@@ -126,7 +127,7 @@ class PeakLimiter:
 
 
 def k_weighting(rate: int) -> np.ndarray:
-    """Return the impulse response of the two BS.1770-4 filters, (N,) float64."""
+    """Compute the impulse response of the K-weighting, the two filters of BS.1770-4, (N,) float64."""
     k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
     band = high**0.4996667741545416
@@ -145,7 +146,7 @@ def k_weighting(rate: int) -> np.ndarray:
 
 
 def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[float]) -> np.ndarray:
-    """Apply a second-order recursive filter, in transposed direct form II."""
+    """Apply a second-order recursive filter (transposed direct form II)."""
     b, a = np.array(numerator) / denominator[0], np.array(denominator) / denominator[0]
     result, first, second = np.empty_like(signal), 0.0, 0.0
     for index, value in enumerate(signal):
@@ -171,10 +172,10 @@ def true_peaks(audio: np.ndarray) -> np.ndarray:
 
 
 def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the minimum of every ``width`` neighbours of (S,), as (S - width + 1,).
+    """Compute the minimum of every ``width`` successive values: (S,) → (S - width + 1,).
 
-    The time does not depend on the width. Source: van Herk 1992, "A fast algorithm for local minimum and maximum
-    filters".
+    The width does not change the time that this takes. The algorithm is from van Herk 1992, "A fast algorithm for local
+    minimum and maximum filters".
     """
     rows = -(-len(values) // width)
     blocks = np.concatenate((values, np.full(rows * width - len(values), np.inf))).reshape(rows, width)

@@ -1,4 +1,4 @@
-"""Write sound with PyAV (the extra ``books``), in formats that have chapters, a cover and tags."""
+"""Write sound files that have chapters, a cover and tags, with the library PyAV (installed by the extra ``books``)."""
 
 import math
 import re
@@ -18,10 +18,10 @@ from ane.system import sound_formats
 from ane.system.interruption import uninterrupted
 from ane.system.sound_formats import MediaFormat
 
-# The first bytes of a cover, and FFmpeg's format for it. Without a format, FFmpeg also opens files that only refer to
-# other files and addresses.
+# media type of a cover → first bytes of its file, and FFmpeg's name of the format. If no format were given, FFmpeg
+# would also open files that only refer to other files and addresses.
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
-# ISO 639-1 → ISO 639-2, because containers need three letters
+# code of a language in ISO 639-1 → code in ISO 639-2. Containers need the three letters of ISO 639-2
 LANGUAGES = {
     "ar": "ara",
     "ca": "cat",
@@ -59,7 +59,7 @@ FORMATS = {suffix: row.media for suffix, row in sound_formats.FORMATS.items() if
 
 
 def iso_639_2(language: str) -> str:
-    """Return the three letters of a language tag, such as "eng" for "en-GB", or "und" for an unknown language."""
+    """Convert a language tag to three letters, such as "en-GB" to "eng". An unknown language becomes "und"."""
     first = re.split("[-_]", language.lower())[0]
     return LANGUAGES.get(first, first if re.fullmatch("[a-z]{3}", first) else "und")
 
@@ -74,7 +74,7 @@ class CoverImage:
 
 @dataclass(frozen=True)
 class ChapterMark:
-    """A chapter of a file, in seconds."""
+    """A chapter of a sound file. ``start`` and ``end`` are seconds from the beginning of the file."""
 
     title: str
     start: float
@@ -114,7 +114,7 @@ def encoding(
     chapters: Sequence[ChapterMark],
     cover: CoverImage | None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio to a file in one of the ``FORMATS``. See ``ane.audio.writing``."""
+    """Open a file in one of the ``FORMATS``, and yield a function that appends audio to it (``ane.audio.writing``)."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:
@@ -131,16 +131,20 @@ def encoding(
 
 
 class MediaEncoder:
-    """An encoder for one of FFmpeg's containers with one stream of mono sound.
+    """An encoder that writes one of FFmpeg's containers with one stream of mono sound.
+
+    Call ``append`` for each piece of sound, then ``finish``, then ``close``.
 
     Args:
-        target: Path, or an object with the method ``write``.
-        rate: Sample rate of the sound in Hz. PyAV resamples it if the encoder needs another rate.
+        target: Path of the file, or an object with the method ``write``.
+        media: Container and encoding of the file.
+        rate: Sample rate of the sound in Hz. If the encoder needs another rate, PyAV resamples the sound.
         tags: Tags by FFmpeg's names, as for ``ane.audio.writing``.
         chapters: Chapters, as for ``ane.audio.writing``.
+        cover: Cover picture, or ``None``.
 
     Raises:
-        OSError: The disk reports an error. Every method can raise it.
+        OSError: The disk reports an error. Every method may raise this error.
     """
 
     def __init__(
@@ -203,7 +207,7 @@ class MediaEncoder:
             self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Write the samples that the encoder still has. If there is no sound at all, write 0.1 s of silence."""
+        """Write the samples that the encoder still holds. If ``append`` got no sound, write 0.1 s of silence."""
         if not self.samples:
             self.append(np.zeros(self.rate // 10, np.float32))
         self._container.mux(self._stream.encode(None))

@@ -1,18 +1,20 @@
-"""Compute the two log-mel spectrograms that Tortoise needs, the scale of its diffusion model, and sound from a mel.
+"""Compute the two log-mel spectrograms that Tortoise needs, scale them for its diffusion model, and invert a mel.
 
-Both spectrograms are computed on the CPU in float64 and rounded once, so that a clip has the same numbers on every
+The spectrograms are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every
 machine.
 """
 
 import numpy as np
 
-CONDITIONING_RATE = 22050  # Hz of the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
-DIFFUSION_RATE = 24000  # Hz of the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
-WINDOW = 1024  # samples per Fourier transform, for both mels
-HOP = 256  # samples from one frame to the next, for both mels
-FLOOR = 1e-5  # smallest value whose logarithm is taken
+# sample rate of the audio in Hz for the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
+CONDITIONING_RATE = 22050
+# sample rate of the audio in Hz for the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
+DIFFUSION_RATE = 24000
+WINDOW = 1024  # both mels have this many samples per Fourier transform
+HOP = 256  # both mels have this many samples from one frame to the next
+FLOOR = 1e-5  # smaller values become this before the logarithm
 
-# the natural logarithms that the diffusion model scales to 1 and -1 (upstream utils/audio.py)
+# natural logarithms that become 1 and -1 in the diffusion model's scale (upstream utils/audio.py)
 MEL_MAX = 2.3143386840820312
 MEL_MIN = -11.512925148010254  # ln(FLOOR) in float32
 
@@ -20,50 +22,52 @@ MEL_MIN = -11.512925148010254  # ln(FLOOR) in float32
 def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
     """Compute the mel spectrogram for the autoregressive model.
 
-    It is the natural logarithm of the power spectrum in 80 bands of 0–8 kHz on the HTK scale, with unit area (Slaney's
-    normalisation). Each band is divided by its norm.
+    The power spectrum is summed in 80 bands from 0 to 8 kHz on the HTK scale. Each band has unit area (Slaney's
+    normalisation). The result is the natural logarithm of each band's power, divided by the band's norm.
 
     Args:
         audio: (S,) float32 at 22050 Hz, more than 512 samples.
-        mel_norms: (80,) float32, one divisor per band (upstream data/mel_norms.pth).
+        mel_norms: Norms of the bands, (80,) float32 (upstream data/mel_norms.pth).
 
     Returns:
-        (80, 1 + S // 256) float32.
+        (80 bands, 1 + S // 256 frames) float32.
     """
     bands = mel_filters(CONDITIONING_RATE, 80, 8000.0, "htk") @ _magnitude(audio) ** 2
     return (_log(bands) / mel_norms.astype(np.float64)[:, None]).astype(np.float32)
 
 
 def diffusion_mel(audio: np.ndarray) -> np.ndarray:
-    """Compute the mel spectrogram for the diffusion model.
+    """Compute the mel spectrogram for the diffusion model, before ``normalise_mel``.
 
-    It is the natural logarithm of magnitudes in 100 bands of 0–12 kHz on Slaney's scale, with unit area.
+    The magnitudes are summed in 100 bands from 0 to 12 kHz on Slaney's scale. Each band has unit area. The result is
+    the natural logarithm of each band's magnitude.
 
     Args:
-        audio: (S,) float32 at 24000 Hz, more than 512 samples. It is clipped to [-1, 1].
+        audio: (S,) float32 at 24000 Hz, more than 512 samples. The function clips it to [-1, 1].
 
     Returns:
-        (100, 1 + S // 256) float32, not normalised.
+        (100 bands, 1 + S // 256 frames) float32.
     """
     bands = mel_filters(DIFFUSION_RATE, 100, 12000.0, "slaney") @ _magnitude(np.clip(audio, -1.0, 1.0))
     return _log(bands).astype(np.float32)
 
 
 def normalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Scale a natural-log mel to the diffusion model's [-1, 1]. Shape and dtype do not change."""
+    """Scale natural logarithms to [-1, 1] for the diffusion model. Shape and dtype do not change."""
     return 2 * (mel - MEL_MIN) / (MEL_MAX - MEL_MIN) - 1
 
 
 def denormalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Invert ``normalise_mel``. The vocoder takes the resulting natural-log mel."""
+    """Invert ``normalise_mel``, which gives the natural logarithms that the vocoder takes."""
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
 def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WINDOW) -> np.ndarray:
-    """Return triangular filters that sum Fourier bins into mel bands, each of unit area over hertz.
+    """Return triangular filters that sum Fourier bins into mel bands. The area of each filter over hertz is 1.
 
-    The corners are equally spaced on the mel scale from 0 Hz to ``high`` Hz. A band rises from one corner to the next
-    and falls to the one after it (librosa filters.mel, torchaudio melscale_fbanks with norm="slaney").
+    ``bands`` + 2 corners are equally spaced on the mel scale from 0 Hz to ``high`` Hz. The filter of band i rises from
+    corner i to corner i + 1, and falls to corner i + 2 (librosa filters.mel, torchaudio melscale_fbanks with
+    norm="slaney").
 
     Args:
         rate: Sample rate in Hz.
@@ -73,7 +77,7 @@ def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WI
         window: Samples of the Fourier transform.
 
     Returns:
-        (bands, 1 + window // 2) float64.
+        (bands, 1 + window // 2 bins) float64.
     """
     to_mel, to_hertz = _SCALES[scale]
     corners = to_hertz(np.linspace(0.0, to_mel(np.array(high, np.float64)), bands + 2))  # (bands + 2,) Hz
@@ -85,7 +89,7 @@ def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WI
 
 
 def htk_mel(hertz: np.ndarray) -> np.ndarray:
-    """Convert hertz to mel by O'Shaughnessy's formula, as HTK does."""
+    """Convert hertz to mel with O'Shaughnessy's formula, as HTK does."""
     return 2595 * np.log10(1 + hertz / 700)
 
 
@@ -94,7 +98,8 @@ def htk_hertz(mel: np.ndarray) -> np.ndarray:
     return 700 * (10 ** (mel / 2595) - 1)
 
 
-# Slaney's Auditory Toolbox: linear below 1 kHz (3 mel = 200 Hz), and logarithmic above (27 mel = a factor of 6.4)
+# the scale of Slaney's Auditory Toolbox is linear below 1 kHz (3 mel are 200 Hz) and logarithmic above it (27 mel are a
+# factor of 6.4)
 _KNEE_HERTZ = 1000.0
 _KNEE_MEL = 15.0
 _LOG_STEP = np.log(6.4) / 27
@@ -113,18 +118,18 @@ def slaney_hertz(mel: np.ndarray) -> np.ndarray:
 
 
 _SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
-HANN = np.hanning(WINDOW + 1)[:-1]  # periodic
+HANN = np.hanning(WINDOW + 1)[:-1]  # the periodic Hann window
 
 
 def _spectrum(audio: np.ndarray) -> np.ndarray:
-    """Return the spectra of windows at every 256th sample of (WINDOW + n,), as (1 + n // 256, 513) complex."""
+    """Compute the spectra of windows that begin at every 256th sample: (WINDOW + n,) → (1 + n // 256, 513) complex."""
     return np.fft.rfft(np.lib.stride_tricks.sliding_window_view(audio, WINDOW)[::HOP] * HANN)
 
 
 def _magnitude(audio: np.ndarray) -> np.ndarray:
-    """Return the spectral magnitudes of audio (S,), as (513, 1 + S // 256) float64.
+    """Compute the spectral magnitudes of audio: (S,) → (513 bins, 1 + S // 256 frames) float64.
 
-    The ends of the audio are mirrored, so that windows are centred.
+    The audio is mirrored at its ends, so that frame i is centred at sample 256·i.
     """
     return np.abs(_spectrum(np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect"))).T
 
@@ -134,17 +139,18 @@ def _log(bands: np.ndarray) -> np.ndarray:
 
 
 MOMENTUM = 0.99
-EDGE = (WINDOW - HOP) // 2  # samples of the first frame before the sound, and of the last frame after it
+EDGE = (WINDOW - HOP) // 2  # the first frame begins this many samples before the sound. The last ends as many after it
 
 
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:
-    """Estimate sound whose magnitude mel is about exp(``mel``), without a trained vocoder.
+    """Estimate the sound of a mel spectrogram, without a trained vocoder.
 
-    Equal mels result in equal sounds. Source: Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with the momentum
-    of Perraudin et al. 2013 (doi 10.1109/WASPAA.2013.6701851).
+    Equal mels result in equal sounds. The method is from Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with
+    the momentum of Perraudin et al. 2013 (doi 10.1109/WASPAA.2013.6701851).
 
     Args:
-        mel: (M, L) float32, natural logarithms of magnitudes in bands on Slaney's scale, from 0 Hz to ``high`` Hz.
+        mel: (M bands, L frames) float32: natural logarithms of magnitudes in bands on Slaney's scale, from 0 Hz to
+            ``high`` Hz.
         rate: Sample rate in Hz.
         high: Upper corner of the last band in Hz.
         iterations: Number of iterations.
@@ -167,7 +173,7 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -
 
 
 def _overlap_add(spectrum: np.ndarray) -> np.ndarray:
-    """Return the sound whose windowed frames are closest to ``spectrum`` (L, 513), (WINDOW + HOP·(L − 1),) float64."""
+    """Return the sound (WINDOW + HOP·(L − 1),) float64 whose spectra are closest to ``spectrum`` (L frames, 513)."""
     overlap = WINDOW // HOP
     frames = np.fft.irfft(spectrum, WINDOW) * HANN
     parts = len(frames) + overlap - 1

@@ -1,11 +1,12 @@
-"""Play sound on a device while it arrives, with the library miniaudio.
+"""Play sound on a device while the sound arrives, with the library miniaudio.
 
     with playing(24000) as play, closing(stream):
         for piece in stream:
             play(piece)
 
-The producer appends pieces to a queue, and waits while the queue is full. A thread of the device takes samples from it.
-An error on either side, or Ctrl-C, stops both: the device is closed, the next ``play`` raises, and no thread is left.
+``play`` appends a piece to a queue, and waits while the queue is full. A thread of the device takes samples from the
+queue. If the device fails, the next ``play`` raises an error. If the block raises an error, or you press Ctrl-C, the
+device is closed. In both cases, no thread remains.
 """
 
 import contextlib
@@ -26,30 +27,34 @@ from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
 PLAYER = "ane.audio"  # module of the child process that plays
-PERIOD_MS = 100  # milliseconds of sound per period, which the device takes in one call
-PERIODS = 3  # number of periods that the device buffers
-STALLED_SECONDS = 10.0  # seconds without taking samples after which the device has failed
-MAX_QUEUED = 60.0  # seconds of queued sound at which the producer waits, and at which playing starts at the latest
-ASSUMED_REMAINING = 10.0  # seconds of sound that are assumed to follow if the total is not known
-SAFETY = 1.25  # factor for the sound that is queued before playing starts, because the rate varies
+PERIOD_MS = 100  # the device takes this many milliseconds of sound, one period, in one call
+PERIODS = 3  # the device buffers this many periods
+STALLED_SECONDS = 10.0  # a device that takes no samples for this many seconds has failed
+MAX_QUEUED = 60.0  # if this many seconds of sound are queued, ``feed`` waits. Playing starts at the latest then
+ASSUMED_REMAINING = 10.0  # if the total length is not known, this many seconds of sound are assumed to follow
+SAFETY = 1.25  # factor for the sound to queue before playing starts, because the production rate varies
 
 _ADVICE = "check the device, or write a file instead, with -o speech.wav"
 
 
 class PlayerError(UserError):
-    """The sound device failed. The producer of the sound did not."""
+    """An error of the sound device, as opposed to an error of the program that makes the sound."""
 
 
 class ProductionRate:
-    """The rate at which pieces of sound are produced. The wait for the first piece counts until the second arrives."""
+    """Measures the rate at which pieces of sound are produced.
+
+    When the second piece arrives, the measurement starts again, because the wait for the first piece says little about
+    the rate.
+    """
 
     def __init__(self, now: float):
-        self.produced = self.longest_wait = 0.0  # seconds of sound, and seconds of the longest wait for a piece
+        self.produced = self.longest_wait = 0.0  # seconds of all sound, and of the longest wait for a piece
         self.pieces, self._last = 0, now
-        self._counted = self._waited = 0.0  # seconds of sound, and seconds of waiting for it
+        self._counted = self._waited = 0.0  # seconds of the sound that counts for the rate, and of the wait for it
 
     def record(self, now: float, seconds: float) -> None:
-        """Record a piece of ``seconds`` of sound that arrives at the time ``now`` in seconds."""
+        """Record that a piece with ``seconds`` seconds of sound arrives at the time ``now`` (in seconds)."""
         if self.pieces == 1:
             self._counted = self._waited = self.longest_wait = 0.0
         wait = now - self._last
@@ -59,15 +64,15 @@ class ProductionRate:
 
     @property
     def rate(self) -> float:
-        """Seconds of sound per second, or infinity if the sound took no time."""
+        """Seconds of sound produced per second, or infinity if producing the sound took no time."""
         return self._counted / self._waited if self._waited else float("inf")
 
     def required(self, remaining: float) -> float:
-        """Return the seconds of sound to queue before playing starts, so that the queue does not run empty.
+        """Return how many seconds of sound to queue before playing starts, so that the queue never becomes empty.
 
-        Producing the ``remaining`` seconds of sound takes remaining / rate seconds, and so many seconds are played
-        during that time. In addition, a piece can be played only when it is complete. The result is therefore
-        SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
+        The device plays for as long as it takes to produce the ``remaining`` seconds of sound, which is remaining /
+        rate seconds. A piece can be played only when it is complete, so the longest wait for a piece is added. The
+        result is SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
         """
         return SAFETY * (self.longest_wait + max(0.0, 1 / self.rate - 1) * remaining)
 
@@ -76,18 +81,19 @@ class DefaultSoundDevice:
     """A sound device for 16-bit mono sound.
 
     Args:
+        sample_rate: Sample rate of the sound in Hz.
         backends: Backends of miniaudio. ``None`` means all backends of real devices.
-        name: Name or number of the device. ``None`` means the system's default.
+        name: Name or number of the device. ``None`` means the system's default device.
 
     Attributes:
         open: Whether the device is open. ``close`` sets it to False.
 
     Raises:
-        OSError: There is no device, or it cannot be opened.
+        OSError: There is no device, or the device cannot be opened.
     """
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None, name: str | None = None):
-        import miniaudio  # takes 0.1 s
+        import miniaudio  # imported here, because it takes 0.1 s
 
         backends = real_backends() if backends is None else backends
         self._error, self.sample_rate, self.open = miniaudio.MiniaudioError, sample_rate, True
@@ -107,24 +113,26 @@ class DefaultSoundDevice:
             raise OSError(_text(error)) from error
 
     def start(self, callback: Generator[bytes, int, None]) -> None:
-        """Start a thread that calls ``callback.send(frames)`` for samples. Raises OSError if that fails."""
+        """Start a thread that gets samples from ``callback.send(frames)``. Raises OSError if the device fails."""
         try:
             self._device.start(callback)
         except self._error as error:
             raise OSError(_text(error)) from error
 
     def close(self) -> None:
-        """Stop immediately. ``callback`` is not called any more."""
+        """Stop immediately. The device does not call ``callback`` again."""
         self.open = False
         self._device.close()
 
 
 class Player:
-    """A queue of sound that a device empties after playing has started.
+    """A queue of sound from which a device takes samples after playing has started.
 
     Args:
-        expected: Estimated total seconds of sound. ``None`` means that it is not known.
-        at_once: Whether playing starts with the first piece.
+        device: The device.
+        sample_rate: Sample rate of the sound in Hz.
+        expected: Estimated length of the whole sound in seconds. ``None`` means that nobody knows it.
+        at_once: Whether playing starts with the first piece of sound.
     """
 
     def __init__(self, device: DefaultSoundDevice, sample_rate: int, expected: float | None, at_once: bool):
@@ -134,7 +142,7 @@ class Player:
         self._queued_bytes = 0
         self._started: float | None = None  # time at which playing started
         self._taken_at = 0.0  # time at which the device last took samples
-        self._silence = 0  # number of frames that the device took since the queue was empty
+        self._silence = 0  # number of silent frames that the device took since the queue became empty
         self._changed = Condition()
 
     @property
@@ -142,7 +150,7 @@ class Player:
         return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Append audio (n,) float32, and wait until the queue is below its limit.
+        """Append audio (n,) float32 to the queue, and wait while the queue is full.
 
         Raises:
             PlayerError: The device failed.
@@ -163,7 +171,7 @@ class Player:
             self._check()
 
     def finish(self) -> None:
-        """Play the rest of the queue and wait for its end. Raises PlayerError if the device fails."""
+        """Play the rest of the queue, and wait until it has been heard. Raises PlayerError if the device fails."""
         if self._started is None:
             if not self._queued_bytes:
                 return
@@ -182,7 +190,7 @@ class Player:
         return self.at_once or self.queued_seconds >= min(known.required(remaining), MAX_QUEUED)
 
     def _start(self) -> None:
-        """Start the device. The caller must not have the lock, because the device may ask for samples early."""
+        """Start the device. The caller must not hold the lock, because the device may ask for samples immediately."""
         self._started = self._taken_at = time.monotonic()
         callback = self._samples()
         next(callback)
@@ -197,7 +205,7 @@ class Player:
             frames = yield self._take(2 * frames)
 
     def _take(self, wanted: int) -> bytes:
-        """Remove ``wanted`` bytes from the queue, and add silence if it has fewer. The device's thread calls this."""
+        """Take ``wanted`` bytes from the queue. If it has fewer, add silence. The device's thread calls this method."""
         taken = bytearray()
         with self._changed:
             while self._queue and len(taken) < wanted:
@@ -222,16 +230,18 @@ class Player:
 
 
 class PlayerProcess:
-    """A player in a child process (``ane.audio.__main__``). It has the methods of ``Player``.
+    """A player in a child process (``ane.audio.__main__``), with the same methods as ``Player``.
 
-    It is for engines that block this process. coremltools holds the GIL during a prediction, but the callback of a
-    sound device is Python code and has to wait for the GIL. A prediction that is longer than the device's buffer would
-    therefore cause a gap.
+    It is for engines that block this process. coremltools holds the GIL during a prediction. The callback of a sound
+    device is Python code, which needs the GIL. So a prediction that takes longer than the device's buffer lasts would
+    cause a gap in the sound.
 
     Args:
-        expected: The argument of ``playing``.
-        at_once: The argument of ``playing``.
-        program: Program of the child (see ``ChildProcess``). It gets the rate, ``expected`` and ``at_once`` as JSON.
+        sample_rate: Sample rate of the sound in Hz.
+        expected: As for ``playing``.
+        at_once: As for ``playing``.
+        name: Name or number of the device. ``None`` means the system's default device.
+        program: Program of the child process (see ``ChildProcess``). It gets the other arguments as JSON.
     """
 
     def __init__(
@@ -246,7 +256,7 @@ class PlayerProcess:
         self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Append audio (n,) float32, and wait until the child has room. Raises PlayerError if the device failed."""
+        """Send audio (n,) float32 to the child, and wait while its queue is full. Raises PlayerError if it failed."""
         samples = np.ascontiguousarray(audio, "<f4")
         try:
             self._process.stdin.write(len(samples).to_bytes(4, "little") + samples.tobytes())
@@ -255,7 +265,7 @@ class PlayerProcess:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Wait for the end of the sound. Raises PlayerError if the device fails."""
+        """Wait until the child has played all sound. Raises PlayerError if the device fails."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         if self._process.wait():
@@ -281,22 +291,24 @@ def playing(
     device: DefaultSoundDevice | None = None,
     blocked: bool = False,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after the audio of earlier calls.
+    """Open a sound device, and yield a function that plays audio (n,) float32 after the audio of earlier calls.
 
-    Playing starts when the rest will probably follow without a gap (see ``ProductionRate``). The end of the block waits
-    until everything has been played. An error in the block stops the sound immediately.
+    Playing starts when the sound will probably continue without a gap (see ``ProductionRate``). At the end of the
+    ``with`` block, wait until all sound has been played. An error in the block stops the sound immediately.
 
     Args:
-        expected: Estimated total seconds of sound. ``None`` means that it is not known.
-        at_once: Whether playing starts with the first piece.
-        name: Name or number of the device. ``None`` means the system's default.
-        device: Open device from ``check_sound_device``, which is used if it has this rate. ``None`` opens one.
-        blocked: Whether the engine blocks this process too long to play (``Backend.blocks_python``), so that a child
-            process must play.
+        sample_rate: Sample rate of the audio in Hz.
+        expected: Estimated length of the whole sound in seconds. ``None`` means that you do not know it.
+        at_once: Whether playing starts with the first piece of sound.
+        name: Name or number of the device. ``None`` means the system's default device.
+        device: Open device from ``check_sound_device``. If it has another sample rate, it is closed and a new device is
+            opened. ``None`` opens a device.
+        blocked: Whether the engine blocks Python for too long (``Backend.blocks_python``), so that a child process must
+            play the sound.
 
     Raises:
         UserError: There is no sound device, or samples are NaN or infinite.
-        PlayerError: The device failed before the end.
+        PlayerError: The device failed before the end of the sound.
     """
     player: Player | PlayerProcess
     if device is not None and (blocked or device.sample_rate != sample_rate or not device.open):
@@ -316,18 +328,18 @@ def playing(
 def play(
     audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None, name: str | None = None
 ) -> None:
-    """Play audio (S,) float32 and wait for its end. Raises the errors of ``playing``."""
+    """Play audio (S,) float32, and wait until it ends. Raises the same errors as ``playing``."""
     with playing(sample_rate, name=name, device=device) as feed:
         feed(audio)
 
 
 def check_sound_device(sample_rate: int = 24000, name: str | None = None) -> DefaultSoundDevice:
-    """Open and return a sound device, before any work is done. Raises UserError if there is none."""
+    """Open a sound device before the work begins, and return it. Raises UserError if there is none."""
     return open_device(sample_rate, *([name] if name else []))
 
 
 def open_device(sample_rate: int, name: str | None = None) -> DefaultSoundDevice:
-    """Open a sound device, by default the system's. Raises UserError if there is none."""
+    """Open the sound device with this name, or the system's default device. Raises UserError if there is none."""
     try:
         return DefaultSoundDevice(sample_rate, name=name)
     except OSError as error:

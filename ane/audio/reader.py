@@ -19,34 +19,36 @@ from ane.system.sound_formats import FORMATS
 from ane.system.streams import silent_c_libraries
 
 CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)  # suffixes of clips in a folder
-MIN_CLIP_SECONDS = 0.5  # a shorter clip has at most a syllable (the encoders need 4 to 6 seconds)
-MAX_CLIP_SECONDS = 600.0  # ten minutes at 48 kHz take 115 MB of memory (the encoders use 6 s of a clip)
-MAX_RECORDING_SECONDS = 86400.0  # longest recording to transcribe, a day
-MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz, from half a telephone's rate to the highest rate of studio equipment
-MAX_SILENT_DBFS = -60.0  # highest peak of a clip without speech
-MAX_PEAK = 2.0  # louder samples are not on the scale [-1, 1] (upstream warns at 2)
+MIN_CLIP_SECONDS = 0.5  # a shorter clip has at most one syllable, and the voice encoders need 4 to 6 seconds
+MAX_CLIP_SECONDS = 600.0  # ten minutes at 48 kHz take 115 MB of memory, and the voice encoders use only 6 s of a clip
+MAX_RECORDING_SECONDS = 86400.0  # longest recording to transcribe, one day
+MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz, from half of a telephone's rate to the highest rate of studio equipment
+MAX_SILENT_DBFS = -60.0  # a clip whose peak is below this has no speech
+MAX_PEAK = 2.0  # a clip with larger samples is not scaled to [-1, 1] (upstream warns at 2)
 
 LOGGER = logging.getLogger("ane.audio")
 _BLOCK = 1 << 16  # samples per read, all channels together
-_RECOVERED_BLOCK = 1 << 12  # samples per read of a recovered file, the length of a FLAC frame, which may be broken
+_RECOVERED_BLOCK = 1 << 12  # samples per read of a file with a repaired header: one FLAC frame, which may be broken
 _DAMAGED = "it is cut off or damaged: copy or export it again"
 _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
 
 def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a clip of reference audio with ``read_audio``, and check it with ``check_clip``."""
+    """Read a clip of a voice to clone with ``read_audio``, and check it with ``check_clip``."""
     audio, rate = read_audio(path)
     check_clip(audio, rate, str(path))
     return audio, rate
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe, like ``read_audio``, but it may be empty and, with PyAV, in any format of FFmpeg.
+    """Read a recording to transcribe, as ``read_audio`` reads a clip, except that the recording may be empty.
 
-    FFmpeg reads AAC, AVI, mp4, webm and other containers that libsndfile cannot read.
+    If PyAV is installed, the recording may also be in any format of FFmpeg. FFmpeg reads AAC, AVI, mp4, webm and other
+    containers that libsndfile cannot read.
 
     Args:
-        max_seconds: Limit in seconds. ``None`` means ``MAX_RECORDING_SECONDS``.
+        path: Path of the file.
+        max_seconds: Largest length in seconds. ``None`` means ``MAX_RECORDING_SECONDS``.
     """
     max_seconds = MAX_RECORDING_SECONDS if max_seconds is None else max_seconds
     try:
@@ -62,7 +64,7 @@ def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[
 
 
 def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile cannot read. If FFmpeg cannot either, raise libsndfile's error ``refused``."""
+    """Read a file that libsndfile rejected with the error ``refused``. If FFmpeg also rejects it, raise that error."""
     try:
         audio, rate, cancelled = read_container(path, max_seconds)
     except (OSError, ValueError, IndexError) as error:  # FFmpeg's errors are OSError or ValueError
@@ -76,22 +78,25 @@ def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tup
 def read_audio(
     path: Path | str, max_seconds: float = MAX_CLIP_SECONDS, allow_empty: bool = False
 ) -> tuple[np.ndarray, int]:
-    """Read a sound file at its sample rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
+    """Read a sound file as mono, in any format that libsndfile detects by its content (wav, flac, mp3, ogg, …).
 
-    Integer samples are divided by their full scale. Channels are averaged, or only the first one is used if they cancel
-    each other. Upstream always uses the first one (utils/audio.py, load_audio). If the header of a WAV, AIFF or FLAC
-    lacks its lengths, because the file was streamed or its recorder was killed, the file is read to its end.
+    Integer samples are divided by their full scale. The result is the mean of all channels, or the first channel if the
+    channels cancel each other. (Upstream always uses the first channel: utils/audio.py, load_audio.)
+
+    The header of a WAV, AIFF or FLAC may lack its lengths, because a program streamed the file or a recorder was
+    killed. Such a file is read to its end.
 
     Args:
-        max_seconds: Limit in seconds.
+        path: Path of the file.
+        max_seconds: Largest length in seconds.
         allow_empty: Whether the file may have no samples.
 
     Returns:
-        Audio (S,) float32 mono, and the sample rate in Hz. Samples of floating-point files may exceed [-1, 1].
+        Audio (S,) float32, and the file's sample rate in Hz. Samples of floating-point files may exceed [-1, 1].
 
     Raises:
-        UserError: The file is missing, a directory, unreadable, cut off or not a sound file. Or its rate is outside
-            ``MIN_RATE`` to ``MAX_RATE``, it is longer than ``max_seconds``, or it is empty.
+        UserError: The file is missing, a directory, unreadable, cut off or not a sound file. Its rate is outside
+            ``MIN_RATE`` to ``MAX_RATE``. It is longer than ``max_seconds``, or it is empty.
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
@@ -112,21 +117,23 @@ def read_audio(
             return _read_mono(file, path, max_seconds, allow_empty, bool(patches)), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
-    except TypeError as error:  # the suffix .raw means samples without a header
+    except TypeError as error:  # for the suffix .raw, soundfile expects samples without a header
         raise UserError(
             f"{path}: a .raw file has no header with its rate: convert it to wav, for example with ffmpeg"
         ) from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
-    """Check that audio (S,) at ``rate`` Hz is usable as reference audio.
+    """Check that a voice can be cloned from audio (S,) at ``rate`` Hz.
 
     Args:
+        audio: The audio, (S,).
+        rate: Sample rate in Hz.
         origin: Name of the audio in messages.
 
     Raises:
-        UserError: Samples are NaN, infinite or not on the scale [-1, 1], the rate is outside the limits, or the audio
-            is silent, shorter than ``MIN_CLIP_SECONDS`` or longer than ``MAX_CLIP_SECONDS``.
+        UserError: Samples are NaN, infinite or not scaled to [-1, 1]. The rate is outside ``MIN_RATE`` to ``MAX_RATE``.
+            The audio is silent, shorter than ``MIN_CLIP_SECONDS`` or longer than ``MAX_CLIP_SECONDS``.
     """
     _check_size(len(audio), rate, origin)
     _check_finite(audio, origin)
@@ -165,10 +172,14 @@ def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_C
 def _read_mono(
     file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool, recovered: bool
 ) -> np.ndarray:
-    """Read all frames of an open file as (S,) float32, with the channels averaged.
+    """Read all frames of an open file as mono, (S,) float32.
 
     Args:
-        recovered: Whether the header lacked its lengths, so that the file may end in the middle of a frame.
+        file: The file.
+        path: Path of the file, for messages.
+        max_seconds: Largest length in seconds.
+        allow_empty: Whether the file may have no samples.
+        recovered: Whether the file's header had no lengths, so that the file may end in the middle of a frame.
 
     Raises:
         UserError: The file is too long, cut off or empty.
@@ -223,7 +234,7 @@ def _warn_of_opposite_channels(path: Path) -> None:
 
 
 def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
-    """Return the message for a file that libsndfile cannot read, because it is damaged or in another format."""
+    """Explain why libsndfile cannot read a file: it is empty, damaged, or in another format."""
     if path.stat().st_size == 0:
         return "is an empty file"
     with path.open("rb") as file:
@@ -236,10 +247,10 @@ def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
 def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
     """Resample with soxr's quality "HQ", then clip to [-1, 1] as upstream does.
 
-    soxr leaves 91 % of the band below the lower Nyquist frequency unchanged. Upstream's windowed sinc (torchaudio,
-    width 6) attenuates it above about 80 %. For a buzz with harmonics up to Nyquist, from 44.1 to 22.05 kHz, they agree
-    to 63 dB below 8 kHz and to 28 dB over the whole band. Latents of random networks agree to 69 dB (decoder) and 35 dB
-    (diffusion).
+    soxr leaves frequencies up to 91 % of the lower Nyquist frequency unchanged. Upstream's windowed sinc (torchaudio,
+    width 6) attenuates frequencies above about 80 %. We compared both filters on a buzz with harmonics up to the
+    Nyquist frequency, from 44.1 to 22.05 kHz. They agree to 63 dB below 8 kHz, and to 28 dB over the whole band. The
+    latents that random networks compute from both agree to 69 dB (decoder) and 35 dB (diffusion).
 
     Args:
         audio: (S,) float32.
@@ -247,11 +258,11 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
         target_rate: Sample rate of the result in Hz.
 
     Returns:
-        (about S · target_rate / source_rate,) float32 in [-1, 1]. It is ``audio`` itself if nothing had to change.
+        (about S · target_rate / source_rate,) float32 in [-1, 1]. If no sample changes, this is ``audio`` itself.
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # avoids a copy, because an hour at 16 kHz has 230 MB
+    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # without need, do not copy: an hour at 16 kHz has 230 MB
         audio = np.clip(audio, -1.0, 1.0)
     return audio.astype(np.float32, copy=False)
 
@@ -259,9 +270,9 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
 def resample_windowed_sinc(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
     """Resample as upstream does (torchaudio.functional.resample: Hann-windowed sinc, 6 zero crossings, roll-off 0.99).
 
-    Use this only for the input of a network that was trained with it, because ``resample`` is the better filter. Output
-    sample i is at time i · source_rate / target_rate in input samples. The kernel is computed in float32, as in
-    torchaudio.
+    Use this function only for networks that were trained with this filter, because ``resample`` filters better. Sample
+    i of the output is at the position i · source_rate / target_rate of the input. The kernel is computed in float32, as
+    in torchaudio.
 
     Args:
         audio: (S,) float32.

@@ -1,4 +1,7 @@
-"""Read formats of stored samples in the syntax of macOS's say: LEI16@22050 is 16-bit integers at 22,050 Hz."""
+"""Parse the format in which a file stores its samples, in the syntax of macOS's say.
+
+For example, LEI16@22050 means 16-bit integers, little-endian, at 22,050 Hz.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,17 +25,17 @@ ENCODINGS = {
     "F64": "DOUBLE",
     "ULAW": "ULAW",
     "ALAW": "ALAW",
-}  # say's names → libsndfile's
-RATES = 8000, 192_000  # Hz
+}  # name in macOS's say → name in libsndfile
+RATES = 8000, 192_000  # smallest and largest sample rate in Hz
 PATTERN = re.compile(r"(?:LE|BE)?(?P<encoding>[A-Z]+\d*)(?:@(?P<rate>\d{1,7}))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """The format of stored samples.
+    """The format in which a file stores its samples.
 
     Attributes:
-        name: Name in ``ENCODINGS``. The file format decides the byte order.
+        name: Name of the type in ``ENCODINGS``. The file format decides the byte order.
         rate: Sample rate in Hz. ``None`` keeps the rate of the speech.
     """
 
@@ -41,7 +44,7 @@ class SampleFormat:
 
     @classmethod
     def read(cls, text: str) -> "SampleFormat":
-        """Read "LEI16@22050", "F32" or "I24@48000". Raises UserError for anything else."""
+        """Parse a format, such as "LEI16@22050", "F32" or "I24@48000". Raises UserError if ``text`` is not a format."""
         match = PATTERN.fullmatch(text)
         if match is None or match["encoding"].upper() not in ENCODINGS:
             raise UserError(
@@ -57,7 +60,7 @@ class SampleFormat:
         return cls(match["encoding"].upper(), rate)
 
     def subtype(self, suffix: str) -> str:
-        """Return libsndfile's name of the encoding. Raises UserError if files with this suffix cannot have it."""
+        """Return libsndfile's name of the type. Raises UserError if files with this suffix cannot store the type."""
         container, encoding = FORMATS.get(suffix, ("", ""))[0], ENCODINGS[self.name]
         if not container or not soundfile.check_format(container, encoding):
             able = [name for name, (kind, _) in FORMATS.items() if soundfile.check_format(kind, encoding)]
@@ -73,7 +76,10 @@ class SampleFormat:
 def resampling(
     append: Callable[[np.ndarray], None], rate: int, wanted: int | None
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that resamples pieces of audio (n,) float32 from ``rate`` to ``wanted`` Hz and appends them."""
+    """Yield a function that resamples audio (n,) float32 from ``rate`` to ``wanted`` Hz, and passes it to ``append``.
+
+    At the end of the block, the last samples are passed too. If ``wanted`` is ``None``, the rate does not change.
+    """
     if wanted is None or wanted == rate:
         yield append
         return

@@ -1,8 +1,9 @@
-"""Make speech faster or slower at the same pitch.
+"""Make speech faster or slower without changing its pitch.
 
 The method is WSOLA: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high
-quality time-scale modification of speech", ICASSP 1993. Frames of the input are added at a fixed distance in the
-output. Each frame is shifted by a few milliseconds, to the place where it best continues the frame before it.
+quality time-scale modification of speech", ICASSP 1993. It takes frames from the input, and adds them to the output at
+a fixed distance. Each frame is taken from a position that is shifted by a few milliseconds, so that the frame continues
+the frame before it as well as possible.
 """
 
 import numpy as np
@@ -11,15 +12,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ane.system.errors import UserError
 
 SPEEDS = (0.5, 2.0)
-HOP = 0.015  # seconds between frames in the output (a frame is twice as long)
-TOLERANCE = 0.008  # seconds by which a frame may be shifted to each side, over half a period of the lowest voice
+HOP = 0.015  # a frame of the output begins this many seconds after the frame before it. A frame is twice as long
+TOLERANCE = 0.008  # a frame may be shifted by this many seconds, which is more than half a period of the lowest voice
 
 
 class TimeStretcher:
-    """A stretcher that changes the speed of a sound stream by a factor from 0.5 to 2.
+    """A stretcher that changes the speed of a sound by a factor from 0.5 to 2. The sound may arrive in pieces.
 
-    The concatenated output has round(samples / speed) samples, and does not depend on how the input is divided into
-    pieces. At speed 1, the output is the input.
+    The whole output has round(samples / speed) samples. It does not depend on how the input is divided into pieces. At
+    speed 1, the output equals the input.
     """
 
     def __init__(self, speed: float, sample_rate: int):
@@ -28,13 +29,13 @@ class TimeStretcher:
         self.hop, self.tolerance = round(HOP * sample_rate), round(TOLERANCE * sample_rate)
         self.rise = (0.5 - 0.5 * np.cos(np.pi * (np.arange(self.hop) + 0.5) / self.hop)).astype(np.float32)
         self._input = np.zeros(0, np.float32)
-        self._dropped = 0  # samples of the input before ``_input``
+        self._dropped = 0  # number of input samples before ``_input``
         self._received = self._returned = 0
         self._frame = 0  # index of the next frame
-        self._previous = 0  # position of the frame before it in the input
+        self._previous = 0  # position in the input from which the frame before the next frame was taken
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take samples (S,) float32, and return the samples that are final, (n,) float32, n ≥ 0."""
+        """Take the next samples (S,) float32, and return the output that is final, (n,) float32, n ≥ 0."""
         self._received += len(audio)
         if self.speed == 1:
             self._returned += len(audio)
@@ -68,7 +69,10 @@ class TimeStretcher:
         return result
 
     def _add(self, ideal: int) -> np.ndarray:
-        """Return the next ``hop`` samples: a fade from the end of the last frame to the frame near ``ideal``."""
+        """Return the next ``hop`` samples, which fade from the end of the last frame to the next frame.
+
+        The next frame is taken from the input near the position ``ideal``.
+        """
         continuation = self._at(self._previous + self.hop, 2 * self.hop)
         if self._frame == 0:
             self._frame, self._previous = 1, 0
@@ -86,9 +90,9 @@ class TimeStretcher:
 
 
 def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
-    """Return the index where ``region`` is most similar to ``wanted``, or ``default`` in silence.
+    """Return the index in ``region`` at which ``wanted`` matches best, by normalised cross-correlation.
 
-    The similarity is the normalised cross-correlation.
+    If nothing matches, as in silence, return ``default``.
     """
     windows = sliding_window_view(region, len(wanted))
     similarity = np.correlate(region, wanted, "valid")
@@ -99,12 +103,12 @@ def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
 
 
 def check_speed(speed: float) -> None:
-    """Raise UserError if a speed is out of range."""
+    """Raise UserError if a speed is not from 0.5 to 2."""
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
         raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed:g}", "speed")
 
 
 def stretched(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:
-    """Return sound (S,) float32 at another speed, (round(S / speed),) float32."""
+    """Change the speed of a whole sound: (S,) float32 → (round(S / speed),) float32."""
     stretcher = TimeStretcher(speed, sample_rate)
     return np.concatenate((stretcher.feed(audio), stretcher.finish()))

@@ -1,26 +1,26 @@
-"""Trim the silence at both ends of sound, piece by piece."""
+"""Shorten the silence at both ends of a sound that may arrive in pieces."""
 
 import numpy as np
 
-RATE = 24000  # Hz
-FRAME = 240  # samples per frame (10 ms), which is loud or silent as a whole
-QUIET = 10 ** (-45 / 20)  # largest root mean square of a silent frame, −45 dBFS
-FADE = 120  # samples of the fade where silence was cut off (5 ms)
+RATE = 24000  # sample rate of the sound in Hz
+FRAME = 240  # samples per frame, 10 ms. A frame is either loud or silent
+QUIET = 10 ** (-45 / 20)  # a frame is silent if its root mean square is at most this, −45 dBFS
+FADE = 120  # where silence was cut off, the sound fades over this many samples, 5 ms
 
 
 class Trimmer:
-    """A trimmer that removes the silence at both ends of a sound stream.
+    """A trimmer that shortens the silence at both ends of a sound.
 
-    The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
-    follows it. If all input is silent, its last ``lead`` seconds remain.
+    The whole output does not depend on how the input is divided into pieces. The trimmer holds silence back until sound
+    follows it. If all input is silent, the last ``lead`` seconds of the input remain.
 
     Args:
-        lead: Seconds of silence to keep before the sound.
-        tail: Seconds of silence to keep after the sound.
+        lead: Largest number of seconds of silence to keep before the sound.
+        tail: Largest number of seconds of silence to keep after the sound.
 
     Attributes:
         removed: Number of samples that were removed before the sound.
-        begun: Whether there was any sound.
+        begun: Whether the input had any sound so far.
     """
 
     def __init__(self, lead: float, tail: float):
@@ -31,7 +31,7 @@ class Trimmer:
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take samples (S,) float32 at 24 kHz, and return the samples that are certain to stay, (n,) float32, n ≥ 0."""
+        """Take the next samples (S,) float32 at 24 kHz. Return the samples that certainly stay, (n,) float32, n ≥ 0."""
         audio = np.concatenate((self.unframed, audio))
         whole = len(audio) // FRAME * FRAME
         self.unframed = audio[whole:]
@@ -49,7 +49,7 @@ class Trimmer:
         return np.concatenate((last, end))
 
     def _frames(self, audio: np.ndarray, frame: int) -> np.ndarray:
-        """Return the sound up to the end of the last loud frame, and hold back the silence after it."""
+        """Return the sound up to the end of the last loud frame, and hold the silence after it back."""
         energy = (audio.reshape(-1, frame) ** 2).mean(axis=1)
         loud = np.flatnonzero(~(energy <= QUIET**2))  # NaN is not silence
         together = np.concatenate((self.held, audio))
@@ -68,7 +68,7 @@ class Trimmer:
         return self._faded_in(together[start:end])
 
     def _faded_in(self, audio: np.ndarray) -> np.ndarray:
-        """Add a fade to the start of the sound if silence before it was removed."""
+        """Fade the start of the sound in, if silence before it was removed."""
         if not self.removed:
             return audio
         fade = min(FADE, self.lead, len(audio))
@@ -81,7 +81,10 @@ def ramp(samples: int) -> np.ndarray:
 
 
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
-    """Trim audio (S,) to at most ``silence`` seconds of silence (before, after) it. ``None`` leaves it unchanged."""
+    """Shorten the silence at both ends of audio (S,).
+
+    ``silence`` has the largest numbers of seconds to keep, (before, after). ``None`` returns the audio unchanged.
+    """
     if silence is None:
         return audio
     trimmer = Trimmer(*silence)

@@ -1,4 +1,4 @@
-"""Write sound to a file with libsndfile, or to standard output."""
+"""Write sound without tags: with libsndfile to a file, or as WAV to standard output."""
 
 import struct
 import sys
@@ -16,8 +16,8 @@ from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
 from ane.system.streams import is_closed
 
-_BLOCK = 1 << 16  # samples per write, because libsndfile's Vorbis writer overflows its stack on longer ones
-_UNKNOWN_LENGTH = 0xFFFFFFFF  # length in the header of a WAV that is written before its length is known
+_BLOCK = 1 << 16  # samples per write. More samples overflow the stack of libsndfile's Vorbis writer
+_UNKNOWN_LENGTH = 0xFFFFFFFF  # length in the header of a WAV whose length is not known when the header is written
 FORMATS = {suffix: row.sndfile for suffix, row in sound_formats.FORMATS.items() if row.sndfile}
 
 
@@ -31,12 +31,14 @@ def check_standard_output() -> None:
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio to a file in one of the ``FORMATS`` without tags, or to standard output.
+    """Open a file without tags in one of the ``FORMATS``, or standard output, and yield a function that appends audio.
 
-    See ``ane.audio.writing``.
+    ``ane.audio.writing`` explains the function and the errors.
 
     Args:
-        encoding: libsndfile's name for the format of the samples. "" means the usual one of the file format.
+        path: Path of the file, or "-" for standard output.
+        sample_rate: Sample rate of the audio in Hz.
+        encoding: libsndfile's name for the format of the samples. "" means the usual format for the suffix.
     """
     path = Path(path)
     if str(path) == "-":
@@ -45,7 +47,7 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
         return
     container, usual = FORMATS[path.suffix.lower()]
     encoding = encoding or usual
-    block_error: OSError | None = None  # an error of the caller's block instead of the file
+    block_error: OSError | None = None  # an error that the caller's ``with`` block raised, not the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:
             disk = _DiskFile(opened)
@@ -73,11 +75,11 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
 
 
 class _DiskFile:
-    """A file for libsndfile that keeps an error of the disk for ``check``.
+    """A file for libsndfile that remembers an error of the disk, which ``check`` then raises.
 
-    libsndfile itself reports a full disk only as "System error". It calls the methods from C, where an exception would
-    be printed and lost. Opening, writing and closing must therefore be ``uninterrupted``, and the file must not have a
-    buffer, because ``seek`` would write it.
+    libsndfile reports a full disk only as "System error". It calls the methods of this class from C, where Python would
+    print an exception and forget it. So the caller must open, write and close the file within ``uninterrupted``. The
+    file must not have a buffer, because ``seek`` would write the buffer.
     """
 
     def __init__(self, file: RawIOBase):
@@ -99,7 +101,7 @@ class _DiskFile:
 
 @contextmanager
 def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str) -> Iterator[soundfile.SoundFile]:
-    """Open a mono sound file for writing. It is closed before ``disk``, because closing writes its header."""
+    """Open a mono sound file for writing. Close it at the end of the block, which writes its header to ``disk``."""
     file: soundfile.SoundFile | None = None
     try:
         with uninterrupted():
@@ -113,8 +115,8 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 
 @contextmanager
 def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that writes audio to standard output without delay."""
-    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # no buffer to flush at exit
+    """Yield a function that writes audio to standard output immediately."""
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # without a buffer
 
         def send(data: bytes) -> None:
             try:
@@ -128,7 +130,7 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
 
 def endless_wav_header(sample_rate: int) -> bytes:
     """Return the header of a mono 16-bit WAV of unknown length."""
-    # With the largest possible length, readers read to the end. ffmpeg writes the same header to a pipe.
+    # the largest possible length makes programs read to the end. ffmpeg writes the same header to a pipe
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         b"RIFF",
@@ -150,7 +152,7 @@ def endless_wav_header(sample_rate: int) -> bytes:
 def pcm16(audio: np.ndarray) -> np.ndarray:
     """Clip audio (S,) float32 to [-1, 1], and convert it to (S,) little-endian int16.
 
-    Values are rounded, because libsndfile would truncate them.
+    Samples are rounded here, because libsndfile would truncate them.
     """
     return np.rint(clipped(audio) * 32767).astype("<i2")
 
