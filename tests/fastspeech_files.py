@@ -1,4 +1,4 @@
-"""Checkpoints of random weights at tiny sizes, laid out as NVIDIA's and jik876's programs save theirs."""
+"""Make checkpoints of tiny size with random weights, in the layouts of NVIDIA's and jik876's programs."""
 
 import sys
 from pathlib import Path
@@ -89,5 +89,5 @@ def write_hifigan(path: Path, config: MelHifiganConfig = V1) -> Path:
     return path
 
 
-if __name__ == "__main__":  # random weights of the official size
+if __name__ == "__main__":  # write random weights of the official size
     write_fastspeech(Path(sys.argv[1]), fastspeech_entries(FastSpeechConfig()))

@@ -1,4 +1,4 @@
-"""Checkpoints as bundles: what tests speak with is on disk as a user's models are."""
+"""Import checkpoints as bundles, so that tests speak with bundles on disk, as a user does."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""Packages of npm that tests use, installed once into pytest's cache."""
+"""Install the npm packages that tests use, once, in pytest's cache."""
 
 import shutil
 import subprocess
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-TRIES, SECONDS = 2, 90  # the registry answers in seconds, or hangs
+TRIES, SECONDS = 2, 90  # the registry either answers within seconds or hangs
 
 
 def node_modules(config: pytest.Config, temporary: pytest.TempPathFactory, package: str) -> Path:
     """The folder node_modules with a package, "name@version"; skips without npm or its registry."""
     if shutil.which("npm") is None:
         pytest.skip("needs Node: apt-get install nodejs npm")
-    cache = getattr(config, "cache", None)  # None: pytest was told to have no cache
+    cache = getattr(config, "cache", None)  # None if pytest runs without a cache
     folder = cache.mkdir(package) if cache else temporary.mktemp("node")
     if not (folder / "node_modules" / package.partition("@")[0]).exists():
         command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", package]

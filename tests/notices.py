@@ -1,4 +1,4 @@
-"""What the program logs for its user: the records of the logger ``ane`` from INFO on."""
+"""Collect the messages that the program logs for its user: records of the logger ``ane`` from INFO on."""
 
 import logging
 from collections.abc import Iterator

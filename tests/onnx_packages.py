@@ -1,4 +1,4 @@
-"""ONNX packages of the golden model, each converted once for all tests of a run, by the first that needs it."""
+"""Provide ONNX packages of the golden model. The first test of a run that needs a package converts it for all."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ class OnnxPackages:
     def package(self, network: str, precision: str = "fp32") -> PackageRecord:
         """A network's package, with its parity."""
         if precision in QUANTISED:
-            self.package(network)  # the quantised one is made from its graphs
+            self.package(network)  # the quantised package is made from the graphs of this one
         stated = self.folder / f"{network}-{precision}.json"
         with FileLock(f"{stated}.lock"):
             if not stated.exists():

@@ -232,8 +232,7 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
     the CPU (OpenMOSS/MOSS-TTS-Nano#55).
     """
     backend = load_torch(model, "auto", precision, options)
-    # type: ignore[attr-defined]
-    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
+    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
         return backend
     from ane.backends.measured import PhasedBackend
 

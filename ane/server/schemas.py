@@ -48,8 +48,7 @@ def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
     for name, further in limits.items():
         declared = SpeechRequest.__pydantic_fields__[name]  # type: ignore[attr-defined]
         optional = declared.default is None
-        # type: ignore[valid-type]
-        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]
+        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]  # type: ignore[valid-type]
         fields[name] = (
             kind | None if optional else kind,
             Field(declared.default, description=declared.json_schema_extra["api"]),

@@ -1,4 +1,4 @@
-"""A folder to run the documentation's commands in, with what their reader would have."""
+"""Provide a folder in which tests run the commands of the documentation, with the files that a reader would have."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) ->
     """
     home, folder = tmp_path / "home", tmp_path / "work"
     folder.mkdir()
-    if request.node.callspec.params["page"].stem in TO_ONNX:  # the exporter takes seconds for each layer
+    if request.node.callspec.params["page"].stem in TO_ONNX:  # the ONNX exporter takes seconds for each layer
         with sized(autoregressive={"layers": 1}):
             write_random_bundle(home / "bundles" / "tortoise")
     else:

@@ -1,11 +1,11 @@
-"""How many hands a chunk of text passes through, counted, so that a redesign is compared with what it replaced.
+"""Count the forms in which a chunk of text passes through the program, so that a redesign can be compared.
 
     python -m tests.docs.measures             print every measure
-    python -m tests.docs.measures --made      also print what one chunk of the default voice makes as it is spoken
+    python -m tests.docs.measures --made      also print the forms that one chunk of the default voice takes
 
 A *form* is a value of its own shape that carries a chunk between the request and its sound: an object, a tuple, a
-string or an array. An object within another counts, and so does a changed copy. `FORMS` names them and where each is
-made; a test finds every one of these places.
+string or an array. An object within another one counts, and so does a changed copy. `FORMS` names every form and the
+place that makes it. A test checks that every place exists.
 """
 
 import ast
@@ -26,7 +26,7 @@ from ane.bundles.package_records import FunctionRecord, PackageFolder, PackageRe
 from docs.generate import READING_PATH, logical_lines, module_file
 from tests.docs.structure import ROOT, circles, sources, tree_of
 
-# form, and the file and the definition that make it
+# form → the file and the definition that make it
 FORMS: dict[str, list[tuple[str, str, str]]] = {
     "the default voice, ane say": [
         ("Namespace", "ane/commands/say.py", "say"),
@@ -70,8 +70,8 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
 }
 REQUEST_FIELDS = {"voice", "preset", "seed", "speed", "lexicon", "ssml", "word_times", "cast", "quote_voice"}
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<genexpr>")
-EIGHT = defaultdict(lambda: 8, states=4)  # a bucket; Whisper has a state for two frames
-ENOUGH = 4  # of these fields in one class, signature or table make it a declaration of the request
+EIGHT = defaultdict(lambda: 8, states=4)  # a bucket of 8 for every length. Whisper has a state for two frames
+ENOUGH = 4  # a class, signature or table with so many of these fields counts as a declaration of the request
 
 
 @cache
@@ -127,7 +127,7 @@ def declared_names(node: ast.AST) -> set[str]:
 
 def unions_with_lanes() -> list[str]:
     """Union types of which `Lanes` is a member and something other than None is too, and tests for it."""
-    found: dict[tuple[Path, int, int], str] = {}  # by where each begins: the longest
+    found: dict[tuple[Path, int, int], str] = {}  # start of a text → the longest text there
     for file in sources("ane"):
         for node in ast.walk(tree_of(file)):
             text = ast.unparse(node) if isinstance(node, ast.BinOp | ast.Call) else ""

@@ -1,10 +1,10 @@
-"""Count the sentences that readers had to read twice, in pages, docstrings, messages and comments.
+"""Count constructions that readers had to read twice, in pages, docstrings, messages and comments.
 
     python -m tests.docs.prose             print the counts
     python -m tests.docs.prose RULE        print the places of one rule, such as "what as a noun"
-    python -m tests.docs.prose --write     make the counts those that tests/docs/test_prose.py allows
+    python -m tests.docs.prose --write     make the counts the limits of tests/docs/test_prose.py
 
-A hit is a place to look at, and not always a fault.
+A hit shows a place to look at, and is not always a fault.
 """
 
 import ast
@@ -29,7 +29,7 @@ ARGUMENT = r"^ *[*\w, ]{1,40}: (?:of|as|by|in|with|for|from|at|on|to|if|where) [
 START = r"(?:^|(?<=[.:;] ))"
 FIT_AFTER_NO = r"longer|more|need|effect|matter|such|one|way|point|reason|[a-z]+er\b"
 NUMBER = r"(?<![\w.-])[−-]?\d[\d.,]*"
-# name: what to write instead, the pattern, and the kinds of text in which it counts
+# name of the rule: advice, pattern, and the kinds of text to which it applies
 RULES = {
     "what as a noun": (
         "name the thing: the text, the files, the job",

@@ -1,10 +1,10 @@
-"""The size and the shape of the source, measured: what docs/architecture.md promises, and what it is.
+"""Measure the size and the structure of the source, and compare both with the goals of docs/architecture.md.
 
-    python -m tests.docs.structure             print the figures beside their goals
-    python -m tests.docs.structure --write     make them those that tests/docs/test_figures.py allows
+    python -m tests.docs.structure             print the figures next to their goals
+    python -m tests.docs.structure --write     make the figures the limits of tests/docs/test_figures.py
 
-Lines are logical ones: comments and blank lines do not count, and no formatter changes their number. A circle is a set
-of modules that import each other, at the top of a module, within a function, or for type checking alone.
+Lines are logical lines: comments and blank lines do not count, and a formatter cannot change their number. A circle is
+a set of modules that import each other, anywhere: at the top of a module, within a function, or only for type checking.
 """
 
 import ast
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 FIGURES = Path(__file__).with_name("figures.json")
 SOURCES = ("ane", "converters", "training", "benchmarks")
 LONGEST_FILE = 280
-# what figures should be at most
+# figure → its goal, which is a maximum
 GOALS = {
     "lines of ane and converters": 31_000,
     "lines of training": 1_750,

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of the tree is true: imports run downward, names are unique, files are short."""
+"""Test the promises of docs/architecture.md: imports run downward, names are unique, and files are short."""
 
 from collections import Counter, defaultdict
 
@@ -6,7 +6,7 @@ from docs.generate import logical_lines
 from tests.docs.measures import hops
 from tests.docs.structure import LONGEST_FILE, ROOT, SOURCES, circles, classes, imports, module_name, sources
 
-# Each folder may import from itself and from those above it in this list; one row is one layer.
+# A folder may import from itself and from the folders above it in this list. One row is one layer.
 LAYERS = [
     ["ane.system"],
     ["ane.bundles", "ane.audio", "ane.text"],

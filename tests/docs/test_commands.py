@@ -1,6 +1,6 @@
-"""Every command and every Python example of README and docs runs, in the order of its page.
+"""Run every command and every Python example of README and docs, in the order of the page.
 
-A block that cannot run in a test says why, in a comment on the line before it: `<!-- not run: needs a Mac -->`.
+If a block cannot run in a test, a comment on the line before it says why: `<!-- not run: needs a Mac -->`.
 """
 
 import re
@@ -29,7 +29,7 @@ REASONS = {
     "`.ci/run` runs it",
 }
 LANGUAGES = {"bash", "python", "swift", "text", "toml"}
-LIMIT_S = 240  # a block; 124 is the status of one that took longer
+LIMIT_S = 240  # maximum seconds for a block. 124 is the status of a block that takes longer
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def runnable(page: Path) -> list[ExampleBlock]:
 
 
 def script(block: ExampleBlock) -> list[str]:
-    limited = ["timeout", "--kill-after=5", str(LIMIT_S)]  # ends the processes of a pipe too
+    limited = ["timeout", "--kill-after=5", str(LIMIT_S)]  # also ends the processes of a pipe
     if block.language == "python":
         return [*limited, "python", "-c", block.text]
     return [*limited, "bash", "-euo", "pipefail", "-c", block.text]

@@ -1,4 +1,4 @@
-"""Every example runs in an empty folder, and examples/README.md lists each of them."""
+"""Test that every example runs in an empty folder, and that examples/README.md lists every example."""
 
 import json
 import re

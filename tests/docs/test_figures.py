@@ -1,4 +1,4 @@
-"""The house grows by decision only: no figure of the structure is above the one that tests/docs/figures.json states."""
+"""Test that the source grows only on purpose: no figure of its structure is above its limit in figures.json."""
 
 import json
 

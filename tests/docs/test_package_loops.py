@@ -1,4 +1,4 @@
-"""The loops of docs/run-a-package.md, which use no code of ours, draw the codes that our decoder on torch gives."""
+"""Test that the loops of docs/run-a-package.md, which use none of our code, draw the codes of our decoder on torch."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -62,7 +62,7 @@ def test_a_loop_without_ane_gives_the_codes_of_torch(packaged, target, mac, tmp_
     assert not re.search(r"\b(import|from) (ane|converters)\b", loop)
     (tmp_path / f"tortoise-{target}").symlink_to(packaged[target].path)
     monkeypatch.chdir(tmp_path)
-    ALIVE.append({})  # as in a process, until it ends
+    ALIVE.append({})  # keeps objects alive, as a process does until it ends
     exec(compile(loop, "run-a-package.md", "exec"), ALIVE[-1])
     codes = [int(word) for word in capsys.readouterr().out.split()]
     assert codes == likeliest_codes(packaged[target], "hello there.")

@@ -1,4 +1,4 @@
-"""Pages state what is true; the files of services start what they name."""
+"""Test that pages are true, and that the files for services start the programs that they name."""
 
 import json
 import plistlib
@@ -21,8 +21,8 @@ README_BYTES = 8000
 FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "tools", "docs", ".ci")
 NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
-# `ane say` on torch imports these, and no step of it on the CPU runs them
-OFF_THE_PATH = {  # what is called, and not needed to understand how a text becomes sound
+# modules that `ane say` on torch imports, but that no step of it on the CPU runs
+OFF_THE_PATH = {  # modules that are called, but not needed to understand how a text becomes sound
     "ane/commands/": "flags of the other commands, messages, progress; what `ane say` itself has is on the path",
     "ane/system/": "files, interruption, records",
     "ane/text/": "rules of English, dictionaries, other letters",
@@ -31,7 +31,7 @@ OFF_THE_PATH = {  # what is called, and not needed to understand how a text beco
     "ane/bundles/package_records.py": "of converted models",
     "ane/backends/torch/static_decoder.py": "for GPUs: whether it is wanted",
 }
-# prints the files of ane whose functions are called, apart from what runs when a module is imported
+# program that prints the files of ane whose functions are called, except for calls while a module is imported
 TRACE = """
 import sys, threading
 from ane.cli import main
@@ -174,10 +174,11 @@ def test_the_launchd_file():
     content = plistlib.loads(block("<?xml").encode())
     assert accepted(content["ProgramArguments"][1:])
     assert content["KeepAlive"] == {"SuccessfulExit": False}
-    assert content["ExitTimeOut"] > 30  # what the server has to end its requests
-    assert content["ProcessType"] == "Interactive"  # without it macOS slows down what has no window
+    assert content["ExitTimeOut"] > 30  # the server has 30 s to end its requests
+    assert content["ProcessType"] == "Interactive"  # otherwise macOS slows down programs without a window
     assert content["StandardErrorPath"].endswith(".log")
-    assert {"/usr/bin", "/usr/sbin"} <= {*content["EnvironmentVariables"]["PATH"].split(":")}  # sw_vers, sysctl
+    # the folders of sw_vers and sysctl
+    assert {"/usr/bin", "/usr/sbin"} <= {*content["EnvironmentVariables"]["PATH"].split(":")}
 
 
 def test_the_container_runs_a_command_that_exists_as_a_user_without_rights():

@@ -1,6 +1,6 @@
-"""Every promise of the product is a row of ``promises.tsv``, with a command that exists and tests that show it.
+"""Test that every promise of the product, a row of ``promises.tsv``, has a command and tests that exist.
 
-A row is removed only on purpose, with CONTRIBUTING's rule and a line in CHANGELOG.
+Rows are removed only on purpose, as CONTRIBUTING.md says, with a line in CHANGELOG.md.
 """
 
 import ast
@@ -24,7 +24,7 @@ def test_a_promise_has_its_command_and_its_tests(promise, command, tests):
     if command:
         program, *arguments = shlex.split(command)
         assert program == "ane"
-        cli.parser().parse_args(arguments)  # exits for a subcommand or a flag that is gone
+        cli.parser().parse_args(arguments)  # exits if a subcommand or a flag no longer exists
     assert tests
     for name in tests.split(" "):
         file, _, function = name.partition("::")

@@ -1,4 +1,4 @@
-"""The prose gets no harder to read: no rule of tests/docs/prose.py is broken more often than prose.json allows."""
+"""Test that prose gets no harder to read: no rule of tests/docs/prose.py has more hits than prose.json allows."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`.ci/readme` runs README's commands letter by letter, in a fresh clone, with nothing of the caller's environment."""
+"""Test that `.ci/readme` runs README's commands unchanged, in a fresh clone, without the caller's environment."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.docs.test_commands import ROOT, blocks
 
 COMMANDS = [block.text for block in blocks(ROOT / "README.md") if block.reason == "`.ci/run` runs it"]
 GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
-# stands for python3, pip, ane and python: writes how it was called, and makes an environment with programs like itself
+# program that stands for python3, pip, ane and python. It logs its arguments, and makes environments of such programs
 PROGRAM = f"""#!{sys.executable}
 import json, os, shutil, sys
 call = {{"name": os.path.basename(sys.argv[0]), "words": sys.argv[1:], "variables": sorted(os.environ),
@@ -58,7 +58,7 @@ def test_a_command_of_readme_runs_as_written_in_a_fresh_clone(repository: Path, 
         input="typed",
         env={**os.environ, "PATH": path, "PYTHONPATH": "/elsewhere"},
     )
-    assert done.returncode == (number == 2), done.stderr  # the status is the command's
+    assert done.returncode == (number == 2), done.stderr  # the exit status is the status of the command
     calls = [json.loads(line) for line in (clone / "calls").read_text().splitlines()]
     expected = [shlex.split(part) for part in COMMANDS[number - 1].split("&&")]
     assert [[call["name"], *call["words"]] for call in calls] == [[Path(name).name, *rest] for name, *rest in expected]

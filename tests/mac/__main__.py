@@ -1,9 +1,9 @@
-"""`python -m tests.mac`: what only a Mac can answer, in order of value, in one report to send.
+"""Answer the questions that only a Mac can answer, the most valuable first, in one report: `python -m tests.mac`.
 
-    python -m tests.mac -o report                   # report.json, and report.txt to read; at most 30 minutes
+    python -m tests.mac -o report                   # writes report.json, and report.txt to read, in at most 30 minutes
 
-Each question is a command with a limit of time, in a process of its own, so that a crash or a hang of Core ML ends one
-question only. What no time is left for is stated as such. Paths and user names are taken out of the report.
+Every question is a command with a time limit in its own process, so that a crash or hang of Core ML ends only one
+question. The report names questions for which no time was left. It contains no paths and no user names.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from ane.system.version import version
 MINUTES = 30.0
 TEXT = "Hello there. It speaks on this machine."
 TAIL = 4_000  # characters of a command's output that the report keeps
-REPORT = "{report}"  # in arguments: the file that the command writes its results to
+REPORT = "{report}"  # stands, in arguments, for the file with the command's results
 TORCH = ("fp32", "fp16")
 
 
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             answers.append(ask(question, Path(folder), ends - time.monotonic()))
             content = {"machine": machine, "answers": [asdict(answer) for answer in answers]}
             for suffix, text in ((".json", json.dumps(content, indent=1)), (".txt", readable(machine, answers))):
-                path = options.output.with_name(options.output.name + suffix)  # after each question
+                path = options.output.with_name(options.output.name + suffix)  # written after each question
                 path.write_text(anonymous(text, Path(folder)), encoding="utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""`python -m tests.mac.compare EXPECTED FOUND…`: dB between the mels of sounds that should say the same."""
+"""Print the dB between the mels of sounds that should be equal: `python -m tests.mac.compare EXPECTED FOUND…`."""
 
 import sys
 from collections.abc import Sequence

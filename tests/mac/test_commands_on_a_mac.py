@@ -1,4 +1,4 @@
-"""Commands on a Mac."""
+"""Test commands on a real Mac."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""Core ML itself on a Mac: its outputs compared with the interpreter's, and the cache of compiled models.
+"""Test Core ML on a real Mac: compare its outputs with the interpreter's, and test the cache of compiled models.
 
-Run on Apple Silicon with macOS 15 or newer, in a checkout with the package's test extra installed::
+Run these tests on Apple Silicon with macOS 15 or newer, in a checkout with the test extra installed::
 
     pytest tests/mac -rA
 """

@@ -1,4 +1,4 @@
-"""The script for a Mac's first day, on a Mac whose Core ML is a stand-in; no figure of it is one of hardware."""
+"""Test the script for the first day with a Mac, on a fake Mac. Its figures say nothing about real hardware."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -24,7 +24,7 @@ from tests.mac import __main__ as day_one
 from tests.mac import compare
 from tests.small_bundle import write_small_bundle
 
-# pytest itself, a GPU and sudo are not here
+# the fake Mac lacks pytest, a GPU and sudo
 UNANSWERED = ("States, ", "Does each of two", "torch on MPS", "What power")
 
 

@@ -1,4 +1,4 @@
-"""What only a Mac can show of its limits: MPS, playback, the cache, 4-bit weights, first loads."""
+"""Test limits that only a real Mac has: MPS, playback, the cache, 4-bit weights, first loads."""
 
 import re
 import subprocess
@@ -82,7 +82,7 @@ def test_a_first_load_is_announced_once_and_its_compiled_model_is_listed(ane, fo
 
 
 def test_a_stream_is_played_without_other_programs(ane, four_bit, monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")  # no ffmpeg, no sox
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")  # folders without ffmpeg and sox
     status, printed = ane("say", "Hi.", "--bundle", four_bit, "--preset", "fastest", "--seed", "0", "--stream")
     if status and "no sound device" in printed:
         pytest.skip("there is no sound device")

@@ -1,6 +1,6 @@
-"""Each decoder and each stream owns its caches, on the stand-in and on Core ML itself.
+"""Test that each decoder and each stream has its own caches, on the stand-in and on Core ML itself.
 
-The functions that two decoders or two streams call are loaded once; what they keep from call to call is their own.
+If two decoders or two streams call a function, it is loaded once, but each keeps its own data between calls.
 """
 
 import sys

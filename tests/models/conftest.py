@@ -1,4 +1,4 @@
-"""What the tests of all models share."""
+"""Provide the fixtures that the tests of all models share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Durations of symbols, and time warping."""
+"""Test the durations of symbols, and time warping."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A small model of random weights, with and without a vocoder."""
+"""Provide a small FastSpeech with random weights, with and without a vocoder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""FastSpeech checkpoints: sizes from the tensors, and one clear line for every file that is something else."""
+"""Test FastSpeech checkpoints: sizes come from the tensors, and one clear line rejects any other file."""
 
 import numpy as np
 import pytest

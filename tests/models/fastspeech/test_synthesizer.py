@@ -1,4 +1,4 @@
-"""Speech from text: length, speed, chunks, batches, and everything that is not spoken is said."""
+"""Test speech from text: length, speed, chunks, batches, and a note for everything that is not spoken."""
 
 import numpy as np
 import pytest
@@ -121,7 +121,8 @@ def test_pauses_and_ssml_change_single_chunks(synthesizer):
     assert len(paused.audio) == len(plain.audio) + 1.5 * SAMPLE_RATE
     ssml = f'<speak><prosody rate="50%" volume="soft">{TEXT}</prosody><break time="1s"/>{TEXT}</speak>'
     slow = synthesizer.speak(ssml, settings=NO_PAUSE)
-    *slow_mels, last = slow.mels  # the slow part takes more frames than the model has positions: two chunks
+    # the slow part needs more frames than the model has positions, so it becomes two chunks
+    *slow_mels, last = slow.mels
     assert sum(mel.shape[1] for mel in slow_mels) == pytest.approx(2 * plain.mels[0].shape[1], rel=0.1)
     np.testing.assert_allclose(last, plain.mels[0], atol=1e-4)
     np.testing.assert_allclose(np.concatenate(list(synthesizer.stream(ssml, settings=NO_PAUSE))), slow.audio, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Text to symbols and chunks, and the settings of a request."""
+"""Test how text becomes symbols and chunks, and the settings of a request."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_phonemes_in_braces(text, symbols):
 @pytest.mark.parametrize(
     ("text", "positions"),
     [*(("This is one sentence of a longer text. " * 12, positions) for positions in (30, 60, 200)), ("1777 " * 20, 60)],
-)  # numbers grow in words
+)  # numbers become longer when they are written in words
 def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(text, positions):
     chunks = split_into_symbols(text, (150, 250), positions)
     assert max(len(chunk.ids) for chunk in chunks) <= positions

@@ -1,4 +1,4 @@
-"""A voice that hibari's author publishes becomes a bundle by one command; damaged and foreign graphs are one line."""
+"""Test that one command imports a voice from hibari's author, and that one line rejects damaged or foreign graphs."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The default voice on ONNX Runtime, from the graphs that its author published: near the torch network, and exact."""
+"""Test the graphs that hibari's author published, on ONNX Runtime: exact, and near the torch network."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,7 +24,8 @@ SENTENCES = (
     "A long road leads from the village to the sea.",
     "They sang until the lamps went out.",
 )
-EQUAL_DURATIONS = 0.8  # of the sentences: a duration is a rounded number, so rounding can move it
+# minimum share of sentences with equal durations. Durations are rounded numbers, so a small error can move one
+EQUAL_DURATIONS = 0.8
 PARTS_DB = {"text": 30, "prosody": 30, "spectra": 35}
 
 

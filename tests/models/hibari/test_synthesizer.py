@@ -1,4 +1,4 @@
-"""Hibari: its network, and its speech."""
+"""Test hibari's network and its speech."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from ane.text import Lexicon, LexiconEntry
 from ane.text.passages import Passage
 
 SYMBOLS = "The weather is going to be warm."
-# of hibari.onnx of hibari-tts 0.2.1, run by ONNX Runtime: frames of 25 ms of each phoneme, and f0 in Hz
+# results of hibari.onnx from hibari-tts 0.2.1 on ONNX Runtime: frames of 25 ms for each phoneme, and f0 in Hz
 DURATIONS = [14, 1, *[2] * 16, 1, 2, 1, 1, 1, 2, 2, 3, 2, 3, 3, 3, 13, 6, 1]
 PITCH = {36: 214.7, 48: 288.7, 60: 220.8, 72: 158.9, 84: 176.8, 96: 191.9, 108: 180.6, 120: 211.9}
 
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
 @pytest.mark.parametrize("speed", [0.25, 0.5, 1.2, 2.0, 4.0])
 def test_the_speed_changes_the_length_and_the_times_of_words(voice, speed):
     usual, changed = voice.speak(TEXT), voice.speak(TEXT, speed=speed)
-    silence = 0.1  # before a chunk, at most
+    silence = 0.1  # maximum seconds of silence before a chunk
     assert changed.seconds == pytest.approx(usual.seconds / speed, rel=0.1, abs=4 * silence)
     assert changed.words[-1].end == pytest.approx(usual.words[-1].end / speed, rel=0.1, abs=4 * silence)
 

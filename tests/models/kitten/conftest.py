@@ -1,4 +1,4 @@
-"""A small KittenTTS model for the tests of that family."""
+"""Provide a small KittenTTS model for the tests of its family."""
 
 from pathlib import Path
 

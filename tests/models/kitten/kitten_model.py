@@ -1,4 +1,4 @@
-"""Makes models with the interface of KittenTTS or Kokoro and random weights, of any size."""
+"""Make models of any size with random weights and the inputs and outputs of KittenTTS or Kokoro."""
 
 import json
 from pathlib import Path

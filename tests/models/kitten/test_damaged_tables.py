@@ -1,4 +1,4 @@
-"""Archives of voices with a damaged member are refused in one line."""
+"""Test that one line rejects an archive of voices with a damaged member."""
 
 import zipfile
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Folders, bundles and foreign files: each fault is one clear line."""
+"""Test that one clear line reports every fault in folders, bundles and foreign files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The text side of KittenTTS 0.8.1: numbers in words, and forms and chunks beyond the golden vectors."""
+"""Test how KittenTTS 0.8.1 treats text: numbers in words, and forms and chunks that the golden vectors lack."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The synthesizer on a small graph: parallel as sequential, errors with their text, bad input, streams."""
+"""Test the synthesizer on a small graph: parallel and sequential speech are equal, errors quote their text, streams."""
 
 import sys
 import threading
@@ -60,7 +60,7 @@ def test_a_failed_chunk_names_its_text_and_cancels_the_rest(
 
     def failing(self, **inputs):
         runs.append(inputs)
-        if inputs["input_ids"].size > 300:  # the longest, which is the first
+        if inputs["input_ids"].size > 300:  # the longest chunk, which is the first
             raise UserError("no memory left")
         time.sleep(0.05)
         return run(self, **inputs)
@@ -142,7 +142,7 @@ def test_a_short_published_text_may_be_empty(folder: Path) -> None:
     speech = speak(folder, 1, "a", settings=PUBLISHED)
     assert len(speech.audio) == 0
     assert speech.real_time_factor == float("inf")
-    assert len(speak(folder, 1, "a").audio) == 6 * HOP  # "a ,", "…" and two pads, none of it silent
+    assert len(speak(folder, 1, "a").audio) == 6 * HOP  # the ids are "a ,", "…" and two pads, and none is silent
 
 
 def test_only_silence_at_the_end_is_trimmed() -> None:

@@ -1,4 +1,4 @@
-"""Kokoro on a small graph: its files as published, ids and styles, the sound of the published runner, word times."""
+"""Test Kokoro on a small graph: published files, ids and styles, the sound of the published program, word times."""
 
 import json
 import os
@@ -84,7 +84,8 @@ def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path
 def test_silence_at_both_ends_is_removed(folder: Path) -> None:
     wave = np.concatenate((np.zeros(5000), np.full(4000, 0.5), np.full(9000, 1e-4))).astype(np.float32)
     trimmed, begin = speaker(folder).trimmed(wave, KokoroSettings())
-    assert (begin, len(trimmed)) == (8 * 512, 20 * 512 - 8 * 512)  # frames that touch the sound, each of 2048
+    # the range of all frames of 2048 samples that touch the sound
+    assert (begin, len(trimmed)) == (8 * 512, 20 * 512 - 8 * 512)
 
 
 def test_chunks_in_parallel_join_to_the_same_sound_with_pauses(folder: Path) -> None:
@@ -123,7 +124,7 @@ def test_words_have_the_durations_of_their_phonemes(tmp_path: Path, durations: s
     assert not any(word.estimated for word in words)
     lengths = [len(word.phonemes) for word in phonemise("Hello, my friends.") if word.text.isalpha()]
     assert [round((word.end - word.start) * 24000 / HOP) for word in words] == lengths
-    assert words[0].start * 24000 == HOP  # the pad; nothing is silent here
+    assert words[0].start * 24000 == HOP  # the first id is the pad. No sound is silent here
 
 
 def test_without_durations_words_share_the_time_of_their_chunk(tmp_path: Path) -> None:

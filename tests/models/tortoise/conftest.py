@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the Tortoise model."""
+"""Provide fixtures for the tests of the Tortoise model."""
 
 import pytest
 

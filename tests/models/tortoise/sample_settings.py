@@ -1,4 +1,4 @@
-"""Short texts and settings that the tests of the pipeline share."""
+"""Provide short texts and settings to the tests of the pipeline."""
 
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
@@ -10,4 +10,5 @@ DIFFUSION = TortoiseSettings(candidates=3, diffusion=Diffusion(steps=3, guidance
 CHUNKED = TortoiseSettings(candidates=1, diffusion=None, sampling=SHORT, split=(20, 30))
 
 SENTENCE = "The turtle was first."
-THREE_SENTENCES = "The turtle was first. The rabbit came second. The snail was third."  # three chunks of CHUNKED
+# becomes three chunks with the settings CHUNKED
+THREE_SENTENCES = "The turtle was first. The rabbit came second. The snail was third."

@@ -1,4 +1,4 @@
-"""Candidates of many chunks share the lanes of one decoder; each is sampled as if it were alone."""
+"""Test that candidates of many chunks share the lanes of one decoder, and that each is sampled as if it were alone."""
 
 import gc
 import platform
@@ -20,8 +20,9 @@ from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import random_model
 
-SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)  # tokens, candidates
-ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4  # elsewhere exactness is untried
+# numbers of tokens and candidates of each prompt
+SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)
+ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4  # exactness was not tried on other machines
 
 Prompts = Callable[[int, int, int], ChunkPrompt]
 
@@ -91,8 +92,8 @@ class RecordingBackend:
         change_logits: Callable[[np.ndarray], np.ndarray] = lambda logits: logits,
     ):
         self.backend, self.prefixes, self.change_logits = backend, prefixes, change_logits
-        self.prefills: list[int] = []  # index of each
-        self.steps: list[tuple[int, int]] = []  # lanes and positions of each
+        self.prefills: list[int] = []  # index of each prefill
+        self.steps: list[tuple[int, int]] = []  # numbers of lanes and positions of each step
 
     def __getattr__(self, name: str):
         return getattr(self.backend, name)
@@ -115,7 +116,7 @@ class RecordingBackend:
         return decoder
 
 
-# Each candidate is independent of the others
+# Each candidate is independent of all others
 
 
 @settings(max_examples=10, deadline=None)
@@ -170,7 +171,7 @@ def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, l
     assert len(pool.free_prefixes) == lanes
 
 
-# What a candidate consists of
+# The parts of a candidate
 
 
 def test_a_candidate_has_a_hidden_state_for_every_code_and_the_stop_code(sample_one_text, config):
@@ -229,7 +230,7 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
     assert len(pool.free_prefixes) == 2
 
 
-# How much work is done, and when
+# The amount of work, and its order
 
 
 @pytest.mark.parametrize("prefixes", [1, 2, 5])

@@ -1,4 +1,4 @@
-"""Samplers on a problem with a known solution: data of one Gaussian, and its exact denoiser."""
+"""Test the samplers on a problem with a known solution: data from one Gaussian, and its exact denoiser."""
 
 import numpy as np
 import pytest

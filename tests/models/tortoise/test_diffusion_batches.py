@@ -1,4 +1,4 @@
-"""Several utterances denoised in one call: each gets what it would get alone."""
+"""Test that utterances which are denoised in one call get the results that they would get alone."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,9 +17,10 @@ from tests.random_model import CONFIGS, random_model
 
 WIDTH = CONFIGS["diffusion"].in_latent_channels
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIGS["diffusion"].model_channels), dtype=np.float32)
-ROUNDING = {"fp32": 1e-4, "bf16": 0.1}  # share of the largest value; other shapes are summed in another order
+# largest error, as a share of the largest value. Sums of other shapes have another order
+ROUNDING = {"fp32": 1e-4, "bf16": 0.1}
 
-latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)  # one for each utterance
+latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)  # number of latents of each utterance
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Layers of the networks, their keys and shapes, and their embeddings.
+"""Test the layers of the networks, their keys and shapes, and their embeddings.
 
-state_dicts/*.json map keys to shapes, taken from upstream 3.0.0. The networks are on the meta device, without memory.
+state_dicts/*.json map keys to shapes, from upstream 3.0.0. The networks are on the meta device, so they need no memory.
 """
 
 import json
@@ -61,12 +61,12 @@ def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
             assert torch.equal(bias.by_distance(length, dtype), computed(bias, length, dtype))
             assert bias(length, dtype).dtype == dtype
         assert lengths == [7, 7, 9, 7]
-    bias(8, torch.float32).sum().backward()  # training: nothing is kept, and nothing kept is used
+    bias(8, torch.float32).sum().backward()  # during training, nothing is cached, and nothing cached is used
     assert bias.relative_attention_bias.weight.grad is not None
 
 
 def test_on_a_gpu_the_whole_bias_is_kept_for_one_length():
-    bias = layers.RelativePositionBias(2, 23.0).to("meta")  # any device but the CPU
+    bias = layers.RelativePositionBias(2, 23.0).to("meta")  # stands for any device except the CPU
     with torch.inference_mode():
         first = bias(7, torch.float32)
         assert first.shape == (2, 7, 7)
@@ -91,9 +91,10 @@ def test_threads_that_keep_biases_of_different_lengths_each_get_their_own():
 
 
 TABLES = Path(__file__).parent / "state_dicts"
-PUBLISHED = [*CONFIGS, "bigvgan"]  # the others are ours
+PUBLISHED = [*CONFIGS, "bigvgan"]  # all other networks are our own
 FILES = sorted({NETWORKS[name].file for name in PUBLISHED})
-PARAMETERS = {  # of the published files, weight norm counted as gain and direction; BigVGAN without its filters
+# numbers of parameters in the published files. Weight norm counts as gain and direction. BigVGAN's filters do not count
+PARAMETERS = {
     "bigvgan_24khz_100band.pth": 112_446_290,
     "autoregressive.pth": 421_526_786,
     "clvp2.pth": 243_846_145,
@@ -130,7 +131,7 @@ def test_the_networks_of_a_file_use_each_of_its_keys_once_in_its_shape(file):
     upstream = table(file)
     parts = [as_upstream(name, upstream) for name, network in NETWORKS.items() if network.file == file]
     assert sorted(entry for part in parts for entry in part.items()) == sorted(upstream.items())
-    rotary_frequencies = "inv_freq"  # buffers, which are not counted
+    rotary_frequencies = "inv_freq"  # rotary frequencies are buffers, which do not count
     assert PARAMETERS[file] == sum(
         math.prod(shape) for key, shape in upstream.items() if not key.endswith(rotary_frequencies)
     )

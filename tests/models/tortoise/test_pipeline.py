@@ -1,4 +1,4 @@
-"""The steps of a request: which candidates and networks it keeps in memory, and what its progress reports."""
+"""Test the steps of a request: which candidates and networks it keeps in memory, and the progress that it reports."""
 
 import gc
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_networks_stay_loaded_on_request():
 def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, request, diffusion):
     """Counts the candidates that exist whenever progress is reported."""
     alive: dict[str, list[int]] = {}
-    gc.freeze()  # what exists before the request is neither searched nor counted
+    gc.freeze()  # objects that exist before the request are neither searched nor counted
     request.addfinalizer(gc.unfreeze)
 
     def count(phase: str, *rest) -> None:
@@ -60,7 +60,8 @@ def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, re
     settings = replace(CHUNKED, candidates=4, diffusion=diffusion, sampling=Sampling(max_codes=2), lanes=4)
     chunks = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings, progress=count).chunks
     assert len(chunks) == 3
-    assert max(alive["decode"]) <= 2 * 4 + 2  # of the chunk that has ended and of the next one on its lanes
+    # candidates of the chunk that has ended, and of the next chunk on its lanes
+    assert max(alive["decode"]) <= 2 * 4 + 2
     assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
 
 

@@ -1,4 +1,4 @@
-"""Choosing codes and candidates: the random numbers of a request, sampling, the ends of codes, ranking."""
+"""Test the choice of codes and candidates: a request's random numbers, sampling, the ends of codes, ranking."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The settings of a request, and how its text becomes chunks."""
+"""Test the settings of a request, and how its text becomes chunks."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A word alone, spoken by the small Tortoise: it is not followed by seconds of sounds that are no words."""
+"""Test that the small Tortoise speaks a single word without seconds of senseless sound after it."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from ane.text import Tokenizer
 
 LETTERS = ["A", "E", "F", "I", "K", "Q", "T", "W", "Y", "Z"]
 WORDS = ["The", "FBI", "Yes", "Why", "Elephant", "IV", "Good morning", "Oh no"]
-LONGEST = 1.2  # seconds for a word
+LONGEST = 1.2  # maximum seconds for a word
 
 
 @pytest.fixture(scope="module")

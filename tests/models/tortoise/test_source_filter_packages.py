@@ -1,4 +1,4 @@
-"""A model with source-filter vocoders speaks the same from packages as on torch, on both paths."""
+"""Test that a model with source-filter vocoders speaks from packages as on torch, with and without diffusion."""
 
 from pathlib import Path
 

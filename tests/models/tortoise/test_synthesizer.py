@@ -1,4 +1,4 @@
-"""The synthesizer on the embedded voice, whole and as a stream."""
+"""Test the synthesizer on the embedded voice, for whole speech and for streams."""
 
 import platform
 from collections.abc import Callable

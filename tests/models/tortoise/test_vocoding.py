@@ -1,4 +1,4 @@
-"""Sound from latents or mels that arrive incrementally equals that of the whole, whatever the pieces."""
+"""Test that sound from latents or mels that arrive in parts equals the sound from all of them, however divided."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Mels in windows: equal to the whole where one window holds it, else as long, without seams, and bounded."""
+"""Test mels in windows: one window gives the whole mel, and several give a mel of equal length, without seams."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -25,7 +25,7 @@ class FirstChannelBackend:
 
     def __init__(self, noise_share: float = 0.0):
         self.noise_share = noise_share
-        self.latents: list[int] = []  # of each window
+        self.latents: list[int] = []  # number of latents in each window
         self.first_values: list[float] = []
 
     def denoiser(self, utterances: list[np.ndarray], voice: np.ndarray, lengths: list[int]) -> "LinearDenoiser":
@@ -90,9 +90,9 @@ def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, size
     assert all(piece.shape[1] for piece in pieces)
     joined = np.concatenate(pieces, axis=1)
     assert joined.shape == whole.shape == (MELS, frame_count(latents))
-    np.testing.assert_allclose(joined, whole, atol=0.02)  # one latent more changes the mel by 0.007
+    np.testing.assert_allclose(joined, whole, atol=0.02)  # one more latent changes the mel by 0.007
     assert max(backend.latents) <= windows.size
-    assert len(backend.latents) == 1 or min(backend.latents) >= min(windows.first, latents)  # no window is short
+    assert len(backend.latents) == 1 or min(backend.latents) >= min(windows.first, latents)  # no window is too short
     assert all(count <= 2 * previous for previous, count in pairwise(backend.latents))
 
 

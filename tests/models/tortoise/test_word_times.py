@@ -1,4 +1,4 @@
-"""Times of words from the decoder's attention, against forced alignment."""
+"""Compare the times of words from the decoder's attention with forced alignment."""
 
 from dataclasses import replace
 

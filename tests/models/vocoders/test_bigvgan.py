@@ -1,8 +1,8 @@
-"""BigVGAN, compared with NVIDIA's code, and as the vocoder of a Tortoise bundle.
+"""Test BigVGAN: compare it with NVIDIA's code, and use it as the vocoder of a Tortoise bundle.
 
-golden/bigvgan-*.safetensors: random weights of NVIDIA/BigVGAN at 7d2b454 (16 channels, torch 2.13, CPU; kernels in
-fp16, read back as fp32 before the call), without its filters; its config in the metadata; golden.mel and golden.sound
-are one call of it.
+golden/bigvgan-*.safetensors has random weights of NVIDIA/BigVGAN at 7d2b454, without its filters (16 channels, torch
+2.13, CPU). The kernels are stored in fp16, and were read back as fp32 before the call. The metadata has the config.
+golden.mel and golden.sound are input and output of one call.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""HiFi-GAN, a vocoder on frames in windows, and the sound of harmonics and noise."""
+"""Test HiFi-GAN, the use of a vocoder on frames in windows, and sound made of harmonics and noise."""
 
 import dataclasses
 import json
@@ -234,7 +234,7 @@ def test_calls_keep_the_limit_of_an_engine(limit, window, length, margin, size):
 
 
 FRAMES = 60
-SILENT = -30.0  # logarithm of a magnitude that is not heard
+SILENT = -30.0  # logarithm of an inaudible magnitude
 
 
 def spectra(harmonic: float = SILENT, noise: float = SILENT, frames: int = FRAMES) -> np.ndarray:
@@ -290,7 +290,8 @@ def test_the_noise_is_white_normal_and_as_loud_as_its_magnitude():
     log_magnitude, silence = -2.0, np.full(3000, 30, np.float32)
     made = sound(silence, spectra(noise=log_magnitude, frames=3000))[HOP:-HOP].astype(np.float64)
     power = np.mean(made**2)
-    assert power == pytest.approx(2 * np.exp(2 * log_magnitude) / WINDOW / 1.5, rel=0.02)  # 1.5: of four squared Hann
+    # four overlapping squared Hann windows add up to 1.5
+    assert power == pytest.approx(2 * np.exp(2 * log_magnitude) / WINDOW / 1.5, rel=0.02)
     assert np.mean(made**4) / power**2 == pytest.approx(3, abs=0.05)
     spectrum = np.abs(np.fft.rfft(made[: 4096 * (len(made) // 4096)].reshape(-1, 4096) * np.hanning(4096))) ** 2
     bands = spectrum.mean(axis=0)[19:-20].reshape(-1, 15).mean(axis=1)

@@ -1,4 +1,4 @@
-"""The sound of a source and a filter has the pitch and the envelope of its parameters, and streams exactly."""
+"""Test that source and filter make sound with the pitch and the envelope of their parameters, also in streams."""
 
 from dataclasses import replace
 

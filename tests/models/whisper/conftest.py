@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the Whisper model."""
+"""Provide fixtures for the tests of the Whisper model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A tiny Whisper checkpoint of random weights, in the layouts of OpenAI, Hugging Face and CTranslate2."""
+"""Make a tiny Whisper checkpoint with random weights, in the layouts of OpenAI, Hugging Face and CTranslate2."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from ane.models.whisper.checkpoints import SIZES
 from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 
-# of multilingual.tiktoken: all single bytes, and the tokens of the texts in COVERED_TEXTS and of the symbols
+# part of multilingual.tiktoken: all single bytes, and the tokens of the symbols and of the texts in COVERED_TEXTS
 RANKS = Path(__file__).with_name("multilingual.tiktoken")
 COVERED_TEXTS = {
     "Hello world.",
@@ -26,7 +26,7 @@ COVERED_TEXTS = {
     " Hello there, friend.",
 }
 VALUES = ("weight", "bias")
-KNOWN_TOKENS = 256  # lower ids are single bytes, which RANKS has
+KNOWN_TOKENS = 256  # ids below this are single bytes, which RANKS contains
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def write_ctranslate2(folder: Path, sizes: RandomSizes | None = None, seed: int 
 
     def add(name: str, *keys: str, norm: bool = False) -> None:
         for kind, theirs in (("weight", "gamma" if norm else "weight"), ("bias", "beta" if norm else "bias")):
-            zero = np.zeros(sizes.n_audio_state, np.float32)  # keys have no bias
+            zero = np.zeros(sizes.n_audio_state, np.float32)  # Whisper's keys have no bias
             variables[f"{name}/{theirs}"] = np.concatenate([arrays.get(f"{key}.{kind}", zero) for key in keys])
 
     for side, layers in (("encoder", sizes.n_audio_layer), ("decoder", sizes.n_text_layer)):

@@ -1,4 +1,4 @@
-"""Checkpoints in the three layouts, and those that are refused, each in one line."""
+"""Test Whisper checkpoints in all three layouts, and the one-line errors for bad checkpoints."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Decoding of a window: greedy, sampled and by beams."""
+"""Test how a window is decoded: greedily, by sampling and by beam search."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""Segments of a window, and the formats that they are written in."""
+"""Test the segments of a window, and the formats in which they are written."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,8 @@ FIRST, TEXT = 50364, 7
 @pytest.mark.parametrize(
     ("tokens", "frames", "segments", "advance"),
     [
-        ((FIRST, TEXT, FIRST + 100, FIRST + 100, TEXT), 3000, [(0.0, 2.0)], 200),  # the rest is heard again
+        # the next window transcribes the rest again
+        ((FIRST, TEXT, FIRST + 100, FIRST + 100, TEXT), 3000, [(0.0, 2.0)], 200),
         ((FIRST, TEXT, FIRST + 100, FIRST + 150, TEXT, FIRST + 200), 3000, [(0.0, 2.0), (3.0, 4.0)], 3000),
         ((FIRST, TEXT, FIRST + 100), 3000, [(0.0, 2.0)], 3000),
         ((TEXT, TEXT), 500, [(0.0, 5.0)], 500),

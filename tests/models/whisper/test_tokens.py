@@ -1,4 +1,4 @@
-"""Tokens, the files of a tokenizer, and the rules of decoding."""
+"""Test the tokens, the files of a tokenizer, and the rules for decoding."""
 
 import json
 

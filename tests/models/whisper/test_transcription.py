@@ -1,4 +1,4 @@
-"""The log-mel spectrogram, and the transcription of long recordings."""
+"""Test the log-mel spectrogram, and the transcription of long recordings."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Times of words: attention heads, alignment, and words of tokens."""
+"""Test the times of words: attention heads, alignment, and the words that tokens form."""
 
 import json
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_heads_that_attend_to_nothing_in_particular_give_times_all_the_same():
     assert (np.diff(times) >= 0).all()
 
 
-# layers and heads of the decoder
+# layers and heads of the decoder that align
 SIZES = {"tiny": (4, 6), "base": (6, 8), "small": (12, 12), "medium": (24, 16), "large": (32, 20), "turbo": (4, 20)}
 
 
