@@ -1,11 +1,11 @@
-"""A server that has imported torch and the package, and runs Python commands in forks: importing takes seconds.
+"""Serve commands from a process that has imported torch and the package, because importing them takes seconds.
 
-    python tests/preloaded.py SOCKET        serves until its standard input ends
+    python tests/preloaded.py SOCKET        runs Python commands in forks until its standard input ends
 
-``write_client`` writes a program that stands for `python` (`-m MODULE` and `-c CODE` alone) or for `ane`. It passes its
-arguments, environment, working directory and standard streams, and exits with the status that comes back. A signal to
-the client ends the command at once; a test of how a command takes a signal, or of what it imports, starts a real
-process.
+``write_client`` writes a program that replaces `python` (only `-m MODULE` and `-c CODE`) or `ane`. The client passes
+its arguments, environment, working directory and standard streams to the server, and exits with the status that comes
+back. A signal to the client ends the command at once. Tests of how a command handles a signal, or of the modules that
+it imports, start a real process instead.
 """
 
 import gc
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# A conversion of all networks takes minutes; one network shows that the documented command works.
-ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"  # the latter where precisions are named
+# Converting all networks takes minutes. One network shows that a documented command works.
+ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"  # QUANTISED is converted if the command names precisions
 CONVERTED = ("coreml", "onnx")
 MODULES = (
     "ane.cli",
@@ -33,7 +33,8 @@ MODULES = (
     "torch",
 )
 STREAMS = 3  # standard input, output and error
-EXECUTABLE = "PRELOADED_EXECUTABLE"  # environment variable: what stands for Python in processes of a command
+# environment variable that names the program which replaces Python in a command's own processes
+EXECUTABLE = "PRELOADED_EXECUTABLE"
 
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
@@ -98,13 +99,13 @@ def serve(path: str) -> None:
 
 
 def exit_with_parent() -> None:
-    while os.read(0, 1):  # not sys.stdin: a fork would inherit its lock, held
+    while os.read(0, 1):  # not sys.stdin, whose lock a fork would inherit while it is held
         pass
     os._exit(0)
 
 
 def exit_with_client(client: socket.socket) -> None:
-    client.recv(1)  # a client that waits sends nothing more
+    client.recv(1)  # a waiting client sends nothing, so this returns when it ends
     os._exit(1)
 
 

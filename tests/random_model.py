@@ -1,4 +1,4 @@
-"""A model of random weights at tiny sizes, with the networks, settings and tokens of a real one."""
+"""Make a model of tiny size with random weights, and with the networks, settings and tokens of a real model."""
 
 import atexit
 import tempfile
@@ -57,8 +57,8 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=64),
 }
 DATA = Path(str(resources.files("ane.models.tortoise"))) / "data"
-STOP_BIAS = 1.2  # ends a candidate after a few seconds
-LOUDNESS = 0.02  # of the vocoders' noise
+STOP_BIAS = 1.2  # bias of the stop token that ends a candidate after a few seconds
+LOUDNESS = 0.02  # amplitude of the vocoders' noise
 
 
 def random_contents(**fields: Any) -> Contents:

@@ -1,4 +1,4 @@
-"""A speech recogniser with which tests hear whether speech can be understood."""
+"""Provide a speech recogniser, with which tests check that speech can be understood."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ane.audio import resample
 from ane.system.errors import UserError
 from benchmarks.listening import words
 
-RECOGNISED_RATE = 16000  # Hz of its acoustic model
+RECOGNISED_RATE = 16000  # sample rate of the acoustic model in Hz
 
 
 class Recogniser:

@@ -1,4 +1,4 @@
-"""A tiny bundle with Core ML packages, and a way to damage them."""
+"""Make a tiny bundle with Core ML packages, and damage such bundles."""
 
 import json
 import shutil
@@ -37,7 +37,8 @@ def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
     one.
     """
     write_random_bundle(folder / "plain")
-    shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent  # of xdist's workers
+    # the folder that xdist's workers share
+    shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent
     small = converted(shared, Bundle(folder / "plain"), [OPTIONS], NETWORKS).path
     left_out = [f"{network}-*" for network in NETWORKS if networks and network not in networks]
     shutil.copytree(
@@ -66,7 +67,7 @@ def spoil(bundle: Path, package: str, function: str, value: str) -> None:
     header = np.frombuffer(data, METADATA, 1, blob.offset)[0]
     start, size = int(header["offset"]), int(header["bytes"])
     data[start : start + size] = np.frombuffer(bytes(data[start : start + size]), np.uint16)[::-1].tobytes()
-    file.unlink()  # hard links to it in other bundles are unchanged
+    file.unlink()  # hard links to the file in other bundles stay unchanged
     file.write_bytes(data)
     record_again(bundle, file)
 

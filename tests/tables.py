@@ -1,7 +1,7 @@
-"""Tables of cases in files beside the tests.
+"""Read tables of test cases from the .tsv files next to the tests.
 
-A row is a line, its cells between tabs, in which \\n, \\t, \\r, \\\\ and \\uXXXX stand for characters. A line that
-begins with # and a space begins a section and names it; ## begins a comment.
+A row is a line, with tabs between its cells. In a cell, \\n, \\t, \\r, \\\\ and \\uXXXX stand for characters. A line
+that begins with # and a space starts a section and names it. A line that begins with ## is a comment.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The work of a call, without the noise of a clock."""
+"""Count the work of a call, because a clock would be too noisy."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Golden vectors, their tolerances, and the comparison that all parity tests share.
+"""Provide golden vectors, their tolerances, and the comparison that all parity tests use.
 
 A tolerance is ten times the rounding noise that the golden set records for an output: the largest difference between
 upstream in float32 and upstream with every operator evaluated in float64.
@@ -19,7 +19,8 @@ from ane.system.decibels import snr_db
 from tests.conftest import FAMILIES
 
 NOISE_MULTIPLE = 10
-UNIT_ROUNDOFF = 2.0**-24  # of float32: smaller noise figures are raised to this share of the largest value
+# unit roundoff of float32. Smaller noise figures are raised to this share of the largest value
+UNIT_ROUNDOFF = 2.0**-24
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +93,7 @@ def divergence(actual: np.ndarray, expected: np.ndarray, allowed: float) -> str:
         return f"shape {actual.shape}, expected {expected.shape}"
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        error = np.where(actual == expected, 0.0, np.abs(actual - expected))  # equal infinities have no error
+        error = np.where(actual == expected, 0.0, np.abs(actual - expected))  # equal infinities count as no error
     beyond = ~(error <= allowed)
     if not beyond.any():
         return ""

@@ -1,4 +1,4 @@
-"""Decoding on lanes samples upstream's codes; its steps compute the latents of upstream's second pass."""
+"""Test that lanes sample upstream's codes, and that decoder steps compute the latents of upstream's second pass."""
 
 from collections.abc import Iterable
 

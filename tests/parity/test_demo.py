@@ -1,4 +1,4 @@
-"""The networks of the embedded bundle return what unmodified upstream returns with the same weights.
+"""Test that the embedded bundle's networks return what unmodified upstream returns with the same weights.
 
 tests/parity/upstream_demo.py wrote the golden file, in upstream's own environment.
 """
@@ -16,7 +16,7 @@ from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")
-NOISE_MULTIPLE = 10  # of upstream's own float32 noise
+NOISE_MULTIPLE = 10  # tolerance as a multiple of upstream's own float32 noise
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""From text to sound: with upstream's random numbers the audio is upstream's."""
+"""Test that the audio made from a text is upstream's, if the random numbers are upstream's."""
 
 import json
 
@@ -36,7 +36,7 @@ class UpstreamRandomness:
         return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        noise = self.stage[f"cand{rank}.z"][0].T  # a row a frame, drawn as the frames arrive
+        noise = self.stage[f"cand{rank}.z"][0].T  # one row per frame, drawn when the frame arrives
         return RecordedNoise([noise[:SILENT_FRAMES], noise[SILENT_FRAMES:]])
 
 

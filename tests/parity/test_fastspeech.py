@@ -1,4 +1,4 @@
-"""FastSpeech compared with golden vectors of NVIDIA's class: text, both sides, the regulator, every module within."""
+"""Compare FastSpeech with golden vectors of NVIDIA's class: text, encoder, regulator, decoder and all inner modules."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from ane.models.fastspeech.networks import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from converters.proof.activations import hooked
 
-TOLERANCE = 1e-4  # stated by the golden set, for float32
-PADDED_TOLERANCE = 3e-6  # of a padded run in exact mode
+TOLERANCE = 1e-4  # the golden set's tolerance for float32
+PADDED_TOLERANCE = 3e-6  # tolerance for a padded run in exact mode
 ALPHAS = {"fast": 0.6, "slow": 1.7, "crop": 3.0}
 CASES = ("single", "batch", "fixed", "fast", "slow", "crop", "crop_out")
 Case = dict[str, np.ndarray]
@@ -41,7 +41,7 @@ def network(golden_fastspeech: Path, fastspeech_facts: dict) -> Callable[[str], 
 
 def encode(network: FastSpeech, case: Case) -> np.ndarray:
     ids = torch.from_numpy(case["ids"].astype(np.int64))
-    mask = case["pos"] > 0 if "pos" in case else case["ids"] > 0  # `fixed` is `single`, padded with 0
+    mask = case["pos"] > 0 if "pos" in case else case["ids"] > 0  # the case `fixed` is the case `single`, padded with 0
     return network.text(ids, torch.from_numpy(np.broadcast_to(mask, ids.shape).astype(np.float32))).numpy()
 
 
@@ -72,7 +72,7 @@ def test_published_padding(name, fastspeech_case, network, assert_close):
     counts = repeats(golden["duration"], ALPHAS.get(name, 1.0))
     assert np.array_equal(counts, golden["repeats"])
     assert np.array_equal(repeats(durations(encoded[..., -1]), ALPHAS.get(name, 1.0)), golden["repeats"])
-    frames = golden["mel"].shape[1]  # cut or padded as the case does
+    frames = golden["mel"].shape[1]  # cut or padded as in the case
     assert_close(decode(module, encoded[..., :-1], counts, frames), golden["mel"], TOLERANCE, "mel")
     mask = length_mask(counts.sum(axis=1), frames)
     assert np.array_equal(mask, golden["mel_mask"][..., 0])

@@ -1,4 +1,4 @@
-"""FastSpeech's stages return what NVIDIA's class returned: on torch, in Core ML's packages interpreted, in ONNX's."""
+"""Test that FastSpeech's stages return NVIDIA's results: on torch, in interpreted Core ML packages, and in ONNX."""
 
 from collections.abc import Callable
 from functools import cache
@@ -25,8 +25,8 @@ from converters.onnx import onnx_package as to_onnx
 from converters.proof.parity import reference_backend
 from tests.fastspeech_files import write_fastspeech
 
-TOLERANCE = 1e-4  # stated by the golden set, for float32
-EXACT_TOLERANCE = 5e-6  # of a run that is padded to a bucket, in exact mode; torch's own padded run has 3e-6
+TOLERANCE = 1e-4  # the golden set's tolerance for float32
+EXACT_TOLERANCE = 5e-6  # tolerance for a run that is padded to a bucket, in exact mode. Torch's own padded run has 3e-6
 ALPHAS = {"fast": 0.6, "slow": 1.7}
 Case = dict[str, np.ndarray]
 

@@ -1,4 +1,4 @@
-"""KittenTTS compared with the unmodified KittenTTS 0.8.1: text, ids, styles, speeds and audio."""
+"""Compare KittenTTS with the unmodified KittenTTS 0.8.1: text, ids, styles, speeds and audio."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Networks return upstream's values between and within steps; test_packages.py has the stages of every backend."""
+"""Compare the values in and between networks with upstream's. test_packages.py tests the stages of every backend."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def without_gradients():
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.copy())  # golden arrays are read-only, which torch cannot express
+    return torch.from_numpy(array.copy())  # golden arrays are read-only, and torch has no read-only tensors
 
 
 def columns(voice, cond_latent: Tensor, text_ids: Tensor, codes: Tensor) -> tuple[Tensor, int]:
@@ -73,7 +73,7 @@ def prefilled(model, golden_stage):
         fed = np.append(stage["codes"][0], config.stop_mel_token)
         decoder = backend.decoder(lanes, len(fed))
         first = decoder.prefill(tables.prefix(stage["cond_latent"], stage["text_ids"][0], config))
-        return decoder, first, tables.codes(fed, np.arange(1, len(fed) + 1))  # columns (codes + 1, D)
+        return decoder, first, tables.codes(fed, np.arange(1, len(fed) + 1))  # decoder inputs, (codes + 1, D)
 
     return prefill
 
@@ -100,7 +100,7 @@ def test_the_cached_decoder_accepts_all_codes_in_one_step(prefilled, golden_stag
 
 def test_lanes_of_different_lengths_do_not_affect_each_other(prefilled, golden_stage, assert_parity):
     decoder, (_, logits), columns = prefilled(lanes=3)
-    lags = np.array([0, 3, 1])  # a lane overwrites its first position until its lag has passed
+    lags = np.array([0, 3, 1])  # a lane writes to its first position until its lag has passed
     rows = [[logits] for _ in lags]
     for turn in range(len(columns) + max(lags)):
         length = np.clip(turn - lags, 0, len(columns) - 1)

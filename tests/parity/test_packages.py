@@ -1,5 +1,7 @@
-"""The stages of the golden checkpoints return upstream's outputs: on torch, in Core ML packages interpreted in float32,
-and in ONNX packages on the CPU."""
+"""Test that the stages of the golden checkpoints return upstream's outputs.
+
+They run on torch, in Core ML packages that are interpreted in float32, and in ONNX packages on the CPU.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -22,7 +24,7 @@ from ane.system.decibels import snr_db
 from converters.coreml import coreml_package as to_coreml
 from converters.tortoise.tortoise_functions import FUNCTIONS
 
-CORE_ML_SNR_DB = 90.0  # float32 on both sides, summed in another order
+CORE_ML_SNR_DB = 90.0  # required dB. Both sides are float32, but sum in another order
 
 Comparison = Callable[[np.ndarray, str, str], None]
 

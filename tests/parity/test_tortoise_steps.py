@@ -1,4 +1,4 @@
-"""Tortoise's steps compared with upstream: text, sampling, ranking, diffusion."""
+"""Compare Tortoise's steps with upstream's: text, sampling, ranking, diffusion."""
 
 import json
 import re
@@ -113,7 +113,7 @@ def test_the_candidates_of_a_complete_run_have_upstreams_order(backend, golden_s
     assert best_candidates(scores, len(stage["order"])) == list(stage["order"])
 
 
-# ten times the difference from float64 arithmetic on the stored outputs; the first steps have cancellation
+# ten times the difference between float64 arithmetic and the stored outputs. The first steps suffer from cancellation
 ARITHMETIC = 10 * 6e-5
 COEFFICIENTS = (
     "betas",

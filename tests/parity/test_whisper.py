@@ -1,4 +1,4 @@
-"""Whisper computes what openai-whisper and transformers do with the same weights (tests/parity/families/whisper)."""
+"""Test that Whisper computes what openai-whisper and transformers compute with the same weights."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Whisper's decoder on every engine, decoding, and times of words, compared with upstream."""
+"""Compare Whisper with upstream: the decoder on every engine, how windows are decoded, and the times of words."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,8 +40,8 @@ from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
 
 NETWORKS = ("encoder", "decoder")
-PACKAGES = ("io", "state", "onnx")  # Core ML with either kind of cache, and ONNX Runtime
-# of engines; "static" is what torch does on CUDA, and a state is fp16
+PACKAGES = ("io", "state", "onnx")  # Core ML with each kind of kv-cache, and ONNX Runtime
+# required dB of each engine. "static" is the path of torch on CUDA, and a state is fp16
 SNR_DB = {"torch": 110.0, "static": 110.0, "io": 90.0, "state": 60.0, "onnx": 90.0}
 PREFILL, LANES = 16, 4
 
@@ -97,7 +97,7 @@ def make_backend(model, shared) -> MakeBackend:
 
 def write_packages(model: Bundle, target: str, folder: Path) -> None:
     positions = model.config("decoder").n_text_ctx
-    # all lanes may have windows of their own, with a prefix each
+    # each lane may have its own window, with its own prefix
     options = CoreMLOptions(
         "fp32", lanes=(1, LANES), buckets={"prefill": (PREFILL,), "step": (64 * LANES + 2 * positions,)}
     )
@@ -172,11 +172,11 @@ def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golde
     together.set_memory(states[2], 2)
     for index in range(3):
         together.prefill(columns(network, tokens[:, :1])[0], index)
-        together.prefill(columns(network, tokens[:, : 2 + index])[0], index)  # the memory stays
+        together.prefill(columns(network, tokens[:, : 2 + index])[0], index)  # the encoder's output stays
     windows, lengths = np.array([2, 0, 1, 0, 2]), np.zeros(5, np.int64)
     new = np.repeat(columns(network, tokens[:, 2:4], 2), 5, axis=0)
     turns = [together.step(new[:, :1], lengths, 0, windows)]
-    lengths[1:] = 1  # lane 0 begins again
+    lengths[1:] = 1  # lane 0 starts again
     turns.append(together.step(new[:, 1:], lengths, 0, windows))
     for lane, window in enumerate(windows):
         alone = make_decoder(backend, states[window : window + 1])
@@ -244,7 +244,7 @@ def test_language(make_backend, whisper_facts, golden):
     assert sum(found.values()) == pytest.approx(1)
 
 
-ROUNDED = 0.0101  # seconds: openai-whisper rounds some times to 0.01 s and not others
+ROUNDED = 0.0101  # tolerance in seconds, because openai-whisper rounds some times to 0.01 s and others not
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
-"""Runs unmodified upstream on the weights of the embedded bundle, for tests/parity/test_demo.py.
+"""Run unmodified upstream with the embedded bundle's weights, and write golden tensors for tests/parity/test_demo.py.
 
     UPSTREAM_ENV/bin/python tests/parity/upstream_demo.py ane/demo/bundle tests/parity/demo.safetensors
 
-docs/benchmarks.md says how its environment is made; nothing of this project is imported.
-Writes inputs (in.*), upstream's float32 outputs (out.*), and their largest errors against float64 (noise.*).
+docs/benchmarks.md says how to make the environment of upstream. This script imports nothing from this project. It
+writes inputs (in.*), upstream's float32 outputs (out.*), and the largest errors of these against float64 (noise.*).
 """
 
 import functools
@@ -54,7 +54,7 @@ def loaded(module: torch.nn.Module, *parts: tuple[str, dict[str, torch.Tensor]])
         state[key] = tensor
     assert used == set(weights), sorted(set(weights) - used)[:3]
     module.load_state_dict(state)
-    module.eval()  # UnivNet's own returns nothing
+    module.eval()  # UnivNet's own eval() returns nothing
     return module
 
 
@@ -106,7 +106,7 @@ def main(bundle: Path, destination: Path) -> None:
 def run(
     config: dict, weights: dict, given: dict, dtype: torch.dtype, ar: dict, diffusion: dict
 ) -> dict[str, torch.Tensor]:
-    if dtype == torch.float64:  # upstream supports float32 only: it casts some tensors to it, and checks for it
+    if dtype == torch.float64:  # upstream supports only float32: it converts some tensors to float32, and checks for it
         diffusion_decoder.is_latent = torch.is_floating_point
         for kind, forward in (
             (arch_util.GroupNorm32, torch.nn.GroupNorm.forward),
@@ -177,7 +177,7 @@ def run(
     made["clvp"] = ranker(given["tokens"], codes, return_loss=False)
 
     univnet = config["univnet"]
-    vocoder.LVCBlock.__init__ = functools.partialmethod(  # upstream's constructor does not pass this one on
+    vocoder.LVCBlock.__init__ = functools.partialmethod(  # upstream's constructor does not pass this argument on
         original_lvc, kpnet_hidden_channels=univnet["kpnet_hidden_channels"]
     )
     sound = loaded(
@@ -199,8 +199,9 @@ def run(
         HifiganGenerator(in_channels=config["hifigan"]["in_channels"], out_channels=1, resblock_type="1", **arguments),
         ("", weights["hifigan"]),
     ).to(dtype)
-    up = F.interpolate(given["latents"].transpose(1, 2), scale_factor=[4.0], mode="linear")  # its inference(), whose
-    up = F.interpolate(up, scale_factor=[24000 / 22050], mode="linear")  # tensors go to CUDA
+    # as in its inference(), which moves
+    up = F.interpolate(given["latents"].transpose(1, 2), scale_factor=[4.0], mode="linear")
+    up = F.interpolate(up, scale_factor=[24000 / 22050], mode="linear")  # the tensors to CUDA
     made["hifigan"] = direct(up, given["ar_latent"][..., None])
     for name in ("rlg_auto", "rlg_diffuser"):
         converter = loaded(RandomLatentConverter(config[name]["channels"]), ("", weights[name])).to(dtype)

@@ -1,4 +1,4 @@
-"""What the tests of Whisper's golden vectors share: opening the models, and comparing with their tensors."""
+"""Open Whisper's golden models for tests, and compare results with their tensors."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ from ane.models.whisper.tokens import SpecialTokens, suppressed_tokens
 from tests.imported import imported
 from tests.models.whisper.random_whisper import RANKS
 
-FP32 = 1e-4  # what the golden set's README allows in float32
-PREFIXES = {"full": "", "short": "short_"}  # of the names of each model's files
+FP32 = 1e-4  # tolerance for float32 in the golden set's README
+PREFIXES = {"full": "", "short": "short_"}  # prefix of the file names of each model
 
 
 def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
@@ -42,7 +42,7 @@ def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
 def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> Bundle:
     """The model "full", written to ``folder`` as a Hugging Face folder."""
     shutil.copy(golden / "weights.safetensors", folder / "model.safetensors")
-    shutil.copy(RANKS, folder / RANKS.name)  # a bundle has a tokenizer; the golden vectors are of tokens
+    shutil.copy(RANKS, folder / RANKS.name)  # a bundle needs a tokenizer, although the golden vectors are tokens
     sizes = dimensions(facts, "full")
     config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Chromium without a window, for the tests of the page."""
+"""Open Chromium without a window, for the tests of the web page."""
 
 import os
 import shutil

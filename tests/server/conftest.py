@@ -1,4 +1,4 @@
-"""The server that the tests of requests, of clients and of the page share."""
+"""Provide the server that the tests of requests, clients and the web page share."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`ane serve` as a process, for tests, fuzzing and benchmarks."""
+"""Run `ane serve` as a process, for tests, fuzzing and benchmarks."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 60.0  # seconds that a test waits for what takes a second on an idle machine
+PATIENCE = 60.0  # seconds that a test waits for an event that takes one second on an idle machine
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:

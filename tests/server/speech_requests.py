@@ -1,4 +1,4 @@
-"""Requests for speech as tests send them, and the server that they are sent to."""
+"""Provide requests for speech as tests send them, and the server that answers them."""
 
 import json
 import socket
@@ -12,7 +12,8 @@ from tests.server.server_process import PATIENCE, ServerProcess
 
 TEXT = "The wind blew over the hill. It rained in the valley."
 LONG = " ".join([TEXT] * 12)
-LONGEST = "A." + " [pause:60s]" * 10  # 29 MB of sound, soon made: more than a connection's buffers hold
+# 29 MB of sound that is made quickly, and is more than a connection's buffers hold
+LONGEST = "A." + " [pause:60s]" * 10
 TOKEN = "secret"
 
 

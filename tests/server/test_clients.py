@@ -1,4 +1,4 @@
-"""Programs that people use speak through the server unmodified."""
+"""Test that programs which people use speak through the server unmodified."""
 
 import base64
 import io
@@ -86,7 +86,7 @@ def test_the_openai_client_gets_its_own_errors(server):
     assert [model.id for model in client.models.list()] == ["heart", "demo"]
 
 
-NODE_CLIENT = "openai@7"  # Apache-2.0, of npm's registry
+NODE_CLIENT = "openai@7"  # from npm, under the Apache-2.0 licence
 NODE_PROGRAM = Path(__file__).with_name("openai_client.js")
 
 
@@ -140,7 +140,7 @@ def test_curl_receives_sound_while_it_is_made(server):
     )
     first, total, status = map(float, found.stdout.split())
     assert status == 200
-    assert first < 0.8 * total  # not at its end
+    assert first < 0.8 * total  # the first sound comes well before the end
 
 
 def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
@@ -172,7 +172,7 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
             await client.write_event(tts.SynthesizeStart().event())
             for piece in (TEXT[:10], TEXT[10:33], TEXT[33:]):
                 await client.write_event(tts.SynthesizeChunk(piece).event())
-            await client.write_event(tts.Synthesize(TEXT).event())  # Home Assistant sends it too
+            await client.write_event(tts.Synthesize(TEXT).event())  # Home Assistant sends this event too
             await client.write_event(tts.SynthesizeStop().event())
             rate, data = await sound(client)
             assert len(data) > 2 * rate
@@ -232,7 +232,7 @@ def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server):
     assert " ".join(word["word"] for word in words) == "The wind blew over the hill. It rained."
     starts, seconds = [word["start"] for word in words], len(sound) / 2 / 24000
     assert starts == sorted(starts)
-    assert seconds - 2 < starts[-1] < seconds  # of the whole sound, not of the last text alone
+    assert seconds - 2 < starts[-1] < seconds  # times count from the start of the whole sound, not of the last text
 
 
 def test_the_sound_that_a_websocket_sends_in_a_format_with_frames_has_its_end(server):

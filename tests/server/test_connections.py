@@ -1,4 +1,4 @@
-"""Connections: of WebSockets and of the Wyoming protocol."""
+"""Test the connections of WebSockets and of the Wyoming protocol."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ async def test_a_newcomer_takes_the_place_of_the_connection_that_was_silent_long
         reader, writer = silent[-1]
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        for reader, _ in silent[:5]:  # closed: reset, or at its end
+        for reader, _ in silent[:5]:  # the server has closed these connections, so reading fails or ends
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         for _, writer in silent:
@@ -236,7 +236,7 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# The Wyoming protocol, and the server as a process
+# The Wyoming protocol, and the server as its own process
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,8 @@ def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
     async def connect() -> None:
         server = WyomingServer(SimpleNamespace(settings=ServerSettings(("heart",)), is_full=bool), Connections(500))
         await server.start("127.0.0.1", 0)
-        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]  # none is accepted
+        # the server accepts none of them
+        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]
         for client in clients:
             client.close()
         server.stop()
@@ -368,7 +369,7 @@ def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_ar
         receive_until(downloading, b"HTTP/1.1 200")
         stopping = threading.Thread(target=lambda: statuses.append(small_server.stop()))
         stopping.start()
-        while idle.recv(1000):  # until the server closes it
+        while idle.recv(1000):  # reads until the server closes the connection
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 5)

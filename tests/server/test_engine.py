@@ -1,4 +1,4 @@
-"""The engine runs jobs in turns: the most urgent first, none that is not wanted any more, and with bounded memory."""
+"""Test that the engine runs jobs in turns: urgent jobs first, unwanted jobs not at all, and with limited memory."""
 
 import asyncio
 import queue
@@ -63,7 +63,7 @@ async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
     jobs = [engine.submit(lambda job: (begun.set(), gate.wait(5)))]
     begun.wait(5)
     yield jobs
-    while len(engine.turns._waiting) < len(jobs) - 1:  # all of them want a turn
+    while len(engine.turns._waiting) < len(jobs) - 1:  # until all of them want a turn
         await asyncio.sleep(0.001)
     gate.set()
     await asyncio.gather(*map(received, jobs))
@@ -157,14 +157,15 @@ async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_clean
 @engine_of(requests=3)
 async def test_one_request_too_many_is_refused_until_another_ends(engine):
     opened = threading.Event()
-    await received(engine.submit(lambda job: None))  # how long it took is what the one too many must wait
+    # the time of this job is the time for which a rejected job is told to wait
+    await received(engine.submit(lambda job: None))
     jobs = [engine.submit(lambda job: job.wait(opened.is_set)) for _ in range(3)]
     with pytest.raises(BusyError) as found:
         engine.submit(lambda job: None)
     assert 1 <= found.value.retry_after < 60
     opened.set()
     for job in jobs:
-        job.send_text("")  # wakes it
+        job.send_text("")  # wakes the job
     await asyncio.gather(*map(received, jobs))
     await received(engine.submit(lambda job: None))
 
@@ -262,7 +263,7 @@ async def test_stopping_ends_the_thread_what_waits_and_what_has_not_begun(engine
     assert not engine.alive
 
 
-# Two at a time
+# Two jobs at once
 
 
 @engine_of(calls=2)
@@ -298,7 +299,7 @@ async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engi
     job.leave()
     with pytest.raises(ClientGoneError):
         await asyncio.wait_for(received(job), 10)
-    assert engine.count == 0  # while it still runs
+    assert engine.count == 0  # although its thread still runs
     assert not cleaned.is_set()
     gate.set()
     wait_until(cleaned.is_set)

@@ -1,4 +1,4 @@
-"""Whom the server answers: tokens, origins, limits, permissions."""
+"""Test which requests the server answers: tokens, origins, limits, permissions."""
 
 import asyncio
 import itertools
@@ -148,7 +148,8 @@ def test_files_are_refused_before_they_are_read_when_others_take_their_room():
 @pytest.mark.parametrize(("sizes", "arrives"), [([1, 1, 1, 0], False), ([SLOWEST * 20] * 5 + [0], True)])
 def test_a_body_that_trickles_holds_its_place_for_as_long_as_its_bytes_deserve(monkeypatch, sizes, arrives):
     clock, parts = itertools.count(), iter(sizes)
-    monkeypatch.setattr("ane.server.guard.time", SimpleNamespace(monotonic=lambda: 20.0 * next(clock)))  # per part
+    # 20 s pass between two parts
+    monkeypatch.setattr("ane.server.guard.time", SimpleNamespace(monotonic=lambda: 20.0 * next(clock)))
 
     async def receive():
         size = next(parts)

@@ -1,4 +1,4 @@
-"""What one client sends, however strange, holds up neither the others nor the end of the server."""
+"""Test that nothing which one client sends holds up other clients, or the end of the server."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 DRAIN = 5
-HELD = "(a " * 13_000  # 39 KB in which something stays open for ever
+HELD = "(a " * 13_000  # 39 KB of text with brackets that never close
 UNSPOKEN = "... " * 9_000
 
 

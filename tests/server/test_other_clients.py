@@ -1,4 +1,4 @@
-"""Requests as the clients of other projects send them, and answers as these read them."""
+"""Test requests as the clients of other projects send them, and answers as these clients read them."""
 
 import asyncio
 import gc
@@ -197,7 +197,7 @@ def test_a_finished_file_states_its_length(server, form):
         assert soundfile.info(io.BytesIO(finished)).frames / rate == pytest.approx(len(samples) / 24000, abs=0.1)
 
 
-# What one client does stays its own
+# The actions of one client do not affect others
 
 
 @pytest.mark.parametrize("name", ["alloy", "Alloy", "default", "nova", "marin"])

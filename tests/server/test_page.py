@@ -1,4 +1,4 @@
-"""The page of the server in a browser: what is typed is heard, and its words are lit as they are spoken."""
+"""Test the server's web page in a browser: it speaks typed text, and lights the words while they are spoken."""
 
 import os
 import shutil
@@ -91,7 +91,7 @@ def ended(page: Any) -> bool:
     return text_of(page, "status").startswith("Done") and not page.find_element("id", "stop").is_enabled()
 
 
-# These two in this order: the first has no token yet
+# Keep the order of these two tests: the first one needs a page without a token
 
 
 def test_a_token_is_asked_for(browser):
@@ -128,7 +128,7 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, 
     assert edits(words(TEXT), Recogniser([]).transcribe(sound, RATE).split()) <= 3
     assert [word for word, _ in lit] == TEXT.split()
     starts = [word["start"] for event in events(server, word_times=True) for word in event.get("words", ())]
-    late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))  # a busy machine draws single words late
+    late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))  # a busy machine shows single words late
     assert np.median(late) < 0.1
     assert late.max() < 0.6
     assert text_of(browser, "status").startswith(f"Done: {len(sound) / RATE:.1f} s of sound in ")
@@ -145,7 +145,8 @@ def test_the_sound_can_be_downloaded(page, downloads):
     data = file.read_bytes()
     assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
     np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
-    page.execute_script("$('text').value = 'Another text.'")  # the MP3 is of the sound that is shown
+    # the MP3 must contain the sound that is shown, not this text
+    page.execute_script("$('text').value = 'Another text.'")
     page.find_element("id", "download-mp3").click()
     wait_until((downloads / "speech.mp3").exists)
     assert abs(soundfile.info(downloads / "speech.mp3").duration - len(heard(page)) / RATE) < 0.1
@@ -156,7 +157,7 @@ def test_escape_stops_the_sound_and_the_request(page, server):
     from selenium.webdriver.common.keys import Keys
 
     speak(page, " ".join([TEXT] * 40), model="demo")
-    wait_until(lambda: active(server) == 1)  # before that there is nothing to log
+    wait_until(lambda: active(server) == 1)  # the request is logged only once it runs
     press(page, Keys.ESCAPE)
     assert text_of(page, "status") == "Stopped."
     assert not page.find_element("id", "stop").is_enabled()

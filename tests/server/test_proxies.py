@@ -1,4 +1,4 @@
-"""The server behind a proxy: nginx itself, with the settings of its documentation, and the headers that Caddy sends."""
+"""Test the server behind nginx with the documented settings, and with the headers that Caddy sends."""
 
 import json
 import shutil
@@ -114,7 +114,8 @@ def test_behind_nginx_strangers_need_a_token_and_pages_of_others_are_refused(pro
     assert status(proxy, "/tts/v1/models", X_Forwarded_For="203.0.113.9") == 403
     assert status(proxy, "/tts/v1/audio/speech", SPEECH, Origin="https://elsewhere.example") == 403
     assert status(proxy, "/tts/v1/models", Host="elsewhere.example") == 403
-    assert status(server.port, "/v1/models", Host=f"127.0.0.1:{server.port}") == 200  # a health check, directly
+    # a health check that bypasses the proxy
+    assert status(server.port, "/v1/models", Host=f"127.0.0.1:{server.port}") == 200
 
 
 def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
@@ -125,7 +126,7 @@ def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
         assert f"`ane serve --hosts {NAME}`" in json.load(refused.value)["error"]["message"]
 
 
-# As Caddy 2 sends them for `reverse_proxy 127.0.0.1:8880`: it keeps Host, and adds these
+# Headers that Caddy 2 sends for `reverse_proxy 127.0.0.1:8880`. It keeps Host, and adds these
 CADDY = {"host": NAME, "x-forwarded-for": "127.0.0.1", "x-forwarded-host": NAME, "x-forwarded-proto": "https"}
 
 

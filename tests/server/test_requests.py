@@ -1,4 +1,4 @@
-"""Requests that cannot be met are refused; nothing that a client sends or leaves undone harms the server."""
+"""Test that invalid requests are rejected, and that nothing which a client sends or leaves undone harms the server."""
 
 import json
 import re
@@ -62,7 +62,8 @@ def test_extensions_change_the_sound(server):
     assert sound(**tortoise, seed=3) == sound(**tortoise, seed=3) != sound(**tortoise, seed=4)
     assert len(sound(speed=2)) < 0.7 * len(sound())
     assert sound(lexicon={"wind": "water"}) == sound(input=TEXT.replace("wind", "water")) != sound()
-    assert sound(voice={"id": "default"}) == sound() == sound(voice="alloy")  # mapped to a voice of demo's alone
+    # the name is mapped to a voice that only demo has
+    assert sound(voice={"id": "default"}) == sound() == sound(voice="alloy")
 
 
 def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
@@ -80,7 +81,7 @@ def test_malformed_and_huge_bodies_are_refused(server, body):
     try:
         status, _ = answer = post(server, body=body)
     except (ConnectionError, urllib.error.URLError):
-        assert len(body) > 1 << 20  # refused before all of it was sent
+        assert len(body) > 1 << 20  # the server rejects the body before all of it was sent
         return
     assert status == (413 if len(body) > 1 << 20 else 400)
     assert error_of(answer)["message"]
@@ -137,7 +138,7 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
     wait_until(lambda: active(server) == 0)
 
 
-# Clients that go, or dawdle
+# Clients that leave or are slow
 
 
 def test_requests_of_clients_that_leave_or_do_not_read_end(server):
@@ -146,7 +147,7 @@ def test_requests_of_clients_that_leave_or_do_not_read_end(server):
     wait_until(lambda: active(server) == 4)
     for connection in connections[::2]:
         connection.close()
-    wait_until(lambda: active(server) == 0)  # the others take nothing: after --idle they are closed
+    wait_until(lambda: active(server) == 0)  # the others take no sound, so --idle closes them
     outcomes = [record["outcome"] for record in server.log() if record["message"] == "request"]
     assert outcomes[-4:] == ["client gone"] * 4
     assert post(server)[0] == 200

@@ -1,4 +1,4 @@
-"""Files of clients: recordings are transcribed, clips become voices, and malicious files harm nothing."""
+"""Test files from clients: recordings are transcribed, clips become voices, and malicious files do no harm."""
 
 import io
 import json
@@ -76,7 +76,7 @@ def test_a_recording_is_transcribed_as_by_the_command(client, home):
 
     model = Bundle(home / "bundles" / "ear")
     (home / "clip.wav").write_bytes(sound_file().read())
-    options = TranscriptionOptions(temperatures=(1.0,))  # random weights are slow to end at lower ones
+    options = TranscriptionOptions(temperatures=(1.0,))  # with random weights, lower temperatures end late
     expected = Transcriber(model, load_backend("auto", model)).transcribe(*read_audio(home / "clip.wav"), options)
     answer = client.audio.transcriptions.create(
         model="whisper-1", file=sound_file(), temperature=1, response_format="verbose_json"

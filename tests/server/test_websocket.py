@@ -1,4 +1,4 @@
-"""Work for a client ends with it, and the headers of an answer."""
+"""Test that work for a client ends when the client leaves, and test the headers of an answer."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Chunks of the default voice at once: the same sound, in order, not far ahead, and ended with their reader."""
+"""Test parallel chunks of the default voice: the same sound in order, not far ahead, and no work once reading ends."""
 
 import threading
 import time
@@ -96,7 +96,7 @@ def test_a_slow_reader_finds_one_chunk_made_ahead_and_no_more(two, monkeypatch):
     deadline = time.monotonic() + 20
     while len(found) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(0.5)  # for a third one, if there were one
+    time.sleep(0.5)  # time for a third chunk to begin, if one wrongly did
     stream.close()
     assert len(found) == 2
 
@@ -118,7 +118,7 @@ def test_an_error_comes_after_the_sound_before_it(one, two, monkeypatch):
     begun(two, monkeypatch, fails=chunks[2].ids)
     heard = []
     with pytest.raises(UserError, match="no memory"):
-        heard.extend(two.stream(TEXT, seed=2))  # the pieces before the error stay in the list
+        heard.extend(two.stream(TEXT, seed=2))  # the chunks of audio before the error stay in the list
     heard, before = np.concatenate(heard), np.concatenate(list(one.stream(TEXT, seed=2)))
     np.testing.assert_array_equal(heard, before[: len(heard)])
     assert len(heard) >= one.speak(chunks[0].text, seed=2).audio.size

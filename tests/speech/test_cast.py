@@ -1,4 +1,4 @@
-"""A text in several voices: marks, SSML, and a cast, on a small Kokoro of two voices and the embedded models."""
+"""Test a text in several voices (marks, SSML, a cast), on a small Kokoro with two voices and the embedded models."""
 
 import os
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_a_text_names_voices_and_never_files(
     os.mkfifo(tmp_path / "pipe")
     spoken = text.format(name.format(tmp_path.name))
     for speak in (tortoise.speak, tortoise.stream, tortoise.feed):
-        if speak != tortoise.feed or not spoken.startswith("<"):  # which a text that arrives cannot be
+        if speak != tortoise.feed or not spoken.startswith("<"):  # a text that arrives cannot be SSML
             with pytest.raises(UserError, match=r"no voice is named .* a text cannot name a file"):
                 list(speak([spoken] if speak == tortoise.feed else spoken, "random"))
 
@@ -183,7 +183,7 @@ def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None
     object.__setattr__(speaker.model, "tensors", lambda network: loads.append(network) or load(network))
     speech = speaker.speak(f"One. [voice:{other}]Two.[voice] Three.", seed=1)
     assert len(speech.chunks) == 3
-    assert loads.count("source_filter") == 1  # of three stretches
+    assert loads.count("source_filter") == 1  # one load serves all three stretches of text
     assert not speaker.backend.keep
 
 

@@ -1,4 +1,4 @@
-"""Text that arrives incrementally, and asynchronous streams."""
+"""Test text that arrives incrementally, and asynchronous streams."""
 
 import asyncio
 import re

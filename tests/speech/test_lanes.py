@@ -1,4 +1,4 @@
-"""Many threads share the lanes of a real decoder; `python -m tools.campaigns lanes` does the same for longer."""
+"""Let many threads share the lanes of a real decoder. `python -m tools.campaigns lanes` does the same for longer."""
 
 import pytest
 

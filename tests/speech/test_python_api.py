@@ -1,4 +1,4 @@
-"""A program finds all it needs in `ane`: settings, lexicons, voices of arrays, sound as bytes, transcripts, errors."""
+"""Test that `ane` has all that a program needs: settings, lexicons, voices, sound as bytes, transcripts, errors."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Streams of speech: their delivery, the times of words, and limits of what is spoken."""
+"""Test streams of speech: how sound is delivered, the times of words, and limits on the text."""
 
 import re
 from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Type checkers know every argument of the Python API, and wrong ones are one clear line without a type checker."""
+"""Test that type checkers know the arguments of the Python API, and that a wrong argument gives one clear line."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""A wrong value of a checked dataclass is one line that names the field and what it may be."""
+"""Test that a wrong value for a checked dataclass gives one line with the field and the allowed values."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The gate for files compares identities, and knows what a folder stands for."""
+"""Test that the check of a command's files compares file identities, and knows which files a folder stands for."""
 
 import os
 import sys

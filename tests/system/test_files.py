@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and where they lie."""
+"""Test that files are written whole or not at all, and where they are stored."""
 
 import io
 import json
@@ -280,10 +280,10 @@ def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, me
 @pytest.mark.timeout(30)
 def test_a_pipe_or_a_directory_is_not_replaced_nor_read_as_json(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-    for name in ("pipe", "socket"):  # a socket cannot be opened: it is told apart before
+    for name in ("pipe", "socket"):  # a socket cannot be opened, so it is recognised before
         with pytest.raises(UserError, match="not a regular file"):
             read_json(tmp_path / name)
     with pytest.raises(UserError, match="Is a directory"):

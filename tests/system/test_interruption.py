@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command whatever code is running, and leave no temporary files."""
+"""Test that Ctrl-C and SIGTERM end a command in any code, and leave no temporary files."""
 
 import argparse
 import os
@@ -149,7 +149,8 @@ def test_an_ignored_signal_does_not_stop_a_command(monkeypatch, stop):
 def test_a_handler_set_by_c_code_is_left_alone(monkeypatch):
     """A C program that embeds Python: its handler could not be restored."""
     command(monkeypatch, lambda: 0)
-    with monkeypatch.context() as signals:  # undone before the time limit of the test is cancelled, by a signal
+    # restores the signals before pytest cancels the test's time limit, which uses one
+    with monkeypatch.context() as signals:
         signals.setattr(signal, "getsignal", lambda number: None)
         signals.delattr(signal, "signal")
         assert main(["voices"]) == 0

@@ -1,4 +1,4 @@
-"""Child processes with limits where the kernel refuses RLIMIT_AS, as macOS does on Apple Silicon."""
+"""Test the limits on child processes if the kernel refuses RLIMIT_AS, as macOS does on Apple Silicon."""
 
 import asyncio
 import io

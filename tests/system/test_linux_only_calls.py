@@ -1,4 +1,4 @@
-"""Every call that only Linux has is listed here with the guard that keeps it from a Mac."""
+"""List every call that only Linux has, and test that a guard keeps each of them from running on a Mac."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Of Python's documentation: "Availability: Linux", without macOS
+# calls whose availability in Python's documentation is Linux without macOS
 MODULES = {
     "os": {
         "sched_getaffinity",
@@ -78,8 +78,8 @@ MODULES = {
     "platform": {"freedesktop_os_release", "libc_ver"},
 }
 PLACES = ("/proc", "/sys", "/dev/shm", "/etc/os-release")
-LIBRARY_CALLS = {"mallopt", "malloc_trim", "prctl", "gettid", "syscall"}  # of the C library
-# (file, name): the text in the same function, or for a constant in the same file, that keeps it from a Mac
+LIBRARY_CALLS = {"mallopt", "malloc_trim", "prctl", "gettid", "syscall"}  # functions of the C library
+# (file, name) → text in the same function, or for a constant in the same file, that keeps the call from a Mac
 GUARDS = {
     ("ane/backends/torch/device.py", "mallopt"): 'sys.platform == "linux"',
     ("ane/backends/torch/device.py", "malloc_trim"): 'sys.platform == "linux"',

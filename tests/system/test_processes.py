@@ -1,4 +1,4 @@
-"""Processes of the program, and what they say to each other."""
+"""Test the program's child processes, and the messages between processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A Python or a Mac that cannot run the program is told so in one line, at the start and by `ane doctor`."""
+"""Test that one line reports a Python or a Mac that is too old, at the start and in `ane doctor`."""
 
 import ast
 import importlib
@@ -99,7 +99,7 @@ PROBLEMS = [
 def test_a_mac_that_cannot_run_it_is_told_at_the_start_and_by_doctor(
     pretended_mac: None, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    importlib.import_module("ane.cli")  # as `main` finds it, also where a test imported it again
+    importlib.import_module("ane.cli")  # finds the module that `main` finds, even if a test has imported it again
     monkeypatch.setattr(sys.modules["ane.cli"], "main", lambda: 0)
     assert command.main() == 0
     assert capsys.readouterr().err.startswith(f"ane: {problem}")

@@ -1,4 +1,4 @@
-"""Folders written whole or not at all, and records that are read from outside."""
+"""Test that folders are written whole or not at all, and that records from outside are checked."""
 
 import os
 import subprocess
@@ -96,7 +96,7 @@ def test_the_only_copy_of_a_directory_is_no_leftover_and_comes_back_with_the_nex
     path = tmp_path / "bundle"
     path.mkdir()
     (path / "weights").write_text("old")
-    # killed after it has moved the old directory away
+    # the process was killed after it moved the old directory away
     kill_in_process(
         path, directory=True, then=f"rename = os.replace; files.os.replace = lambda *names: (rename(*names), {KILL})"
     )

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or gone."""
+"""Test standard streams that are closed, full or without a reader."""
 
 import json
 import os

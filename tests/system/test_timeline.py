@@ -1,4 +1,4 @@
-"""The machine, decibels, and where the time of a call goes."""
+"""Test facts about the machine, decibels, and the time that each phase of a call takes."""
 
 import os
 import platform
@@ -104,17 +104,17 @@ SIGNAL = np.array([3.0, -4.0])
 @pytest.mark.parametrize(
     ("reference", "actual", "decibels"),
     [
-        (SIGNAL, [3.0, -4.5], 20.0),  # 25 / 0.25
-        (SIGNAL, [3.0, 1.0], 0.0),  # 25 / 25
-        (SIGNAL, [3.0, 46.0], -20.0),  # 25 / 2500
+        (SIGNAL, [3.0, -4.5], 20.0),  # power ratio 25 / 0.25
+        (SIGNAL, [3.0, 1.0], 0.0),  # power ratio 25 / 25
+        (SIGNAL, [3.0, 46.0], -20.0),  # power ratio 25 / 2500
         (torch.from_numpy(SIGNAL), torch.tensor([3.0, -4.5]), 20.0),
         (SIGNAL, 2 * SIGNAL, 0.0),
         (2 * SIGNAL, SIGNAL, 10 * np.log10(4)),
         (SIGNAL, SIGNAL, np.inf),
         ([0.0, 0.0], [0.0, 0.0], np.inf),
-        # a square alone is beyond half precision
+        # the square of this value overflows half precision
         (np.full(100_000, 200, np.float16), np.full(100_000, 100, np.float16), 10 * np.log10(4)),
-        # no signal, or a number that is not finite
+        # there is no signal, or a number is not finite
         ([0.0, 0.0], [0.0, 1e-9], -np.inf),
         ([1.0, 2.0], [1.0, np.nan], -np.inf),
         ([1.0, 2.0], [np.inf, 2.0], -np.inf),
@@ -156,7 +156,7 @@ def test_computing_an_item_is_work_of_its_stage_and_what_is_done_with_it_is_not(
 
     with pytest.raises(ValueError, match="gone"):
         [(timeline.now(), timeline.now()) for _ in timeline.record_each("decode", items())]
-    assert timeline.seconds_by_phase() == {"decode": 2}  # the item and the error
+    assert timeline.seconds_by_phase() == {"decode": 2}  # the times of the item and of the error
 
 
 def test_the_text_is_ready_at_the_start_unless_it_is_marked_later_and_the_first_sound_is_marked_once():

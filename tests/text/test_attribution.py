@@ -1,7 +1,7 @@
-"""Who speaks a quotation: 200 lines of well-known dialogue, and each rule.
+"""Test who speaks a quotation: 200 lines of well-known dialogue, and each rule of attribution.
 
-The lines in ``dialogues.txt`` are in the public domain and were written down from memory, shortened here and there: a
-word may differ from the printed books. The true speakers of a paragraph's quotations stand before it.
+The lines in ``dialogues.txt`` are in the public domain. They were written down from memory and sometimes shortened, so
+a word may differ from the printed books. The true speakers of a paragraph's quotations stand before the paragraph.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_two_hundred_lines_are_attributed_rightly_or_marked_as_doubtful() -> Non
                     faults.append((line.text, line.speaker, name, line.rule))
     assert right + doubtful + wrong >= 200
     assert (right + doubtful) / (right + doubtful + wrong) >= ENOUGH, faults
-    assert right >= doubtful  # to call all of them doubtful would be no attribution
+    assert right >= doubtful  # calling all of them doubtful would not be attribution
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Text that arrives incrementally: when a clause is complete, that no cut changes a word, and that little is held."""
+"""Test text that arrives incrementally: when a clause is complete, and that no cut changes a word or holds much text."""
 
 import re
 import time
@@ -126,7 +126,7 @@ def test_markup_is_whole_in_a_piece():
     assert sum(passage.silence for piece in pieces for passage in read_passages(piece)) == 10
 
 
-# What keeps something open, or has no place where it can be divided, for as long as it goes on
+# texts that keep something open, or that cannot be divided anywhere, for as long as they continue
 HELD_BACK = [
     "(a ",
     '"a ',

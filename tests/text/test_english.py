@@ -1,4 +1,4 @@
-"""How the English normaliser reads text, and the characters that it returns."""
+"""Test how the English normaliser reads text, and which characters it returns."""
 
 import re
 import sys
@@ -98,7 +98,7 @@ TENS = ["", "X", "XX", "XXX", "XL", "L", "LX", "LXX", "LXXX", "XC"]
 def test_every_numeral_up_to_a_hundred_is_read_in_both_cases(heading):
     for n in range(1, 100):
         numeral = TENS[n // 10] + (["", *ROMAN][n % 10])
-        if numeral != "L":  # a lone L is an initial
+        if numeral != "L":  # a single L is an initial
             assert normalise_english(f"{heading} {numeral}.") == normalise_english(f"{heading} {n}.")
 
 
@@ -121,7 +121,7 @@ def test_no_word_in_angle_brackets_is_lost(words):
 
 READABLE = re.compile(rf"[ -~\n{''.join(KEPT)}]*")
 PLANE = 0x10000
-WITH_LETTERS = (0, 1, 2)  # the other planes are CJK as plane 2 is, unassigned or private
+WITH_LETTERS = (0, 1, 2)  # planes of Unicode to test. The others are CJK like plane 2, unassigned or private
 
 
 @pytest.mark.parametrize(

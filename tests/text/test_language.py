@@ -1,4 +1,4 @@
-"""The language of a text, by its commonest words."""
+"""Test the detection of a text's language, which uses the commonest words."""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
-"""Nothing vanishes silently: each digit and each letter of an English text changes what is spoken, or a rule says why
-not."""
+"""Test that no text vanishes silently: every digit and letter of an English text changes the speech.
+
+Otherwise, a rule must say why not.
+"""
 
 import string
 
@@ -11,7 +13,7 @@ from ane.text.explanation import explain_english
 from tests.tables import rows
 from tests.text.test_readings import KINDS
 
-# What a rule leaves out on purpose, by its name: a part of these is not spoken.
+# rule → texts of which it leaves out a part on purpose
 SILENT = {
     "https://…": "the scheme, www. and a query of an address",
     "HTML tag": "tags",
@@ -88,7 +90,7 @@ def vanished(text: str) -> list[int]:
     return [place for place in places if not any(step.rule in SILENT and text[place] in step.text for step in steps)]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine with other work
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a machine with other work may be slow
 @given(TEXTS.map(" ".join))
 def test_each_digit_and_letter_is_spoken_or_a_rule_says_why_not(text):
     assert not vanished(text)

@@ -1,4 +1,4 @@
-"""Markdown and fragments of HTML in what is spoken: recognised by their marks, and read as documents are."""
+"""Test Markdown and fragments of HTML in spoken text: marks identify them, and they are read like documents."""
 
 import re
 from pathlib import Path

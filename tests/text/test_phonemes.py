@@ -1,4 +1,4 @@
-"""How words are pronounced: phonemes, and the lexicon of a user."""
+"""Test the phonemes of words, and a user's lexicon."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kinds of text that people paste, print and publish, and how a person would read them: ``readings.tsv``."""
+"""Compare the readings of texts that people paste, print and publish with a person's: ``readings.tsv``."""
 
 from pathlib import Path
 

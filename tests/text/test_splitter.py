@@ -1,4 +1,4 @@
-"""Where text is split, and where it never is."""
+"""Test where text may be split, and where it must never be split."""
 
 import pytest
 from hypothesis import example, given
@@ -121,14 +121,14 @@ def texts(draw):
 
 
 @given(texts(), st.integers(1, 60), st.integers(0, 60))
-@example("word {  }", 1, 0)  # phonemes in braces are one word
+@example("word {  }", 1, 0)  # phonemes in braces count as one word
 def test_no_word_is_lost_and_no_chunk_of_several_words_exceeds_the_maximum(text, desired, more):
     chunks = split_sentences(text, desired, desired + more)
     assert " ".join(chunks) == " ".join(text.split())
     assert all(len(chunk) <= desired + more or len(WORD_TEXT.findall(chunk)) == 1 for chunk in chunks)
 
 
-# --- the costs of breaks ---------------------------------------------------------------------------------------------
+# The costs of breaks
 
 
 def text_of(length: int) -> str:
@@ -199,12 +199,12 @@ def test_the_default_lengths_are_upstreams():
     fits, too_long = "X" + text_of(298) + ".", "X" + text_of(299) + "."
     assert split(fits) == [fits]
     assert len(split(too_long)) == 2
-    # two sentences each; a desired length of 199 would split the first pair, one of 201 would join the second
+    # each has two sentences. A desired length of 199 would split the first pair, and 201 would join the second
     assert len(split(f"X{text_of(125)}. X{text_of(169)}.")) == 1
     assert len(split(f"X{text_of(130)}. X{text_of(164)}.")) == 2
 
 
-# --- split -----------------------------------------------------------------------------------------------------------
+# Splitting
 
 
 def test_a_bar_is_a_break_and_parts_between_bars_are_split_if_they_are_long():

@@ -1,4 +1,4 @@
-"""Text divided into passages: pauses, and SSML."""
+"""Test how text is divided into passages, which are stretches between changes such as pauses, and SSML."""
 
 import pytest
 

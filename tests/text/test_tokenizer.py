@@ -1,4 +1,4 @@
-"""The normalisers, upstream's among them, their explanation, and the tokenizer."""
+"""Test the normalisers (also upstream's), the explanation of what they do, and the tokenizer."""
 
 import json
 import re
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_its_path(content):
         *((normaliser, "!?! 😀 ...", "nothing to say in '!?! 😀 ...'") for normaliser in NORMALISERS),
         ("basic", "1234", "nothing to say in '1234'"),
     ],
-)  # digits, which the tokenizer does not know
+)  # the tokenizer does not know digits
 def test_text_without_a_letter_is_refused_and_quoted(normaliser, text, fault):
     with pytest.raises(UserError, match=re.escape(fault)):
         Tokenizer(OFFICIAL, normaliser).encode(text)

@@ -1,4 +1,4 @@
-"""The campaign of faults, on a tiny bundle and the interpreter alone."""
+"""Test the campaign that injects faults, on a tiny bundle and only with the interpreter."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tools.faults.faults import KINDS, FaultFinder, draw, write_faulty
 
 OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={"prefill": (32,), "step": (64,)})
 NETWORKS = ["autoregressive", "rlg_auto"]
-HERE = [kind for kind in KINDS if kind != "reversed groups"]  # of this tiny bundle
+HERE = [kind for kind in KINDS if kind != "reversed groups"]  # kinds of fault that this tiny bundle can have
 
 
 @pytest.fixture(scope="module")

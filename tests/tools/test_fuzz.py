@@ -1,4 +1,4 @@
-"""The campaign ``fuzz`` notices what it looks for, and learns from what is reached."""
+"""Test that the campaign ``fuzz`` notices faults, and learns from inputs that reach new lines."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def end(name, data):
 
 def spin(name, data):
     began = time.process_time()
-    while time.process_time() < began + 4:  # the third tick of the clock, which is late, comes after 3
+    while time.process_time() < began + 4:  # the late third tick of the clock comes after 3 s
         pass
 
 

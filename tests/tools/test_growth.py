@@ -1,4 +1,4 @@
-"""Documents that grow: reading one takes twice as long if it is twice as long."""
+"""Test that reading a document twice as long takes about twice the time."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from tools.campaigns.growth import CASES, MOST, RESULT, grown
 
-# of the largest size, so that work that grows with the square of the length shows within a second or two
+# share of the largest size, at which work that grows with the square of the length shows within a second or two
 SCALES = {
     "levels of headings": 0.2,
     "chapters titled Copyright": 0.2,

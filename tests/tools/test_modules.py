@@ -1,4 +1,4 @@
-"""The interpreter computes modules of torch as coremltools converts them: a few here, all in the committed campaign."""
+"""Test that the interpreter computes converted torch modules: some here, and all in the committed results."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The sampler of mutants, on a project of one module."""
+"""Test the program that samples mutants, on a project with one module."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The campaign of readings: what it draws, and how it judges."""
+"""Test the campaign ``readings``: the inputs that it draws, and how it judges readings."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A stand-in for WordNet."""
+"""Provide a stand-in for WordNet."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the embedded voices are trained with: sentences, their speech, the recipe; and the card that states it."""
+"""Test the training data of the embedded voices (sentences and their speech), the recipe, and the model card."""
 
 import random
 import re
@@ -61,7 +61,7 @@ def test_speech_is_equally_loud_with_short_silent_ends():
     np.testing.assert_allclose(ours, trim_and_level(quiet * 3), atol=1e-5)
     meter = LoudnessMeter(RATE)
     meter.feed(ours)
-    assert meter.loudness == pytest.approx(LOUDNESS, abs=1.2)  # of a clip this short
+    assert meter.loudness == pytest.approx(LOUDNESS, abs=1.2)  # such a short clip is measured less exactly
     assert len(trim_and_level(np.zeros(RATE, np.float32))) == 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m training` from nothing: tones in place of the teachers, two steps of every part."""
+"""Test `python -m training` from the start: tones replace the teachers, and each part trains for two steps."""
 
 import json
 import shutil
@@ -45,17 +45,18 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
     assert not synthesizer.model.clones
     denoiser = synthesizer.backend.denoiser([np.zeros((1, 4, 192), np.float32)], np.zeros((1, 160), np.float32), [17])
     [predicted] = denoiser([np.ones((1, 100, 17), np.float32)], 900, False)
-    assert (predicted[:, 100:] == -1).all()  # the fixed variance
+    assert (predicted[:, 100:] == -1).all()  # these channels hold the fixed variance
     source = json.loads((out / "bundle" / "bundle.json").read_text())["source"]
     assert source["steps"] == dict.fromkeys(TRAINED_PARTS, 2)
     assert source["teachers"] == ["tones", "tones"]
     assert np.isfinite(synthesizer.speak("hello", seed=1, preset="fastest").audio).all()
 
-    main(arguments(out, wordnet, "--tiny", "3", "--parts", "rlg_auto,weights"))  # goes on
+    main(arguments(out, wordnet, "--tiny", "3", "--parts", "rlg_auto,weights"))  # continues the training
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
 
-    main(arguments(out, wordnet, "--tiny", "9", "--minutes", "1e-9", "--parts", "univnet"))  # alone, for one step
+    # trains only this part, for one step
+    main(arguments(out, wordnet, "--tiny", "9", "--minutes", "1e-9", "--parts", "univnet"))
     assert json.loads((out / "univnet" / "curve.json").read_text())[-1]["step"] == 3
 
     shutil.copytree(out / "speech", tmp_path / "other" / "speech")
@@ -72,7 +73,7 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
         )
     )
     curve = json.loads((tmp_path / "other" / "autoregressive" / "curve.json").read_text())
-    assert [point["step"] for point in curve] == [2, 2, 3, 3, 4, 4]  # each with its validation
+    assert [point["step"] for point in curve] == [2, 2, 3, 3, 4, 4]  # every step has its validation
 
 
 @pytest.mark.parametrize(

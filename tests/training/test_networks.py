@@ -1,4 +1,4 @@
-"""The parts that are trained, each for a few steps, and a whole run."""
+"""Train each part for a few steps, and test a whole run."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def test_a_quantiser_gives_one_code_for_four_frames_and_resets_unused_entries():
     assert not torch.equal(quantiser.mel(codes, voices), quantiser.mel(codes, 1 - voices))
     encodings = torch.randn(64, ENTRY)
     quantiser.update_codebook(encodings, torch.zeros(64, dtype=torch.int64), torch.Generator().manual_seed(0))
-    for entry in quantiser.codebook[1:]:  # all but the one that is used
+    for entry in quantiser.codebook[1:]:  # every code except the one that is used
         assert (entry == encodings).all(dim=1).any()
 
 
@@ -119,7 +119,7 @@ def test_latents_in_training_equal_those_of_the_pipeline(tmp_path):
 
 def test_pitch_losses_count_voiced_frames_alone():
     pitch = torch.tensor([MIDDLE, 2 * MIDDLE, 0.0, MIDDLE])
-    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])  # octaves of FRAMES, then voicing
+    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])  # octaves of FRAMES, then the voicing
     assert right.shape[1] == 2 * FRAMES
     octaves, voicing = DecoderObjective.pitch_losses(right, pitch)
     assert float(octaves) == 0
@@ -157,10 +157,10 @@ def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch
         return run.latents[clip.shard, clip.index], run
 
     first, _ = latents(0)
-    second, run = latents(1)  # trained again in the same folder, to the same step
+    second, run = latents(1)  # a second training in the same folder, to the same step
     [expected] = run.compute_latents(run.autoregressive, [clip])
     np.testing.assert_array_equal(second, expected.numpy())
     assert not np.array_equal(first, second)
-    run.compute_latents = None  # computed once
+    run.compute_latents = None  # a second computation would fail here
     del run.latents
     np.testing.assert_array_equal(run.latents[clip.shard, clip.index], second)

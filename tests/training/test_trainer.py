@@ -1,4 +1,4 @@
-"""The training loop: resuming, runs, limits of time, exported weights, learning rate."""
+"""Test the training loop: resuming, runs, time limits, exported weights, learning rate."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_the_result_is_the_mean_of_the_weights_and_can_be_exported_to_go_on_from
     raw = loop.module.weight.detach().clone()
     mean = weights(loop)
     assert not torch.equal(raw, mean["weight"])
-    assert equal(mean, weights(train_to(part_in(tmp_path))))  # read again
+    assert equal(mean, weights(train_to(part_in(tmp_path))))  # the weights are read again from the folder
     last = train_to(part_in(tmp_path / "single", average=0.0))
     assert torch.equal(last.module.weight.detach().clone(), weights(last)["weight"])
 

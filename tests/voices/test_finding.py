@@ -1,4 +1,4 @@
-"""Finding voices by name or path, mixes, and voices of forks."""
+"""Test how voices are found by name or path, mixes, and voices of Tortoise's forks."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def touch(*files: Path) -> None:
 def test_the_clips_of_a_folder_are_sorted_by_name(folder):
     pat = folder / "pat"
     touch(pat / "2.wav", pat / "1.MP3", pat / "3.ogg", pat / "notes.txt", pat / "._1.wav")
-    touch(pat / "pat.pth")  # upstream's copy of the clips
+    touch(pat / "pat.pth")  # a copy of the clips, as upstream makes it
     assert find_voice("pat", [folder]).files == (pat / "1.MP3", pat / "2.wav", pat / "3.ogg")
     assert find_voice(str(pat), []) == find_voice("pat", [folder])
 
@@ -257,7 +257,7 @@ def test_a_stored_voice_keeps_the_decoder_that_made_it(latents, tmp_path):
 
 def test_a_voice_of_another_decoder_is_named(model, latents, tmp_path, monkeypatch):
     voice = stored(tmp_path / "cond_latents_d1f79232.pth", tuple(latents))
-    assert cloning_notes(model, voice) == []  # the bundle does not state its decoder's file
+    assert cloning_notes(model, voice) == []  # the bundle does not record its decoder's file
     monkeypatch.setattr(type(model), "decoder_md5", "d1f79232" + 24 * "0")
     assert cloning_notes(model, voice) == []
     monkeypatch.setattr(type(model), "decoder_md5", 32 * "a")

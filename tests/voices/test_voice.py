@@ -1,4 +1,4 @@
-"""Voice files: what is saved is loaded, upstream's formats are read, and anything else is refused in one line."""
+"""Test that a saved voice is loaded again, that upstream's formats are read, and that one line rejects other files."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Voices encoded from clips, resolved from names and mixes, and cached, with the encoders of the golden set."""
+"""Test voices that are encoded from clips, found by name or mix, and cached, with the encoders of the golden set."""
 
 import os
 from pathlib import Path

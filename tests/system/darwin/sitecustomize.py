@@ -1,4 +1,4 @@
-"""On PYTHONPATH, this gives a Linux process a Mac's limits: ``sys.platform``, and a kernel that refuses RLIMIT_AS."""
+"""Give a Linux process the limits of a Mac, if on PYTHONPATH: ``sys.platform``, and no RLIMIT_AS."""
 
 import resource
 import sys
