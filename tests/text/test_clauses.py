@@ -1,4 +1,4 @@
-"""Test text that arrives incrementally: when a clause is complete, and that no cut changes a word or holds much text."""
+"""Test text that arrives incrementally: when a clause ends, and that no cut changes a word or holds much text back."""
 
 import re
 import time
