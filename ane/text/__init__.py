@@ -36,13 +36,14 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
     """Remove the marks of Markdown and HTML from a text.
 
     Args:
-        markdown: Whether the text is Markdown. With ``None`` the text decides: it is Markdown if it has such marks.
+        text: The text. It may contain commands such as [pause:1.5s], which stay.
+        markdown: Whether the text is Markdown. ``None`` means that it is if it has marks of Markdown or HTML.
 
     Raises:
-        UserError: A pause in the text is faulty.
+        UserError: A [pause:…] command in the text is not valid.
     """
     if markdown or (markdown is None and has_marks(text)):
-        read_pauses(text)  # raises UserError with the line of a faulty pause
+        read_pauses(text)  # only to raise UserError with the line of an invalid pause
         return plain_text(text)
     return text
 
@@ -55,17 +56,20 @@ def read_passages(
     voice: str = "",
     quotations: Sequence[Quotation] = (),
 ) -> list[Passage]:
-    """Read the markup of a text and return its passages, at least one, with the words of the lexicon respelled.
+    """Read the markup of a text, respell the words of the lexicon, and divide the text into passages.
+
+    Returns at least one passage. A passage has one voice, speed and volume, and a silence after it.
 
     Args:
-        ssml: Whether the text is SSML. With ``None``, a text that begins with "<speak" is SSML. Other text may have
-            [pause:1.5s] and [[slnc 500]].
-        markdown: Whether other text is Markdown or has HTML tags. With ``None``, it is if it has their marks.
-        voice: The voice that speaks until the text names a voice.
-        quotations: The quotations in a text without markup that have a voice.
+        text: The text. If it is not SSML, it may have commands such as [pause:1.5s], [[slnc 500]] and [voice:NAME].
+        lexicon: Lexicon that respells words. ``None`` means that no words are respelled.
+        ssml: Whether the text is SSML. ``None`` means that it is if it begins with "<speak".
+        markdown: Whether a text that is not SSML is Markdown or HTML. ``None`` means that it is if it has their marks.
+        voice: Name of the voice that speaks until the text names another one.
+        quotations: Quotations that have a voice, for a text without markup.
 
     Raises:
-        UserError: Markup is faulty, or asks for something that cannot be done. The message has its line.
+        UserError: The markup is invalid, or asks for something that cannot be done. The message has the line.
     """
     if ssml or (ssml is None and is_ssml(text)):
         from ane.text.ssml import read_ssml
@@ -73,7 +77,7 @@ def read_passages(
         passages = read_ssml(text)
     else:
         passages = read_pauses(without_markdown(text, markdown), voice=voice, quotations=quotations)
-    for index, passage in enumerate(passages):  # a passage without a word takes its neighbour's voice
+    for index, passage in enumerate(passages):  # a passage without words takes the voice of its neighbour
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)
     return [replace(passage, text=lexicon(passage.text)) for passage in passages] if lexicon else passages

@@ -1,7 +1,8 @@
-"""Read postal addresses, and numbers that are names: codes, accounts, ports, sections of a law.
+"""Define the rules for postal addresses, and for numbers that are names, such as codes, accounts and ports.
 
-A street is known by the text around it: a house number and a name before "St" or "Dr", or a name before "Ave". A code
-is read digit by digit after a word that announces it, such as "PIN", or if letters and digits alternate in it.
+The text around an abbreviation shows whether it is a street: a house number and a name come before "St" or "Dr", and a
+name comes before "Ave". A code is read digit by digit if a word such as "PIN" comes before it, or if letters and digits
+alternate in it.
 """
 
 import re
@@ -23,12 +24,17 @@ from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, ru
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
-UNSURE_STATES = words("AL AR DE HI ID IN LA ME MS OK OR PA")  # words or languages, without a ZIP code
+UNSURE_STATES = words(
+    "AL AR DE HI ID IN LA ME MS OK OR PA"
+)  # states only before a ZIP code; otherwise words or languages
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
 
 
 def expand_address(match: re.Match) -> str:
-    """Read 1211 E Arques Ave as "twelve eleven East Arques avenue". "Dr" before a name is not a drive: 3 Is Dr. Who."""
+    """Read 1211 E Arques Ave as "twelve eleven East Arques avenue".
+
+    "Dr" before a name is a title, not a drive: "3 Is Dr. Who".
+    """
     house, letter, before, name, street, dot, after = match.groups()
     if street.lower() in ("st", "dr") and (is_title(match) or name.lower() in SENTENCE_STARTERS):
         return match[0]
@@ -40,13 +46,13 @@ def expand_address(match: re.Match) -> str:
 
 
 def is_title(match: re.Match) -> bool:
-    """Return whether a name follows, other than the first word of a sentence and "Apt"."""
+    """Return whether a name follows, so that "Dr" or "St" is a title. "Apt" and words that begin sentences are not."""
     following = NEXT_WORD.match(match.string, match.end())
     return following is not None and following[1].lower() not in (*SENTENCE_STARTERS, *WITHIN_ADDRESS)
 
 
 def expand_street(match: re.Match) -> str:
-    """Read Main St. as "Main street" and Oak Dr. as "Oak drive", after a name that begins no sentence."""
+    """Read Main St. as "Main street" and Oak Dr. as "Oak drive", unless the name before it begins a sentence."""
     before = follows(match, NAME_BEFORE)
     if not before or before[1].lower() in SENTENCE_STARTERS or (match[1] == "St" and is_title(match)):
         return match[0]
@@ -59,7 +65,7 @@ def expand_state(match: re.Match) -> str:
 
 
 def spoken_code(code: str) -> str:
-    """Read 2021-00123 as "two zero two one dash zero zero one two three". Letters stay."""
+    """Read 2021-00123 as "two zero two one dash zero zero one two three". Letters stay unchanged."""
     return " ".join(
         number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
         for part in re.findall(r"\d+|[A-Za-z]+|-", code)
@@ -79,7 +85,7 @@ ORDER_BEFORE = re.compile(
 def expand_code(match: re.Match) -> str:
     """Read PIN 4821, t2000 and 1-413-te-5 digit by digit.
 
-    Order 2021-00123 has a hyphen and is read so too, order 500 is not.
+    After a word such as "order", this happens only if the number looks like a code: order 2021-00123, not order 500.
     """
     code = match[1]
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2

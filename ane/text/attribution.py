@@ -1,9 +1,9 @@
-"""Find who speaks each quotation of a text, by rules that are data: the first rule that fits decides.
+"""Find who speaks each quotation of a text. The rules are data, and the first rule that matches decides.
 
-A speaker that no rule can be sure of is a guess, and is marked as doubtful. A rule's pattern is matched next to a
-quotation: a pattern of the side "after" at the beginning of the narration that follows it, a pattern of the side
-"before" at the end of the narration that leads to it. "{name}" is a name or a description with an article, and "{verb}"
-is a word of ``VERBS``.
+If a rule only guesses the speaker, the quotation is marked as doubtful. The pattern of a rule is matched in the
+narration next to the quotation. A pattern of the side "after" must match at the beginning of the narration after the
+quotation. A pattern of the side "before" must match at the end of the narration before the quotation. In a pattern,
+"{name}" stands for a name or for a description with an article, and "{verb}" for a word of ``VERBS``.
 """
 
 import re
@@ -28,7 +28,7 @@ TITLES = (
     "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle"
 )
 PROPER = rf"(?:(?:{TITLES})\.?\s+|[A-Z]\.\s?){{0,3}}[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
-# a name is not a pronoun or a word that begins a sentence
+# A name: capitalised, but not a pronoun or a word that often begins a sentence.
 NAME = (
     r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
     rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
@@ -39,21 +39,21 @@ ROLE = r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)"
 TOLD = r"told (?:him|her|them|me|us|you|it|[Tt]he \w+|[A-Z]\w+)"
 VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES, TOLD])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
 ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)\s+){0,2}"
-LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"  # from the verb to the quotation
+LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"  # text between the verb and the quotation
 BESIDE = r"(?:,[^,.;:!?]{1,60},)?"  # "Anna, smiling, said"
 END = r"(?![\w’'])"
-NEAR = 300  # characters next to a quotation that rules look at
+NEAR = 300  # how many characters before and after a quotation the rules look at
 OPENING = re.compile(r"“|(?<!\w)\"|(?<![\w’])‘")
 CLOSING = {"“": re.compile("”|\\Z"), '"': re.compile(r"\"|\Z"), "‘": re.compile(r"(?P<speech>[,.?!…—])?’(?!\w)|\Z")}
 
 
 @dataclass(frozen=True)
 class AttributionRule:
-    """A rule for the speaker of a quotation.
+    """A rule that finds the speaker of a quotation.
 
     Attributes:
-        side: "after" or "before" the quotation.
-        doubtful: Whether the rule's answer is a guess.
+        side: Where the narration with the speaker is: "after" or "before" the quotation.
+        doubtful: Whether the speaker that the rule finds is a guess.
     """
 
     name: str
@@ -82,7 +82,7 @@ ALTERNATING, UNKNOWN, NO_SPEECH = "alternating speakers", "no attribution", "quo
 
 @dataclass(frozen=True)
 class QuotedLine:
-    """A quotation, its place in a paragraph, its speaker ("" if nobody is known), and the rule that found them."""
+    """A quotation, its position in a paragraph, its speaker ("" if unknown), and the rule that found the speaker."""
 
     paragraph: int
     start: int
@@ -96,15 +96,16 @@ class QuotedLine:
 def attribute(
     paragraphs: Sequence[str], speaker_named: Callable[[str], str] = str, lines: Mapping[str, str] | None = None
 ) -> list[QuotedLine]:
-    """Find the quotations of paragraphs, in order, and their speakers.
+    """Find all quotations in a text, in order, and who speaks them.
 
     Args:
-        speaker_named: Function that returns the speaker for a name as it stands in the text.
-        lines: Speakers by the beginning of a quotation.
+        paragraphs: Paragraphs of the text.
+        speaker_named: Function that turns a name in the text into a speaker.
+        lines: Beginnings of quotations and their speakers, which override the rules.
     """
     attributed: list[QuotedLine] = []
     prepared = CastLines(lines or {})
-    former: list[QuotedLine] = []  # the last lines of the two paragraphs before that have speech
+    former: list[QuotedLine] = []  # last quotation of each of the two latest paragraphs with speech
     for number, text in enumerate(paragraphs):
         quotes = [QuotedLine(number, start, end, text[start:end]) for start, end in quotations(text)]
         stated = [stated_speaker(text, quotes, index, speaker_named, prepared) for index in range(len(quotes))]
@@ -115,13 +116,18 @@ def attribute(
 
 
 def quotations(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where quotations begin and end. ‘Words’ in single marks are speech if they end in a punctuation mark."""
+    """Yield where each quotation begins and ends.
+
+    ‘Words’ in single quotation marks are a quotation only if they end with a punctuation mark.
+    """
     position, single = 0, None
     while opening := OPENING.search(text, position):
         position = opening.end()
         if opening[0] != "‘":
             closing = CLOSING[opening[0]].search(text, position)
-        elif single is None or single.start() < position:  # searched once, however many openings share it
+        elif (
+            single is None or single.start() < position
+        ):  # several opening marks may share this closing mark; search once
             closing = single = CLOSING["‘"].search(text, position)
         else:
             closing = single
@@ -131,11 +137,11 @@ def quotations(text: str) -> Iterator[tuple[int, int]]:
 
 
 class CastLines:
-    """The lines of a cast, prepared once for all quotations.
+    """The ``lines`` of a cast (beginnings of quotations and their speakers), prepared for fast look-up.
 
     Attributes:
-        speakers: Speakers by the beginning of a quotation, as ``comparable`` writes it, with their places in the cast.
-        lengths: Lengths of these beginnings.
+        speakers: Beginning of a quotation, as ``comparable`` writes it → its number in the cast, and its speaker.
+        lengths: The lengths that these beginnings have, ascending.
     """
 
     def __init__(self, lines: Mapping[str, str]):
@@ -148,7 +154,7 @@ class CastLines:
 def stated_speaker(
     text: str, quotes: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str], lines: "CastLines"
 ) -> QuotedLine:
-    """Add the speaker to a quotation whom the narration next to it names."""
+    """Find the speaker of one quotation from the cast's lines, or from the narration next to the quotation."""
     line = quotes[index]
     words = comparable(line.text)
     if named := [lines.speakers[words[:length]] for length in lines.lengths if words[:length] in lines.speakers]:
@@ -161,7 +167,7 @@ def stated_speaker(
         if match := (re.match if rule.side == "after" else re.search)(rule.pattern, around[rule.side]):
             groups = match.groupdict()
             name = groups.get("name") or groups.get("first") or ""
-            speaker = speaker_named(name) if name else ""  # a pronoun names nobody
+            speaker = speaker_named(name) if name else ""  # "" for a pronoun
             return replace(
                 line,
                 speaker=speaker,
@@ -181,16 +187,19 @@ def stated_speaker(
 def with_context(
     text: str, quotes: Sequence[QuotedLine], former: Sequence[QuotedLine], speaker_named: Callable[[str], str]
 ) -> list[QuotedLine]:
-    """Add the speakers to a paragraph's quotations that its other quotations and the paragraphs before it suggest.
+    """Find the speakers that are still unknown, from other quotations of the paragraph and from earlier paragraphs.
 
     Args:
-        former: The last line of each of the two paragraphs with speech before it.
+        text: The paragraph.
+        quotes: Quotations of the paragraph.
+        former: Last quotation of each of the two latest paragraphs with speech.
+        speaker_named: Function that turns a name in the text into a speaker.
     """
     certain = [line for line in quotes if line.speaker and not line.doubtful]
     likely = certain or [line for line in quotes if line.speaker and line.rule != OF_CAST]
     speakers = {line.speaker for line in likely}
     starts = [line.start for line in likely]
-    others: list[int] | None = None  # where sentences begin with another name
+    others: list[int] | None = None  # positions at which a sentence begins with the name of somebody else
     result = []
     for line in quotes:
         if line.speaker or line.rule == NO_SPEECH:
@@ -225,10 +234,10 @@ def with_context(
 
 
 def goes_on(line: QuotedLine) -> bool:
-    """Return whether a quotation has no end, so that the next paragraph continues it."""
+    """Return whether a quotation has no closing mark, so that the next paragraph continues it."""
     return not line.text.endswith(("”", '"', "’")) or len(line.text) < 2
 
 
 def comparable(text: str) -> str:
-    """Return the letters and digits of a text in lower case."""
+    """Return the words of a text in lower case, without punctuation. Quotations are compared in this form."""
     return " ".join(re.findall(r"\w+", text.casefold().replace("’", "").replace("'", "")))

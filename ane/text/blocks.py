@@ -5,36 +5,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item", "quotation", "scene break"
-FIRST_WORDS = 80  # characters that show what a part is about
+FIRST_WORDS = 80  # number of characters that show a person what a part is about
 
 # A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
 DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
-INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")  # soft hyphens and the like, which would divide a word
+INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")  # soft hyphens and other characters that would divide a word
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A part of a chapter that is read without interruption."""
+    """A heading, a paragraph, a list item, a quotation or a scene break of a chapter."""
 
-    kind: str  # ``HEADING``, ``PARAGRAPH``, ``ITEM`` of a list, ``QUOTATION``; ``SCENE_BREAK``: no text
-    text: str = ""  # with single spaces; a line break of the source that matters (a verse) is "\n"
-    language: str = ""  # BCP 47 tag that the source states for it
-    level: int = 0  # of a heading, from 1
-    cue: tuple[float, float] | None = None  # seconds at which a subtitle begins and ends, if they are known
+    kind: str  # ``HEADING``, ``PARAGRAPH``, ``ITEM``, ``QUOTATION`` or ``SCENE_BREAK``, which has no text
+    text: str = ""  # words with single spaces between them; "\n" is a line break that matters, as in a verse
+    language: str = ""  # BCP 47 tag that the source gives the block; "" if there is none
+    level: int = 0  # level of a heading, from 1
+    cue: tuple[float, float] | None = None  # for a subtitle: the seconds at which it begins and ends
 
 
 @dataclass(frozen=True)
 class LeftOutPart:
-    """A part of a document that is not read aloud, with enough of it for a person to tell whether it should be."""
+    """A part of a document that is not read aloud, described so that a person can judge whether it should be."""
 
-    kind: str  # of ``ane.text.omissions.COUNTED``
+    kind: str  # reason, a key of ``ane.text.omissions.COUNTED``
     title: str = ""  # the part's title, or the name of its file
     words: str = ""  # the beginning of its text
-    length: int = 0  # in words, or 0 if nobody counted them
+    length: int = 0  # number of words, or 0 if they were not counted
 
 
 def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
-    """Build a block with normalised whitespace. A divider becomes a scene break, and empty text ``None``."""
+    """Build a block with normalised whitespace. Returns a scene break for a divider, and ``None`` for empty text."""
     lines = [" ".join(line.split()) for line in INVISIBLE.sub("", text).split("\n")]
     text = "\n".join(line for line in lines if line)
     if not text:
@@ -43,13 +43,13 @@ def text_block(kind: str, text: str, language: str = "", level: int = 0) -> Text
 
 
 def left_out_part(kind: str, blocks: Iterable[TextBlock], title: str = "") -> LeftOutPart:
-    """Describe a part that is made of blocks: its title, its first words and its length."""
+    """Describe a part that is left out, by its title, its first words and its length."""
     blocks = list(blocks)
     return LeftOutPart(kind, title, first_words(blocks), sum(len(block.text.split()) for block in blocks))
 
 
 def first_words(blocks: Iterable[TextBlock]) -> str:
-    """Return the beginning of a text, on one line."""
+    """Return the beginning of the blocks' text, on one line."""
     words = ""
     for block in blocks:
         words = f"{words} {block.text[: 2 * FIRST_WORDS]}".strip()

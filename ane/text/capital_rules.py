@@ -1,8 +1,8 @@
-"""Read words in capitals (acronyms that are spelled or spoken as words, emphasis) and Roman numerals.
+"""Define the rules for words in capitals, which are acronyms or emphasised words, and for Roman numerals.
 
-A Roman numeral is read as a number after a word such as "Chapter" (1 to 3999) and after the name of a ruler. Without
-such a word it is read if it has two or more letters and is not a common abbreviation: XII and XLIV, but not IV or CLI.
-"I" is a pronoun if a verb follows: "the part I like".
+After a word such as "Chapter", and after the name of a ruler, a Roman numeral from 1 to 3999 is read as a number.
+Elsewhere, it is read as a number only if it has two or more letters and is not a common abbreviation: XII and XLIV, but
+not IV or CLI. "I" is a pronoun if a verb follows: "the part I like".
 """
 
 import re
@@ -31,12 +31,12 @@ from ane.text.rule import TextRule, any_of, follows, rule
 
 
 def spell(word: str) -> str:
-    """Write FBI as "F B I": in capitals, so that the voices that keep capitals know the letter A from the word "a"."""
+    """Write FBI as "F B I". The capitals let voices that keep capitals tell the letter A from the word "a"."""
     return " ".join(word)
 
 
 def is_spelled(word: str) -> bool:
-    """Return whether a word in capitals, among words that are not, is read letter by letter."""
+    """Return whether a word in capitals is read letter by letter. The words around it are not in capitals."""
     if word in SPELLED:
         return True
     if word in PRONOUNCED or word in SHORT_WORDS:
@@ -53,7 +53,10 @@ def expand_capitals(match: re.Match) -> str:
 
 
 def expand_line_in_capitals(match: re.Match) -> str:
-    """Read three or more words in capitals as ordinary words, except ``SPELLED`` ones, unless all are acronyms."""
+    """Read three or more consecutive words in capitals as ordinary words. Words of ``SPELLED`` are spelled.
+
+    If all the words are acronyms, they are read as acronyms instead.
+    """
     words = [word for word in re.findall(r"[A-Z']+", match[0]) if len(word) > 1]
     if not any(word in SHORT_WORDS or (len(word) > 3 and not is_spelled(word)) for word in words):
         return match[0]
@@ -65,11 +68,14 @@ def expand_line_in_capitals(match: re.Match) -> str:
             else word[0].lower()
         ),
         match[0],
-    )  # the article is an "a" already
+    )  # A stays, because the article has become "a" by now
 
 
 def is_initials(word: str) -> bool:
-    """Return whether a word in a line of capitals has no vowel and is no title or sound: HR, but not MR."""
+    """Return whether a word in a line of capitals is initials: it has no vowel, and is not a title or a sound.
+
+    HR is, and MR is not.
+    """
     short = word.lower()
     return (
         len(word) > 1
@@ -79,7 +85,7 @@ def is_initials(word: str) -> bool:
     )
 
 
-# the initials, not the pronouns
+# IT and US as initials, not as pronouns.
 IT_OR_US = re.compile(rf"IT\s(?:{any_of(AFTER_IT)})\b|US(?<=\bTHE US)\b")
 WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
@@ -98,11 +104,11 @@ RULES: tuple[TextRule, ...] = (*WORDS, rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b
 END = r"(?<=[IVXLCDM])\b"
 ONES = "(?:IX|IV|V?I{0,3})"
 TENS = rf"(?:X[CL]|L?X{{0,3}}){ONES}"
-# 1 to 3999, but no lone L, C, D or M, and no initials such as CD and MD
+# A numeral from 1 to 3999, except L, C, D or M alone, and except initials such as CD and MD.
 NUMERAL = rf"(?=[IVXLCDM]+\b)(?![LCDM]\b|[DM][A-Z]\b|[A-Z][DM]\b)M{{0,3}}(?:CM|CD|D?C{{0,3}}){TENS}{END}"
-SMALL = r"(?:(?=[ivxl]+\b)(?!l\b)(?:x[cl]|l?x{0,3})(?:ix|iv|v?i{0,3})(?<=[ivxl])\b)"  # i to lxxxix
-# Alone and without context; IV, VI, XX and XXX are left out, since alone they also mean a drip, an editor and kisses.
-# Above 89 it has four letters or more: "CD" and "MIX" are none.
+SMALL = r"(?:(?=[ivxl]+\b)(?!l\b)(?:x[cl]|l?x{0,3})(?:ix|iv|v?i{0,3})(?<=[ivxl])\b)"  # numerals from i to lxxxix
+# A numeral without context. IV, VI, XX and XXX are left out, because alone they may mean a drip, an editor or kisses.
+# Above 89, the numeral must have four letters or more, because "CD" and "MIX" are words.
 BARE = (
     rf"(?:(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
     rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}|(?=[IVXLCDM]{{4,}}\b){NUMERAL})"
@@ -113,11 +119,11 @@ MORE_SMALL = rf"(?:(?:{JOINED})(?!i\b){SMALL})*"
 
 
 def forms(words: frozenset[str], *changes: str) -> str:
-    """Build a pattern for ``words`` in the forms that the methods of ``str`` named in ``changes`` return."""
+    """Build a pattern that matches ``words`` after each of the ``changes``, which are names of methods of ``str``."""
     return any_of(getattr(word, change)() for word in words for change in changes)
 
 
-# The context of a numeral.
+# The words before and after a numeral.
 HEADING = re.compile(
     rf"(?P<sure>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+"
     rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z"
@@ -149,8 +155,8 @@ def cardinals(numerals: str) -> str:
 def expand_numerals(match: re.Match) -> str:
     """Read Chapter IV as "Chapter four", Henry VIII as "Henry the eighth", and XX century as "twentieth century".
 
-    A numeral without such a word, XII, is "twelve". Capitals stay (ACT TWO), so that a line in capitals is recognised.
-    The I of "the part I like" is the pronoun.
+    Without such a word, XII is "twelve". Next to words in capitals, the number is in capitals too (ACT TWO), so that a
+    later rule recognises a line in capitals. The I of "the part I like" is the pronoun.
     """
     numerals, text, end = match[0], match.string, match.end()
     lone, heading = numerals == "I", follows(match, HEADING)
@@ -175,7 +181,7 @@ def expand_numerals(match: re.Match) -> str:
 
 
 def is_first(match: re.Match) -> bool:
-    """Return whether the I after a ruler's name is "the first": before a verb of reigning, or of a deed."""
+    """Return whether the I after a ruler's name means "the first", because a verb of reigning or of a deed follows."""
     text, end = match.string, match.end()
     return bool(REIGN.match(text, end) or (DEED.match(text, end) and follows(match, SUBJECT, 40)))
 
@@ -196,10 +202,7 @@ def number_or_year(n: int) -> str:
 
 
 def expand_heading(match: re.Match) -> str:
-    """Read IV on a line of its own, or before a title, as "four".
-
-    I, V and X are numbers only if nothing else makes a line.
-    """
+    """Read IV as "four" if it is alone on a line, or before a title. A single letter, such as V, must be alone."""
     mark, numeral, after = match["mark"], match["numeral"], match["after"]
     text, marked = match.string, mark.lstrip(" \t*_")[:1] in ("#", "<")
     if len(numeral) == 1:

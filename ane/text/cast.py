@@ -1,4 +1,4 @@
-"""Define a cast: the voices of the narration, of the quotations, and of each speaker by name."""
+"""Define a cast: which voice reads the narration, which one the quotations, and which one each named speaker."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, Quotation, is_voice
 
 MAX_CAST = 4 << 20  # bytes
-QUOTATION = "quotation"  # who speaks what nobody in the cast does
+QUOTATION = "quotation"  # name of the speaker of quotations that nobody in the cast speaks
 ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
 TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
 NAME = re.compile(r"[^\[\]\n]{1,80}")
@@ -24,14 +24,23 @@ NAME = re.compile(r"[^\[\]\n]{1,80}")
 
 @validated
 class Cast:
-    """The voices of a text's narrator and speakers. Voices are named as in a request."""
+    """The voices of a text's narrator and speakers. Names of voices are those of a request.
 
-    narrator: str = ""  # "": the voice of the request
-    quotations: str = ""  # the voice of quotations whose speaker is unknown or has no voice here; "": the narrator's
-    speakers: Mapping[str, str] = field(default_factory=dict)  # their voices; [voice:NAME] in a text may name them too
-    aliases: Mapping[str, str] = field(default_factory=dict)  # names as the text has them ("his wife"): who it is
-    lines: Mapping[str, str] = field(default_factory=dict)  # beginnings of quotations: who speaks them in any case
-    attributed: bool = True  # whether quotations get their voices by rule; otherwise only marks in the text do
+    Attributes:
+        narrator: Voice of the narration. "" means the voice of the request.
+        quotations: Voice of quotations whose speaker is unknown or has no voice here. "" means the narrator's voice.
+        speakers: Names of speakers and their voices. A command [voice:NAME] in the text can also name a speaker.
+        aliases: Other names that the text uses, such as "his wife", and the speakers that they mean.
+        lines: Beginnings of quotations and their speakers. They override the rules of attribution.
+        attributed: Whether rules find the speakers of quotations. Otherwise, only [voice:NAME] changes the voice.
+    """
+
+    narrator: str = ""
+    quotations: str = ""
+    speakers: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    attributed: bool = True
 
     def __post_init__(self) -> None:
         for name in self.speakers:
@@ -44,7 +53,7 @@ class Cast:
             other = known.setdefault(plain_name(name), name)
             if everybody[other] != speaker:
                 raise UserError(
-                    f"speakers has {other!r} and {name!r}, which are one name in a text: rename one", "speakers"
+                    f"speakers has {other!r} and {name!r}, which look the same in a text: rename one", "speakers"
                 )
         for part in ("aliases", "lines"):
             for key, speaker in getattr(self, part).items():
@@ -57,16 +66,16 @@ class Cast:
 
     @property
     def voices(self) -> dict[str, str]:
-        """The voice for each name that a mark in a text may have."""
+        """The voice for each name that a command [voice:NAME] in a text may have."""
         return {**({QUOTATION: self.quotations} if self.quotations else {}), **self.speakers}
 
     @property
     def _everybody(self) -> dict[str, str]:
-        """The speakers by their names and their aliases."""
+        """Every name and alias, and the speaker that it means."""
         return {**{one: one for one in self.speakers}, **self.aliases}
 
     def speaker_named(self, name: str) -> str:
-        """Return the speaker whom a name in the text means, or the name itself if nobody in the cast has it."""
+        """Return the speaker that a name in the text means. Returns the name itself if it means nobody in the cast."""
         plain, (whole, by_last_word) = plain_name(name), self._names
         if plain in whole:
             return whole[plain]
@@ -79,7 +88,7 @@ class Cast:
 
     @cached_property
     def _names(self) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-        """The speakers by whole name, as ``plain_name`` writes it, and names with their speakers by last word."""
+        """Two look-up tables: whole name (as ``plain_name`` writes it) → speaker, last word → names and speakers."""
         whole: dict[str, str] = {}
         by_last_word: dict[str, list[tuple[str, str]]] = {}
         for one, who in self._everybody.items():
@@ -88,11 +97,11 @@ class Cast:
         return whole, by_last_word
 
     def quoted(self, paragraphs: Sequence[str]) -> list[QuotedLine]:
-        """Find the quotations of paragraphs and their speakers. The list is empty if the cast has no voices."""
+        """Find the quotations of paragraphs and their speakers. Returns [] if the cast has no voices for them."""
         return attribute(paragraphs, self.speaker_named, self.lines) if self.attributed and self.voices else []
 
     def quotations_of(self, paragraphs: Sequence[str]) -> list[list[Quotation]]:
-        """Return the quotations with a voice for each paragraph. A paragraph that names voices itself has none."""
+        """Return the quotations of each paragraph that have a voice. A paragraph with [voice:NAME] gets none."""
         per_paragraph: list[list[Quotation]] = [[] for _ in paragraphs]
         for line in self.quoted(paragraphs):
             speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
@@ -104,7 +113,7 @@ class Cast:
         ]
 
     def quotations_in(self, text: str) -> list[Quotation]:
-        """Return the quotations with a voice in a text whose paragraphs are divided by empty lines."""
+        """Return the quotations of a text that have a voice. Empty lines divide the text into paragraphs."""
         parts = re.split(r"(\n[^\S\n]*\n\s*)", text)
         return [
             (start + begin, start + end, speaker)
@@ -116,7 +125,7 @@ class Cast:
 
 
 def plain_name(name: str) -> str:
-    """Write a name without article and capitals. Names in a text are compared in this form."""
+    """Write a name without its article and in lower case. Names in a text are compared in this form."""
     return ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
 
 
@@ -126,14 +135,18 @@ def title(name: str) -> str:
 
 
 def read_cast(path: Path | str) -> Cast:
-    """Read a cast from a TOML file with narrator, quotations, and the tables speakers, aliases and lines."""
+    """Read a cast from a TOML file. Its keys are narrator, quotations, and the tables speakers, aliases and lines.
+
+    Raises:
+        UserError: The file cannot be read, is not TOML, or is not a valid cast.
+    """
     try:
         content = tomllib.loads(read_regular(Path(path).expanduser(), MAX_CAST).decode("utf-8-sig"))
     except (OSError, RuntimeError) as error:
         missing = NotFoundError if isinstance(error, FileNotFoundError) else UserError
         raise missing(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
     except ValueError as error:  # an error of tomllib, or a number with thousands of digits
-        raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
+        raise UserError(f"{path} is not TOML in UTF-8: {error}") from error
     try:
         if "attributed" in content:
             raise UserError("a cast file has no field named attributed: leave it out")
@@ -143,11 +156,14 @@ def read_cast(path: Path | str) -> Cast:
 
 
 def cast_of(cast: "Cast | Path | str | Mapping[str, Any] | None", quote_voice: str | None = None) -> Cast | None:
-    """Return a cast, built from a file or a mapping if need be.
+    """Build a cast from a file or a mapping, and set the voice of its quotations.
 
     Args:
-        cast: A cast, a path, or a mapping of a cast's fields.
-        quote_voice: Voice for the quotations. ``None`` keeps the voice that the cast has.
+        cast: A cast, the path of a cast file, or a mapping of a cast's fields. ``None`` means an empty cast.
+        quote_voice: Voice for the quotations. ``None`` leaves the voice that the cast has.
+
+    Returns:
+        The cast, or ``None`` if both arguments are ``None``.
     """
     chosen = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
     return chosen if quote_voice is None else replace(chosen or Cast(), quotations=quote_voice)

@@ -1,4 +1,4 @@
-"""Cut a text that is still arriving into clauses and sentences that can be spoken before the rest is known."""
+"""Cut a text that is still arriving into pieces (clauses or sentences) that can be spoken before the rest is known."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,24 +7,26 @@ from dataclasses import dataclass
 from ane.text.english import normalise_english
 from ane.text.splitter import COMMA, ENUMERATOR, SENTENCE, UNCERTAIN, WORD, break_cost
 
-SHORTEST = 20  # characters of a piece: a shorter one is spoken badly
-LONG_SENTENCE = 120  # characters from which a sentence is divided into clauses
-MAX_QUOTED = 300  # characters that a quotation or a bracket without its end holds back
-MAX_MARKUP = 1200  # characters that a tag, a comment, a link or a command without its end holds back
-MAX_HELD = 2000  # characters without a clause, from which any word may end a piece
-MOST_HELD = 4000  # characters that are never exceeded, whatever is open
-LOOKAHEAD = 12  # words after a clause to wait for, until a plain word is among them
-CONTEXT = 300  # characters before a cut that are read first to see whether the cut changes a word
-NEVER = float("inf")  # cost of a break at which no piece ends
+# All lengths are numbers of characters, except LOOKAHEAD.
+SHORTEST = 20  # smallest length of a piece, because shorter text is spoken badly
+LONG_SENTENCE = 120  # length above which a sentence is divided into clauses
+MAX_QUOTED = 300  # how long the reader waits for the end of a quotation or a bracket
+MAX_MARKUP = 1200  # how long it waits for the end of a tag, a comment, a link or a command
+MAX_HELD = 2000  # how much text it holds before it cuts at any word
+MOST_HELD = 4000  # how much text it holds at most, even in a quotation or in markup
+LOOKAHEAD = 12  # largest number of words after a clause in which it waits for a plain word
+CONTEXT = 300  # how much text before a cut is normalised to check that the cut changes no word
+NEVER = float("inf")  # cost of a break after which a piece never ends
 
 UNSPACED = re.compile(r"\S+")
-# A word in lower case, or with one capital: it ends a run of capitals, and belongs to no number, date or list.
+# A plain word: in lower case, or with one capital at its start. Such a word is not part of a number or a date, and ends
+# a run of words in capitals.
 PLAIN_WORD = re.compile(r"[\"'“‘(*_]*[A-Z]?[a-z][a-z'’-]*[\"'”’),.;:!?…*_]*")
 
 
 @dataclass
 class WordEnd:
-    """A complete word from ``start`` to ``end``, and the cost of a break after it. The next word decides that cost."""
+    """A complete word, from ``start`` to ``end``, and the cost of a break after it, which depends on the next word."""
 
     start: int
     end: int
@@ -35,19 +37,20 @@ class ClauseReader:
     """Cuts arriving text into pieces, and returns a piece once no later text can change how it is read.
 
     Joined together, the pieces are the text. The first piece ends with the first clause. Later pieces end with a
-    sentence, or with a clause if the sentence is long. A piece is complete when a plain word follows it and
-    ``normalise`` gives the same words for the two apart and together. The reader holds at most ``MOST_HELD`` characters
-    and the last ``feed``. It looks at each word once, except for the last ``LOOKAHEAD`` words.
+    sentence, or with a clause if the sentence is long. A piece is complete if two things are true: a plain word follows
+    it, and ``normalise`` returns the same words whether it reads the piece and the text after it apart or together. The
+    reader holds at most ``MOST_HELD`` characters, plus those of the last ``feed``. It looks at each word once, except
+    for the last ``LOOKAHEAD`` words.
     """
 
     def __init__(self, normalise: Callable[[str], str] = normalise_english):
         self._normalise = normalise
         self._text = ""
         self._first = True
-        self._start = 0  # of the next piece
-        self._scanned = 0  # where the words end that were looked at
-        self._complete = 0  # after the last whitespace: the words before it are complete
-        self._words: list[WordEnd] = []  # from ``_start`` to ``_scanned``
+        self._start = 0  # position at which the next piece starts
+        self._scanned = 0  # end of the last word that was looked at
+        self._complete = 0  # position after the last whitespace; all words before it are complete
+        self._words: list[WordEnd] = []  # the words from ``_start`` to ``_scanned``
 
     def feed(self, text: str) -> list[str]:
         """Take the next characters, and return the pieces that are now complete."""
@@ -61,7 +64,7 @@ class ClauseReader:
 
     def finish(self) -> list[str]:
         """Return the pieces of the text that is still held. Call this after the last ``feed``."""
-        pieces = self.feed("\n")  # completes the last word
+        pieces = self.feed("\n")  # whitespace completes the last word
         rest = self._text[:-1]
         self._text, self._scanned, self._complete, self._words = "", 0, 0, []
         if pieces and not rest.strip():
@@ -71,7 +74,7 @@ class ClauseReader:
         return pieces
 
     def _forget(self, count: int) -> None:
-        """Forget the first ``count`` characters, which were returned."""
+        """Drop the first ``count`` characters, which have been returned."""
         if not count:
             return
         self._text = self._text[count:]
@@ -87,7 +90,7 @@ class ClauseReader:
             self._words, self._first = [], False
 
     def _next_end(self) -> int | None:
-        """Read the new words, and return the end of the first piece, or ``None`` if no piece is complete."""
+        """Look at the new words. Returns the end of the next piece, or ``None`` if no piece is complete yet."""
         limit = self._start + MOST_HELD
         for match in UNSPACED.finditer(self._text, self._scanned, self._complete):
             if match.end() >= limit:
@@ -102,7 +105,7 @@ class ClauseReader:
         return self._words[-1].end if self._words else limit
 
     def _add(self, match: re.Match[str]) -> None:
-        """Take the next word, which decides the cost of a break before it."""
+        """Append the next word, and compute the cost of a break before it."""
         if self._words:
             last = self._words[-1]
             word, following = self._text[last.start : last.end], match[0]
@@ -111,12 +114,12 @@ class ClauseReader:
             if last.cost == SENTENCE and "\n" in before and ENUMERATOR.fullmatch(word):
                 last.cost = NEVER
             if last.cost == COMMA and following[0].isdigit():
-                last.cost = NEVER  # of a date
+                last.cost = NEVER  # the period belongs to a date
         self._words.append(WordEnd(match.start(), match.end()))
         self._scanned = match.end()
 
     def _ends_piece(self, index: int) -> bool:
-        """Return whether a piece may end with word ``index``, now that the words after it are known."""
+        """Return whether a piece can end with word ``index``, given the words after it."""
         end, cost = self._words[index].end, self._words[index].cost
         length = end - self._start
         limit = WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN
@@ -127,7 +130,7 @@ class ClauseReader:
         return not is_open(piece) and (not near or self._alike(near, rest)) and self._alike(piece, rest)
 
     def _alike(self, piece: str, rest: str) -> bool:
-        """Return whether two texts have the same words when they are read apart and when they are read together."""
+        """Return whether ``normalise`` returns the same words for two texts apart as for both together."""
         return self._read(piece) + self._read(rest) == self._read(piece + rest)
 
     def _read(self, text: str) -> list[str]:
@@ -135,19 +138,19 @@ class ClauseReader:
 
 
 def is_open(text: str) -> bool:
-    """Return whether a quotation, a bracket or markup has begun in ``text`` and not ended."""
+    """Return whether a quotation, a bracket or markup begins in ``text`` and does not end there."""
     if in_markup(text[-MAX_MARKUP:]):
         return True
     if len(text) > MAX_HELD:
-        return False  # brackets and quotations began too long ago
+        return False  # an open bracket or quotation began too long ago, so it is ignored
     near = text[-MAX_QUOTED:].rpartition("\n\n")[2]
     if len(text) > MAX_QUOTED and near.count('"') % 2:
-        near = ""  # it began too long ago, or ends here
+        near = ""  # the quotation began too long ago, or ends here
     return near.count('"') % 2 == 1 or near.count("“") > near.count("”") or near.count("(") > near.count(")")
 
 
 def in_markup(text: str) -> bool:
-    """Return whether a comment, a tag, a link or a command has begun in ``text`` and not ended."""
+    """Return whether a comment, a tag, a link or a command begins in ``text`` and does not end there."""
     comment, tag, link, command = (text.rfind(sign) for sign in ("<!--", "<", "[", "[["))
     return (
         (comment >= 0 and text.find("-->", comment + 4) < 0)

@@ -1,4 +1,4 @@
-"""Read numbers that count or rank: fractions, scores, ordinals, decades, years, and several planes of one model."""
+"""Define the rules for fractions, scores, ordinals, decades, years, and plurals of models such as "two F-16s"."""
 
 import re
 from math import gcd
@@ -36,7 +36,7 @@ def expand_fraction(match: re.Match) -> str:
 
 
 def is_score(match: re.Match) -> bool:
-    """Return whether 17/20 is a score: after "scored", before "on the test", or out of 15, 20, 25 and so on."""
+    """Return whether 17/20 is a score, because it is out of 15, 20, 25, …, or next to "scored" or "on the test"."""
     n, total = int(match[2]), int(match[3])
     if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
         return False
@@ -57,7 +57,7 @@ TEST = re.compile(
 
 
 def expand_count(match: re.Match) -> str:
-    """Read 3/48 files as "three of forty-eight files". Before a plural, 2/3 and 5/8 stay fractions, 9/10 a rating."""
+    """Read 3/48 files as "three of forty-eight files". 2/3 and 5/8 are fractions and 9/10 is a rating even here."""
     n, total = (int(group.replace(",", "")) for group in match.groups())
     usual = total <= 10 or total in (16, 32, 64, 100)
     if n > total or total < 5 or n == total == 50 or (usual and (gcd(n, total) == 1 or total in (5, 10, 100))):
@@ -66,14 +66,14 @@ def expand_count(match: re.Match) -> str:
 
 
 def expand_year(match: re.Match) -> str:
-    """Read 1984 as "nineteen eighty-four". Before a plural, a number below 1900 is a count: 1234 apples."""
+    """Read 1984 as "nineteen eighty-four". A number below 1900 before a plural is a count, not a year: 1234 apples."""
     n, cue = int(match["n"]), follows(match, YEAR_CUE)
     is_count = ((match["plural"] is not None and n < 1900) or n < 1100) and not cue
     return number_words.cardinal(n) if is_count else number_words.year(n)
 
 
 def expand_decade(match: re.Match) -> str:
-    """Read the 90s as "the nineties". Without such a word or an apostrophe before it, "90s" is not a decade."""
+    """Read the 90s as "the nineties". "90s" is a decade only after a word such as "the", or after an apostrophe."""
     known = match[0].startswith("'") or follows(match, BEFORE_DECADES)
     return number_words.decade(int(match[1])) if known else match[0]
 
@@ -142,7 +142,7 @@ COUNT_RULES = (
     ),
 )
 RULES: tuple[TextRule, ...] = (*FRACTION_RULES, *COUNT_RULES)
-# Applied after all other rules have expanded their digits.
+# Rules for the numbers that are left after all other rules.
 REMAINING_NUMBERS: tuple[TextRule, ...] = (
     rule(
         "1984",

@@ -1,4 +1,4 @@
-"""Read dates and times of day."""
+"""Define the rules for dates and times of day."""
 
 import re
 
@@ -7,7 +7,7 @@ from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONT
 from ane.text.rule import TextRule, any_of, follows, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
-# "may" and "march" in lower case are verbs
+# Names of months. "may" and "march" in lower case are verbs.
 MONTH = (
     rf"(?=[JFMASONDjfmasond][aepucoAEPUCO])(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})"
     rf"|May|MAY|March|MARCH|(?i:{any_of(SHORT_MONTHS.keys() - {'May'})})\b\.?)(?![A-Za-z])"
@@ -47,7 +47,10 @@ def expand_day_month(match: re.Match) -> str:
 
 
 def expand_numeric_date(match: re.Match) -> str:
-    """Read 12/05/2024 as "december fifth, twenty twenty-four". With dots, or if it is above 12, the day comes first."""
+    """Read 12/05/2024 as "december fifth, twenty twenty-four".
+
+    With dots, the day comes first, and also if the month would be above 12.
+    """
     first, second, year = int(match[1]), int(match[3]), match[4]
     day, month = (first, second) if match[2] == "." or first > 12 else (second, first)
     if not (1 <= month <= 12 and 1 <= day <= 31):
@@ -75,7 +78,7 @@ def expand_verse(match: re.Match) -> str:
 
 
 def expand_book(match: re.Match) -> str:
-    """Write 1 Cor. 13:4 as "1 Corinthians 13:4". Without a number or a period, Tim and Dan are people."""
+    """Write 1 Cor. 13:4 as "1 Corinthians 13:4". With neither a number nor a period, Tim and Dan are people."""
     number, book, period, verse = match.groups()
     known = number or period if verse else period and (number or book not in SURE_WITH_VERSE)
     return f"{number or ''}{BIBLE_ABBREVIATIONS[book]} " if known else match[0]
@@ -87,7 +90,7 @@ def expand_am_pm(match: re.Match) -> str:
 
 
 def expand_minutes(match: re.Match) -> str:
-    """Read 26:11 as the minutes and seconds "26 eleven", because no day has an hour 26."""
+    """Read 26:11 as "26 eleven". It is minutes and seconds, because no day has an hour 26."""
     return f"{match[1]} {'oh ' if match[2].startswith('0') else ''}{number_words.cardinal(int(match[2]))}"
 
 
@@ -198,7 +201,7 @@ DATE_RULES = (
     ),
     rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
-TIME_RULES = (  # the rules for ranges come first and replace the dash only
+TIME_RULES = (  # the rules for ranges come first, and replace only the dash
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
     rule(
         "9am-5pm",

@@ -1,23 +1,34 @@
-"""Turn English text into words, in the characters that the tokenizer knows: the default normaliser.
+"""Normalise English text: spell out numbers, dates, abbreviations and signs in words. This is the default normaliser.
 
-``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution. To change how something is
-read, change its rule. ``markup_rules.py`` has the rules for web addresses, markup and layout, ``address_rules.py`` for
-addresses and codes, ``date_time_rules.py`` for dates and times, ``math_rules.py`` for formulas, ``number_rules.py`` for
-money, units and numbers, ``count_rules.py`` for counts, ``capital_rules.py`` for words in capitals and Roman numerals,
-and ``letter_rules.py`` for single letters. ``lexicon.py`` has the word lists.
+``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution. To change how the normaliser
+reads an expression, change its rule. The rules are in these modules:
 
-The rules decide where English leaves a choice:
+* ``markup_rules.py``: web addresses, markup and layout
+* ``address_rules.py``: postal addresses and codes
+* ``date_time_rules.py``: dates and times
+* ``math_rules.py``: formulas
+* ``number_rules.py``: money, units and numbers
+* ``count_rules.py``: fractions, years and counts
+* ``capital_rules.py``: words in capitals and Roman numerals
+* ``letter_rules.py``: single letters
+* ``lexicon.py``: the lists of words that the rules use
 
-* Dates are American: 12/05/2024 is "december fifth", unless the month would be above 12 (25/12/2024) or the separator
-  is a dot (24.12.2024). ISO dates (2024-05-01) are dates too. Four digits from 1100 to 2099 are read as a year.
-* 24-hour times stay 24-hour times: 14:00 is "fourteen hundred", 14:30 "fourteen thirty". 10:00 is "ten o'clock".
-* A minus sign (U+2212) is never a range: 5 − 3 is "five minus three", 5-3 and 5–3 are "five to three".
-* House numbers are read in pairs (1428 Elm St.: "fourteen twenty-eight"), codes after a word such as "PIN" by digits.
-* Decimals, telephone numbers, IP addresses and numbers with a leading zero are read digit by digit.
+Where English has several readings, the rules choose one:
+
+* Dates are American: 12/05/2024 is "december fifth". But if the month would be above 12 (25/12/2024), or the separator
+  is a dot (24.12.2024), the day comes first. ISO dates (2024-05-01) are dates too. Four digits from 1100 to 2099 are a
+  year.
+* 24-hour times stay 24-hour times: 14:00 is "fourteen hundred", and 14:30 is "fourteen thirty". 10:00 is "ten o'clock".
+* A minus sign (U+2212) is never a range: 5 − 3 is "five minus three", but 5-3 and 5–3 are "five to three".
+* House numbers are read in pairs of digits: 1428 Elm St. is "fourteen twenty-eight". Codes after a word such as "PIN"
+  are read digit by digit.
+* The digits after a decimal point, telephone numbers, IP addresses and numbers with a leading zero are read digit by
+  digit.
 * A word in capitals is spelled ("f b i") if it has no vowel, is in ``SPELLED``, or has up to three letters and is not
-  in ``SHORT_WORDS``. Other words (UNESCO) and the words in ``PRONOUNCED`` are spoken as words. Three or more words in
-  capitals in a row that are not all acronyms are ordinary words, and only the words in ``SPELLED`` are spelled.
-* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. From a placeholder such as <name>
+  in ``SHORT_WORDS``. Other words in capitals (UNESCO), and the words in ``PRONOUNCED``, are spoken as words. Three or
+  more consecutive words in capitals are ordinary words, unless all are acronyms. Then only the words in ``SPELLED`` are
+  spelled.
+* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. Of a placeholder such as <name>,
   only the words are read. Dashes between words become commas.
 """
 
@@ -41,18 +52,18 @@ from ane.text.rule import TextRule, any_of, apply_rules, follows, period_after, 
 
 
 def normalise_english(text: str) -> str:
-    """Turn ``text`` into lower-case words: only a–z, single spaces and ``! ' ( ) , - . : ; ?``.
+    """Turn ``text`` into lower-case words. The result has only a–z, single spaces and ``! ' ( ) , - . : ; ?``.
 
-    Takes any Unicode text, never raises, and takes time linear in its length. The result is empty if the text has no
-    word.
+    The text can be any Unicode text. This never raises an error, and its time is linear in the text's length. The
+    result is empty if the text has no words.
     """
     return apply_rules(RULES, text).strip()
 
 
 def normalise_cased(text: str) -> str:
-    """Turn ``text`` into the words of ``normalise_english``, but keep its capitals.
+    """Normalise ``text`` like ``normalise_english``, but keep its capitals. The result has A–Z as well as a–z.
 
-    Words in capitals stay as they are, and other letters that are spelled have periods: "FBI", "P.M". Only A–Z and a–z.
+    A word in capitals stays one word ("FBI"). Other letters that are read by name have periods between them ("P.M").
     """
     return apply_rules(CASED, text).strip()
 
@@ -61,7 +72,7 @@ def normalise_cased(text: str) -> str:
 
 
 def expand_title(match: re.Match) -> str:
-    """Write Gen. Lee as "general Lee". Only the commonest titles are titles before a small letter too: "Dr. who"."""
+    """Write Gen. Lee as "general Lee". A small letter may follow only the commonest titles: "Dr. who"."""
     key = match[1].lower()
     known = key in TITLES and (match.string[match.end() : match.end() + 1].isupper() or key in ALWAYS_TITLES)
     return f"{TITLES[key]} " if known else match[0]
@@ -70,7 +81,7 @@ def expand_title(match: re.Match) -> str:
 def expand_numbered(match: re.Match) -> str:
     """Write No. 5 as "number 5".
 
-    A capital letter, or a letter after a word such as "class", stays a letter: Class D. 4.
+    A single capital letter, or any letter after a word such as "class", is not an abbreviation: "Class D. 4 went".
     """
     word = match[1]
     if len(word) == 1 and (
@@ -81,7 +92,7 @@ def expand_numbered(match: re.Match) -> str:
 
 
 def expand_abbreviation(match: re.Match) -> str:
-    """Write E.g. as "for example", and Inc. as "incorporated", with its period if it also ends the sentence."""
+    """Write E.g. as "for example", and Inc. as "incorporated". The period stays if it also ends the sentence."""
     key = match[1].lower()
     if key in ENDINGS and not match.string[match.end() : match.end() + 1].isalnum():
         return ENDINGS[key] + period_after(match)
@@ -121,7 +132,7 @@ ABBREVIATION_RULES = (
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
     rule(
         "U.S.A.",
-        r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # to single letters, which are not a word
+        r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # the initials become single letters
         lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match),
     ),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),
@@ -184,7 +195,7 @@ SIGN_RULES = (
 
 
 def expand_consonants(match: re.Match) -> str:
-    """Expand a lower-case word without a vowel: an abbreviation without its period ("mr"), or letters ("html")."""
+    """Expand a lower-case word without a vowel: an abbreviation without its period ("mr"), or initials ("html")."""
     word = match[0]
     if word in INTERJECTIONS:
         return word
@@ -194,7 +205,10 @@ def expand_consonants(match: re.Match) -> str:
 
 
 def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
-    """Return the rules that clean up text whose words consist of ``letters``."""
+    """Return the rules that remove all other characters, and clean up spaces and punctuation.
+
+    ``letters`` are the letters that may be in words, such as "a-z".
+    """
     return (
         rule("unknown characters", rf"[^{letters}!'(),\-.:;?\s]+", " "),
         rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)([b-df-hj-np-tv-xz]{2,5})(?![\w'])(?!-\2)", expand_consonants),
@@ -221,13 +235,13 @@ CLEANUP_RULES = (
     *cleanup_rules("a-z"),
 )
 
-# of text that keeps its capitals, for phonemes
+# The rules of ``normalise_cased``, whose result is turned into phonemes.
 CASED_RULES = (
     rule("quotation marks", r'"', ""),
     *cleanup_rules("A-Za-z"),
     rule("ninety-nine", r"(?<=ty)-(?=(?:one|two|three|four|five|six|seven|eight|nine)\b)", " "),
     rule("F B I", r"(?<![\w'-])[A-Z](?: [A-Z])+(?![\w'-])", lambda match: match[0].replace(" ", ".")),
-    # letters that were spelled are joined again, with periods: they are read as one word
+    # Join single letters again, with periods between them, because the phonemes treat them as one word.
     rule(
         "p m, h t m l",
         r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",

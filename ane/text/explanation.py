@@ -1,4 +1,4 @@
-"""Show which rules of the English normaliser change a text, in their order."""
+"""Show which rules of the English normaliser, or entries of a lexicon, change a text."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ane.text.user_lexicon import Lexicon
 
 @dataclass(frozen=True)
 class ReadingStep:
-    """A part of a text that a rule replaced. ``rule`` is the name of a ``TextRule`` or of an entry of a lexicon."""
+    """A replacement in a text. ``rule`` is the name of the ``TextRule``, or says which lexicon entry replaced it."""
 
     text: str
     spoken: str
@@ -18,10 +18,17 @@ class ReadingStep:
 
 
 def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingStep]]:
-    """Normalise a text, and return the result and the steps to it, except changes of spaces and capitals alone.
+    """Normalise a text, and list the replacements that the rules make, in order.
+
+    Replacements that change only spaces or capitals are not listed.
 
     Args:
-        cased: Whether to use ``normalise_cased``, which keeps capitals, and not ``normalise_english``.
+        text: Text to normalise.
+        cased: Whether to keep capitals, as ``normalise_cased`` does. Otherwise this does what ``normalise_english``
+            does.
+
+    Returns:
+        The normalised text, and the replacements.
     """
     steps: list[ReadingStep] = []
     for text_rule in CASED if cased else RULES:
@@ -38,7 +45,7 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
 
 
 def respelled(text: str, lexicon: Lexicon) -> list[ReadingStep]:
-    """List the parts of a text that a lexicon replaces."""
+    """List the replacements that a lexicon makes in a text."""
     return [
         ReadingStep(text[match.start : match.end], match.entry.respelling, f"lexicon: {match.entry.source}")
         for match in lexicon.matches(text)

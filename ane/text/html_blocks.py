@@ -1,4 +1,4 @@
-"""Turn HTML and XHTML into blocks, and leave out the elements that are not read aloud."""
+"""Turn HTML and XHTML into blocks (headings, paragraphs, …), and leave out elements that are not read aloud."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ from ane.text.lexicon import words
 from ane.text.omissions import NOTE_MARK, NOTE_MARKS, TABLES, UNSPEAKABLE, Omission
 from ane.text.tags import MarkupToken, tokenize
 
-MAX_DEPTH = 500  # of elements in one another; real books stay below 30
+MAX_DEPTH = 500  # largest number of nested elements; real books have fewer than 30
 HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 KINDS = {**dict.fromkeys(HEADINGS, HEADING), "li": ITEM, "dt": ITEM, "dd": ITEM, "blockquote": QUOTATION}
 BOUNDARIES = frozenset(KINDS) | words(
@@ -43,18 +43,18 @@ SUPERSCRIPTS = str.maketrans("0123456789-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻�
 
 @dataclass(frozen=True)
 class AnchorMark:
-    """The position of an element whose id the caller asked for."""
+    """The position of an element whose id is in ``BlockReader.anchors``."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class OpenElement:
-    """An element that has not ended. ``text_at`` is the number of text pieces before it in the current block."""
+    """An element that has not ended yet. ``text_at`` is how many pieces of text the current block had before it."""
 
     name: str
     skipped: bool
-    named: bool  # whether it begins what ``left_out`` names
+    named: bool  # whether the part that is left out begins with this element
     language: str
     kind: str
     level: int
@@ -64,11 +64,11 @@ class OpenElement:
 
 @dataclass
 class BlockReader:
-    """Collects blocks from tokens.
+    """Reads markup and collects its blocks.
 
     Attributes:
-        rules: The rules of omission.
-        anchors: The ids whose positions the caller wants.
+        rules: Rules for elements that are left out, by name.
+        anchors: Ids of elements. ``read`` returns the positions of these elements among the blocks.
     """
 
     rules: Mapping[str, Omission]
@@ -77,11 +77,11 @@ class BlockReader:
     items: list[TextBlock | AnchorMark] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _skipped: str = ""  # the first words of front matter within the text
-    _skipped_length: int = 0  # its length in words
+    _skipped: str = ""  # first words of the front matter that is being left out
+    _skipped_length: int = 0  # number of its words
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
-    _names: Counter[str] = field(default_factory=Counter)  # of the open elements
+    _names: Counter[str] = field(default_factory=Counter)  # how many elements of each name are open
 
     def read(self, markup: str) -> list[TextBlock | AnchorMark]:
         for token in tokenize(markup):
@@ -104,7 +104,9 @@ class BlockReader:
         if name in BOUNDARIES:
             self._flush()
             if self._open and self._open[-1].name in ("p", "li" if name == "li" else "p"):
-                self._close(len(self._open) - 1)  # HTML: a block ends an open paragraph, an item another
+                self._close(
+                    len(self._open) - 1
+                )  # in HTML, a block ends an open paragraph, and an item ends the item before it
         parent = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
         identifier = attributes.get("id", "")
         if identifier and identifier in self.anchors:
@@ -120,7 +122,7 @@ class BlockReader:
                 self._void(name)
             return
         if len(self._open) >= MAX_DEPTH:
-            raise UserError(f"its markup nests more than {MAX_DEPTH} elements; it is damaged or no book")
+            raise UserError(f"its markup nests more than {MAX_DEPTH} elements, so it is damaged or not a book")
         language = attributes.get("xml:lang") or attributes.get("lang") or parent.language
         note_link = "footnotes" in self.rules and name == "a" and "#" in attributes.get("href", "")
         named = omission == "front-matter"
@@ -166,7 +168,7 @@ class BlockReader:
         self._close(depth)
 
     def _raise(self, start: int) -> None:
-        """Write the text from a piece on as a power: 10<sup>6</sup> becomes 10⁶."""
+        """Write the text from piece ``start`` on as a power: 10<sup>6</sup> becomes 10⁶."""
         raised = "".join(self._text[start:]).strip()
         if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3) : start])[-5:]):
             self._text[start:] = [raised.translate(SUPERSCRIPTS)]
@@ -195,9 +197,9 @@ class BlockReader:
             self.items.append(block)
 
     def _omission(self, name: str, attributes: Mapping[str, str]) -> str | None:
-        """Return the reason for leaving an element out, or ``None`` if it is read.
+        """Return why an element is left out, or ``None`` if it is read.
 
-        The reason is the name of a rule, a kind of ``UNSPEAKABLE``, or "".
+        The reason is the name of a rule, a value of ``UNSPEAKABLE``, or "" if the omission is not counted.
         """
         if name in UNSPEAKABLE:
             return UNSPEAKABLE[name]

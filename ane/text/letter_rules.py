@@ -1,8 +1,8 @@
-"""Tell single letters from words by the text around them: A as the letter or the article, grades, "Ps and Qs".
+"""Define the rules for single letters: the letter A or the article "a", grades, and plurals such as "Ps and Qs".
 
-A letter is a capital A, an article a small one, so that the voices that keep capitals know them apart. A capital A is
-the letter before a digit or a mark, or after a word such as "plan". Elsewhere it is the letter unless it begins a
-sentence or stands in a title: "Once Upon A Time".
+The rules write the letter as "A" and the article as "a", so that voices that keep capitals can tell them apart. A
+capital A is the letter before a digit or a punctuation mark, and after a word such as "plan". Elsewhere it is the
+letter, unless it begins a sentence or is in a title such as "Once Upon A Time".
 """
 
 import re
@@ -41,7 +41,7 @@ def letter_after_word(match: re.Match) -> str:
     return "A" if sure or (follows(match, LETTERED_BEFORE) and not match.string.startswith("...", match.end())) else "a"
 
 
-RULES: tuple[TextRule, ...] = (  # a pattern begins with its letter, because a search for one character is fast
+RULES: tuple[TextRule, ...] = (  # each pattern begins with the letter, because searching for one character is fast
     rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
     rule("Ps and Qs", r"([BCDFGHJKLNPQRTWXYZ])(?<!\w.)s\b", r"\1's"),
     rule("straight As", r"As\b(?<!\wAs)", lambda match: "A's" if follows(match, COUNT_BEFORE) else match[0]),

@@ -1,9 +1,9 @@
-"""List the words that the rules know: abbreviations, units, currencies, magnitudes, acronyms.
+"""List the words that the rules know: abbreviations, units, currencies, acronyms and others.
 
-Extend the tables here.
+To teach the rules a word, add it to a table here.
 """
 
-# Tables, a subject a line:
+# The formatter must not rearrange these tables, whose lines are grouped by subject.
 # fmt: off
 
 
@@ -16,7 +16,7 @@ MONTHS = ("january", "february", "march", "april", "may", "june", "july", "augus
 
 # --- abbreviations; keys are lower case and without the final period -------------------------------------------------
 
-# Before a name; they never end a sentence.
+# Titles before a name. Their period never ends a sentence.
 TITLES = {
     "mr": "mister", "mrs": "missus", "ms": "miz", "mx": "mix", "messrs": "messers", "dr": "doctor", "drs": "doctors",
     "prof": "professor", "st": "saint", "rev": "reverend", "hon": "honorable", "fr": "father", "gen": "general",
@@ -26,7 +26,7 @@ TITLES = {
     "ft": "fort", "mme": "madame", "mlle": "mademoiselle",
 }
 BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt mme mlle")     # also without a period
-# Abbreviations before a number, where their period never ends a sentence. Elsewhere they may be words ("No.").
+# Abbreviations before a number. Their period does not end a sentence there. Elsewhere they may be words ("No.").
 NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
     "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
@@ -82,7 +82,8 @@ CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "
               "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
               "model number", "customer number", "passport number", "phone number", "extension", "password")
 
-# A capitalised word of this list after an abbreviation begins a sentence: "in the U.S. They", but "the U.S. Army".
+# If one of these words follows an abbreviation and is capitalised, it begins a sentence: "in the U.S. They went", but
+# "the U.S. Army".
 SENTENCE_STARTERS = words("""
     a after all although an and another are as at because before both but by can could did do does each even
     every everyone few for from had has have he her here his how however i i'd i'll i'm i've if in is it it's
@@ -94,7 +95,7 @@ SENTENCE_STARTERS = words("""
 
 # --- currencies and units --------------------------------------------------------------------------------------------
 
-CURRENCIES = {      # sign or code: singular, plural, singular and plural of the hundredth
+CURRENCIES = {      # sign or code: the unit in singular and plural, the hundredth of it in singular and plural
     "$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
     "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
@@ -121,7 +122,7 @@ CURRENCIES = {      # sign or code: singular, plural, singular and plural of the
     "EUR": ("euro", "euros", "cent", "cents"), "JPY": ("yen", "yen", "sen", "sen"),
     "CHF": ("swiss franc", "swiss francs", "rappen", "rappen"),
 }
-DOLLARS = {         # what a country puts before its dollar sign: the code of the currency
+DOLLARS = {         # prefix of a country's dollar sign: code of the currency
     "US": "USD", "A": "AUD", "AU": "AUD", "C": "CAD", "CA": "CAD", "NZ": "NZD", "HK": "HKD", "S": "SGD", "R": "BRL"}
 MAGNITUDES = {
     "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million", "mln": "million",
@@ -162,30 +163,31 @@ UNITS = {           # abbreviation: singular
     "ppb": "part per billion",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree", "%": "percent", "‰": "per mille",
 }
-# After a number these are units in any case: "60 MPH", "5 Km".
+# After a number, these are units in capitals, too: "60 MPH", "5 Km".
 UNITS |= {form: UNITS[unit] for unit in words("""
     km cm mm kg mg ml mph kph rpm mpg fps bpm dpi psi lb lbs oz ft yd yds hr hrs min mins sec secs kHz MHz GHz Hz kW kWh
     kbps mbps gbps dB kcal cc ppm gal tsp tbsp px""") for form in (unit.upper(), unit.lower(), unit.capitalize())
     if form not in UNITS}
-# Units only after a space where the number has a single digit: "5 s" and "30s" are seconds, an "iPhone 5s" is not.
-# before a period, among ingredients: "1 1/2 c. flour"
+# After a single digit, these are units only if a space is between: "5 s" and "30s" are seconds, but "iPhone 5s" is not.
+# Abbreviations in recipes, which need a period: "1 1/2 c. flour".
 RECIPE_UNITS = {"c": "cups", "Tb": "tbsp", "Tbs": "tbsp", "tbs": "tbsp", "pt": "pints", "pkg": "packages",
                 "pkgs": "packages", "doz": "dozen", "qts": "qt", "lge": "large", "sm": "small"}
 UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
-# The unit before one of these things is singular: "the 100 m race", "10 µm particles". Before it, 27" are inches.
+# Before one of these words, a unit is singular ("10 µm particles"), and a quotation mark means inches (27" monitor).
 MEASURED_THINGS = words("""
     relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
     cans bags""")
-# These are also verbs, as in "anyone over 100 kg can ride", and things only after a word such as "the".
+# Before one of these words, a unit is singular only after a word such as "the": "the 100 m race". Elsewhere, the word
+# may be a verb: "anyone over 100 kg can ride".
 MEASURED_ACTIONS = words("race run walk swim dash sprint drive can bag board tube")
 SPACED_UNITS = frozenset({"s", "t", "J"})
-UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
-# A number with an s after one of these names is a model, not seconds: "two iPhone 15s".
+UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, but "5 in" may be "5 in the morning"
+# After one of these names, a number with an s is a plural of models, not seconds: "two iPhone 15s".
 MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
                      "p s i": "p s i", "c c": "c c"}
-PER_WORDS = {       # after a slash, besides ``UNITS``: "$5/day"
+PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "$5/day"
     "day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
     "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour", "d": "day",
     "head": "head", "piece": "piece", "unit": "unit", "user": "user", "share": "share", "barrel": "barrel",
@@ -197,9 +199,10 @@ PER_WORDS = {       # after a slash, besides ``UNITS``: "$5/day"
 ELEMENTS = words("""
     H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
     Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
-NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # end a formula without digits: NaCl, but not NeMo
+NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # one of them ends a formula without digits: NaCl, not NeMo
 NO_FORMULAS = words("NaN BeOS")                 # words made of element symbols
-# Before < or ≤ in its clause these are a verb already, or need none: "should be ≤ 5", "I need ≥ 3", "with p < 0.05".
+# If one of these words comes before < or ≤ in the same clause, the sign is read without "is": "should be ≤ 5",
+# "I need ≥ 3", "with p < 0.05".
 VERBS_OF_AMOUNTS = words("""
     is are was were be been being am isn't aren't wasn't weren't has have had do does did can could will would shall
     should may might must need use choose pick select take keep stay remain set get got make made want require add
@@ -209,7 +212,7 @@ CLAUSE_STARTERS = words("""
     if when where while that and or but because since unless until then so suppose assume let think believe know show
     prove note""")
 FUNCTIONS = {"sin": "sine", "cos": "cosine", "tan": "tangent", "log": "log", "ln": "natural log", "exp": "exp"}
-TEX = {         # a command of TeX: how it is read; others by their name
+TEX = {         # command of TeX: how it is read; other commands are read by their names
     "cdot": "times", "times": "times", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
     "approx": "≈", "pm": "±", "to": "→", "infty": "infinity", "sum": "the sum of", "int": "the integral of",
     "prod": "the product of", "lim": "the limit as", "circ": "°", "mathbb": "", "mathbf": "", "mathcal": "", "vec": "",
@@ -221,7 +224,7 @@ TEX = {         # a command of TeX: how it is read; others by their name
 
 # Acronyms of up to three letters that are pronounced as words.
 PRONOUNCED = words("RAM ROM SIM PIN LAN WAN GIF ZIP DOS HMM SHH PSST PFFT TSK BRR GRR MHM")
-# Acronyms that are spelled although they look like words, or spelled even in a headline in capitals.
+# Acronyms that are spelled although they look like words, and even in a headline in capitals.
 SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
@@ -231,7 +234,8 @@ SPELLED = words("""
 AFTER_IT = words("""
     TEAM TEAMS DEPT DEPARTMENT DEPARTMENTS SUPPORT STAFF DESK HELPDESK MANAGER MANAGERS SECURITY SYSTEM SYSTEMS SERVICE
     SERVICES SECTOR INDUSTRY INFRASTRUCTURE CONSULTANT SPECIALIST BUDGET GROUP GUY GUYS JOB JOBS""")
-# Words of up to three letters that may be in capitals for emphasis. Not "IT" and "US": in capitals they are initials.
+# Words of up to three letters that are emphasised if they are in capitals. "IT" and "US" are missing, because in
+# capitals they are initials.
 SHORT_WORDS = words("""
     A I AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH OK ON OR OX SO TO UP WE ACE ACT ADD AGE AGO AID
     AIM AIR ALL AND ANY ARE ARM ART ASK ATE BAD BAG BAN BAR BAT BED BEE BEG BET BIG BIT BOX BOY BUG BUN BUS BUT
@@ -241,7 +245,7 @@ SHORT_WORDS = words("""
     ODD OFF OIL OLD ONE OUR OUT OWN PAY PEN PET PIE PIG POT PUT RAN RAT RAW RED RID RUN SAD SAW SAY SEA SEE SET
     SHE SHY SIR SIT SIX SKY SON SUN TAX TEA TEN THE TIE TOE TOO TOP TOY TRY TWO USE VAN WAR WAS WAY WET WHO WHY
     WIN WON YES YET YOU ZOO""")
-CASE_SENSITIVE = {      # the exact spelling: how it is read
+CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "PhD": "p h d", "PhDs": "p h d's", "BSc": "b s c", "MSc": "m s c", "JPEG": "jay peg", "JPG": "jay peg",
     "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "n double a c p", "iOS": "i o s", "macOS": "mac o s",
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
@@ -252,13 +256,14 @@ CASE_SENSITIVE = {      # the exact spelling: how it is read
 
 # A Roman numeral after one of these words or their plurals is a number.
 NUMERAL_AFTER = words("chapter volume book act scene article appendix canto psalm page plate")
-# After these only if they are capitalised: "Part II", but "the part I like" and "type X".
+# A Roman numeral after one of these words is a number only if the word is capitalised: "Part II", but "the part I like"
+# and "type X".
 NUMERAL_AFTER_CAPITALISED = words("""
     part vol section type phase class war title bowl episode season level stage grade schedule lot unit group mark
     rocky fantasy""")
-# A small one also after these: "part iii".
+# A Roman numeral in small letters after one of these words is a number: "part iii".
 SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")
-# After these with a period; each is a key of ``NUMBERED``.
+# A Roman numeral after one of these abbreviations and its period is a number. Each is a key of ``NUMBERED``.
 NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op p pp bk")
 # "I" before one of these words is the pronoun: "THE PART I LIKE".
 AFTER_PRONOUN_I = words("""
@@ -270,7 +275,8 @@ AFTER_PRONOUN_I = words("""
 AFTER_RULER = words("""
     was is had has of and reigned ruled became succeeded died married ascended took wore gave made granted himself
     herself""")
-# The same where the name begins a sentence or follows a title, and before other words in -ed than these.
+# Before one of these words, "I" is "the first" only if the ruler's name begins a sentence or follows a title. The same
+# holds before words in -ed, except those in FEELINGS.
 DEEDS = words("""
     fought wrote led built won lost fell rose chose sent brought bought sold drew drove flew fled held kept knelt laid
     left met put sat set spoke spent stood swore taught threw wore came became began forgave forbade rode fell felt""")
@@ -278,7 +284,7 @@ FEELINGS = words("""
     wanted loved liked hated needed missed called asked noticed wished hoped admired adored trusted feared invited
     visited remembered recognised recognized tried believed learned realized realised figured guessed baked cooked
     texted emailed phoned helped hugged kissed""")
-# After the name of a ruler it is an ordinal.
+# A Roman numeral after one of these names is an ordinal number: "Henry VIII".
 RULERS = words("""
     Albert Alexander Benedict Carl Catherine Charles Christian Clement Edward Elizabeth Ferdinand Francis
     Frederick George Gregory Gustav Henry Innocent Ivan James John Paul Leo Leopold Louis Mary Napoleon Nicholas
@@ -294,9 +300,9 @@ LETTERED = words("""
     part block building answer door size model route line table annex column row seat gate zone wing unit lane variant
     choice question step phase ward tier company platform terminal bay drive letter string note influenza category
     version room train bus series division league pool stage side key dot""")
-# Before a capital A they make it a letter: "the A train".
+# After one of these words, a capital A is the letter: "the A train".
 DETERMINERS = words("the an a this that every each my your his her our their no another letter")
-# After a capital A at the beginning of a sentence: it is the letter. "A is for apple", "A and B".
+# Before one of these words, an A at the beginning of a sentence is the letter: "A is for apple", "A and B".
 AFTER_LETTER = words("is was are and or equals means stands comes to")
 BOOKS_OF_THE_BIBLE = words("""
     Genesis Exodus Leviticus Numbers Deuteronomy Joshua Judges Ruth Samuel Kings Chronicles Ezra Nehemiah Esther Job
@@ -314,7 +320,8 @@ BIBLE_ABBREVIATIONS = {     # before a chapter and a verse
     "Phil": "Philippians", "Col": "Colossians", "Thess": "Thessalonians", "Tim": "Timothy", "Heb": "Hebrews",
     "Jas": "James", "Pet": "Peter", "Rev": "Revelation"}
 
-# Without a verse these may be other words: "I called Dan. 7 came", "Fig. 2, Rev. 3", "Col. 4".
+# These are books of the Bible only before a verse. Otherwise they may be other words: "I called Dan. 7 came", "Rev. 3",
+# "Col. 4".
 SURE_WITH_VERSE = words("Gen Ex Num Dan Josh Sam Tim Matt Phil Pet Col Rev Jn Mk Eph Mal")
 
 # --- web addresses and markup ----------------------------------------------------------------------------------------
@@ -340,7 +347,8 @@ HTML_ATTRIBUTES = words("""
 
 # --- a user's lexicon ------------------------------------------------------------------------------------------------
 
-# After one of these words, a lexicon's entry for a noun applies, or its entry for a verb.
+# A user's lexicon can have an entry for a word as a noun, which applies after a word of NOUN_AFTER, and another one for
+# it as a verb, which applies after a word of VERB_AFTER.
 NOUN_AFTER = words("""
     a an the this that these those my your his her its our their no some any each every another""")
 VERB_AFTER = words("""

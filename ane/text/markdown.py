@@ -1,7 +1,7 @@
-"""Read Markdown and fragments of HTML, for documents, for requests, and for text that is still arriving.
+"""Read Markdown and fragments of HTML, in documents, in requests, and in text that is still arriving.
 
-Markdown is rendered to HTML, and the HTML is read in blocks (``ane.text.html_blocks``), with the same rules of omission
-everywhere. A text is read as Markdown if it has marks that other texts do not have.
+Markdown is rendered to HTML, and then the HTML is read in blocks (``ane.text.html_blocks``). So all formats share the
+rules for parts that are left out. A text counts as Markdown if it has marks that other texts do not have.
 """
 
 import re
@@ -25,7 +25,8 @@ BLOCK_TAGS = "p|li|ul|ol|dl|dt|dd|br|div|h[1-6]|table|tr|td|th|blockquote|hr|sec
 FENCE = r"^[ ]{0,3}(?:`{3,}|~{3,})"
 DELIMITER = r"[ \t]*:?-+:?[ \t]*"
 DELIMITERS = rf"^[ \t]*\|?{DELIMITER}(?:\|{DELIMITER})+\|?[ \t]*$|^[ \t]*\|{DELIMITER}\|[ \t]*$"
-# an expression between dollar signs, which begins with no digit, as prices do, unless it has a sign of mathematics
+# A formula between dollar signs. Prices look like this, too, so a formula that begins with a digit must also have a
+# mathematical sign.
 INLINE_MATH = (
     r"(?<![\w$\\])\$(?=[A-Za-z\\(|-]|\d[^$\s]{0,200}[\^_=+*/\\])"
     r"(?P<inner>(?:[^$\n\\]|\\.){0,200}?[^\s$\\])\$(?![\w$])"
@@ -41,9 +42,9 @@ MARKS = re.compile(
             INLINE_MATH.replace("?P<inner>", "?:").replace("?P<bracketed>", "?:"),
             DISPLAYED_MATH,
             r"^[ ]{0,3}\#{1,6}[ \t]+\S",  # a heading
-            # an image, or a link to another place than the addresses that rules for words know
+            # an image, or a link whose address the rules in markup_rules.py do not know
             r"(?:!\[[^\[\]\n]{0,300}\]\(|\[[^\[\]\n]{0,300}\]\((?!https?:|/|\#|www\.))[^()\n]{1,500}\)",
-            r"^[ ]{0,3}\[[^\[\]\n]{1,100}\]:[ \t]*\S",  # where a link leads, a note
+            r"^[ ]{0,3}\[[^\[\]\n]{1,100}\]:[ \t]*\S",  # the address of a link, or a note
             r"^[ \t]*[-*+][ \t]+\[[ xX]\][ \t]",  # a task
             r"\[\^[^\]\s]{1,50}\]",
             r"~~\S[^~\n]{0,300}~~",
@@ -59,8 +60,8 @@ MATH = re.compile(
 TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
 NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
 NOTE_REFERENCE = re.compile(r"\[\^[^\]\s]{1,50}\]")
-FORMULA = "<math></math>"  # is left out, and counted
-PROTECTED = str.maketrans("[]", "\ue000\ue001")  # of [pause:1s] and [voice:NAME], which are not links
+FORMULA = "<math></math>"  # replaces a formula; the reader of blocks leaves it out and counts it
+PROTECTED = str.maketrans("[]", "\ue000\ue001")  # hides the brackets of [pause:1s] and [voice:NAME] from Markdown
 RESTORED = str.maketrans("\ue000\ue001", "[]")
 ELEMENT = re.compile(r"</?([A-Za-z][\w-]*)|<[!?]")
 
@@ -71,12 +72,13 @@ def has_marks(text: str) -> bool:
 
 
 def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = False) -> tuple[str, int]:
-    """Render Markdown as HTML, and count its notes.
+    """Render Markdown as HTML. Returns the HTML and the number of notes.
 
     Args:
-        rules: The rules of omission. Notes stay in the text if "footnotes" is not among the rules.
-        message: Whether the text is a message, not a document: numbered lists keep their numbers, and formulas are
-            read.
+        text: The Markdown.
+        rules: Rules for parts that are left out, by name. If "footnotes" is not among them, notes stay in the text.
+        message: Whether the text is a message, not a document. A message keeps the numbers of numbered lists, and its
+            formulas are read.
     """
     from markdown_it import MarkdownIt
 
@@ -94,7 +96,10 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
 
 
 def without_dollars(match: re.Match[str], message: bool) -> str:
-    """Return a formula as it is read. A document leaves out a formula that is displayed or has TeX commands."""
+    """Write a formula without its dollar signs, in a form that is read.
+
+    A document leaves out formulas that are displayed on their own, or that have TeX commands.
+    """
     if match["listing"]:
         return match[0]
     if match["code"]:
@@ -106,7 +111,7 @@ def without_dollars(match: re.Match[str], message: bool) -> str:
 
 
 def known_html(renderer: Any, tokens: "Sequence[Token]", index: int, options: Any, env: Any) -> str:
-    """Render HTML as it stands, and placeholders such as <your name> as text."""
+    """Render HTML elements unchanged, and render placeholders such as <your name> as text."""
     content = tokens[index].content
     name = ELEMENT.match(content.lstrip())
     if name and name[1] and name[1].lower() not in HTML_ELEMENTS:
@@ -115,7 +120,7 @@ def known_html(renderer: Any, tokens: "Sequence[Token]", index: int, options: An
 
 
 def number_items(tokens: "Sequence[Token]") -> None:
-    """Write the numbers of numbered items before their text."""
+    """Insert the numbers of numbered items before their text."""
     from markdown_it.token import Token
 
     for at, token in enumerate(tokens[:-2]):
@@ -125,10 +130,10 @@ def number_items(tokens: "Sequence[Token]") -> None:
 
 
 def plain_text(text: str) -> str:
-    """Return Markdown or HTML as text without marks. Every block ends as a sentence does.
+    """Remove the marks of Markdown or HTML from a text. Every block ends like a sentence.
 
-    Listings, images, notes, their marks and struck-out text are left out, as in documents. [pause:1.5s] and other
-    commands stay.
+    As in documents, this leaves out listings, images, notes, references to notes, and text that is struck out. Commands
+    such as [pause:1.5s] stay.
     """
     protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
     reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
@@ -139,31 +144,31 @@ def plain_text(text: str) -> str:
 
 
 def spoken_block(block: TextBlock) -> str:
-    """Return the text of a block with a mark at its end. A heading that is I, V or X is a number."""
+    """Return the text of a block, ended with a punctuation mark. A heading I, V or X is read as a number."""
     lone = block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text)
     return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))) if lone else block.text)
 
 
 def ended(text: str) -> str:
-    """Return a block with a mark at its end."""
+    """Add a period to a text that does not end with a punctuation mark."""
     last = text.rstrip(" \"'”’)]*_")[-1:]
     return f"{text}." if last.isalnum() or last == "%" else text
 
 
 class MarkdownFeed:
-    """Takes listings and tables out of a text that is still arriving.
+    """Takes program listings and tables out of a Markdown text that is still arriving.
 
-    It drops a listing while the listing arrives. It holds a table until the table ends or is too long. All other text
-    passes at once, except for the beginning of a line that may open a listing or a table.
+    A listing is dropped. A table is held until it ends or is too long, and then converted to plain text. Other text is
+    returned at once. Only the beginning of a line is held as long as it may be the start of a listing or a table.
     """
 
     LONGEST_TABLE = 4000  # characters
 
     def __init__(self) -> None:
-        self._line = ""  # the last line, if it is held
+        self._line = ""  # the beginning of the last line, if it is held
         self._table = ""
-        self._fence = ""  # the sign that ends the listing
-        self._flows = False  # whether the last line is passed on as it arrives
+        self._fence = ""  # the characters that end the current listing, or "" outside of listings
+        self._flows = False  # whether the rest of the last line is returned as it arrives
 
     def feed(self, text: str) -> str:
         """Take the next characters, and return the text that is ready to be spoken."""
@@ -182,7 +187,7 @@ class MarkdownFeed:
         if line.endswith("\n"):
             return self._whole(line)
         if self._fence:
-            self._line = line[:200]  # enough to see its end
+            self._line = line[:200]  # enough to recognise the line that ends the listing
         elif line.lstrip()[:1] in ("", "|", "`", "~"):
             self._line = line
             if len(line) > self.LONGEST_TABLE:
@@ -194,7 +199,7 @@ class MarkdownFeed:
         return ""
 
     def _whole(self, line: str) -> str:
-        """Return the text of a line that has arrived."""
+        """Take a complete line, and return the text that is ready to be spoken."""
         fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
         if self._fence:
             if fence and fence[1].startswith(self._fence) and not line.strip(" `~\n\r"):

@@ -1,4 +1,4 @@
-"""Read web addresses, file names, Markdown, HTML, lists and line breaks."""
+"""Define the rules for web addresses, file names, Markdown, HTML, lists and line breaks."""
 
 import re
 
@@ -21,7 +21,7 @@ ADDRESS_SIGNS = {
 }
 
 
-# A tag of a real HTML element. An attribute without a value must be one that HTML has: "a <b and c> d" is not a tag.
+# A tag of a real HTML element. Attributes without a value must be real, too, because "a <b and c> d" is not a tag.
 ATTRIBUTE = (
     r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{0,300}'|[^\s\"'<>=]{1,300})"
     rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))"
@@ -31,14 +31,14 @@ HTML_TAG = (
     r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>"
 )
 BLOCKS = "p|li|h[1-6]|div|dd|dt|tr|blockquote|figcaption|caption"  # elements that end a sentence
-# <name> and <your name>, but not the two comparisons of "a <b and c> d"
+# A placeholder such as <name> or <your name>. The two comparisons in "a <b and c> d" are not a placeholder.
 PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w)) ?/?>"
 
 
 def expand_address(address: str) -> str:
     """Read a.b/c1 as "a dot b slash c one", and .de as "dot d e".
 
-    It reads digits one by one, and spells every country except .co and .me.
+    Digits are read one by one. The codes of countries are spelled, except .co and .me.
     """
     address = re.sub(
         r"\.(?!(?:co|me)\b)([a-zA-Z]{2})(?![\w.@-])", lambda country: f".{' '.join(country[1].upper())}", address
@@ -48,7 +48,7 @@ def expand_address(address: str) -> str:
 
 
 def expand_url(match: re.Match) -> str:
-    """Write host and path of an address in words. Scheme, "www.", query and fragment are left out."""
+    """Write the host and the path of a URL in words. The scheme, "www.", the query and the fragment are left out."""
     address = match["address"].rstrip(".,;:!?)'\"")
     closing = match["address"][len(address) :]
     return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
@@ -89,7 +89,8 @@ WEB_RULES = (
 
 SURE_ESCAPE = re.compile(
     r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])"
-    # no word but npm, tmp and a command of TeX begins like "nnext" and "tb"
+    # After "\n" or "\t" come consonants with which no word begins, as in "\nnext" and "\tb". Words such as npm and tmp,
+    # and commands of TeX, are exceptions.
     r"|(?<=\w)\\n(?!pm\b)[b-df-hj-np-tv-xz]|(?<=\w)\\t(?!mp\b|frac|binom)(?:[b-dfgj-npqtvxz]|wor)"
 )
 IN_A_PATH = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]:|\\)\\\S*\Z")
@@ -97,7 +98,10 @@ AFTER_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\Z")
 
 
 def expand_escape(match: re.Match) -> str:
-    r"""Make \n of a program a break. In C:\new, or if no place nearby is sure to be a break, the letter stays."""
+    r"""Turn a \n of program text into a line break.
+
+    In C:\new, and if nothing nearby shows that \n is a line break, the letters stay.
+    """
     text, start = match.string, match.start()
     after = text[match.end() : match.end() + 1]
     path = follows(match, IN_A_PATH, 60) or (after.islower() and follows(match, AFTER_DRIVE))
@@ -107,7 +111,7 @@ def expand_escape(match: re.Match) -> str:
 
 
 def indexed(match: re.Match) -> str:
-    """Write the index of `a[0]` without its brackets, because in brackets it would be a citation."""
+    """Write `a[0]` without the brackets, because a number in brackets would be dropped as a citation."""
     return re.sub(r"(?<=[\w\])])\[([\w-]{1,40})\]", r" \1 ", match[0])
 
 

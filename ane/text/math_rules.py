@@ -1,4 +1,4 @@
-"""Read formulas: comparisons, powers, functions, scientific and hexadecimal numbers, TeX and chemical formulas."""
+"""Define the rules for formulas: comparisons, powers, functions, scientific numbers, TeX and chemical formulas."""
 
 import re
 
@@ -20,7 +20,8 @@ OPERAND = r"\d+(?:\.\d+)?(?![-\w]|\.\w)"  # a number, which may end a sentence
 IN_CLAUSE = rf"(?:(?!\b(?i:{any_of(CLAUSE_STARTERS)})\b)[^.,;:!?()<>=≤≥≈\n])*"
 PLURAL = r"[a-z][b-hj-rtv-z]s ?"
 CONDITION = re.compile(rf"\b(?i:if|when|while|where|unless|until) [a-z]{{0,20}}{PLURAL}\Z")
-# "values ≥ 3", "scored ≥ 90", "should be ≤ 40" and "use g ≈ 9.81" have their verb, or need none
+# Text before a sign that is read without "is", because there is a verb, or no verb is needed: "values ≥ 3",
+# "scored ≥ 90", "should be ≤ 40", "use g ≈ 9.81".
 HAS_VERB = re.compile(
     rf"{PLURAL}\Z|[a-z][a-df-z]ed ?\Z|\b(?i:{any_of(CLAUSE_STARTERS)}) ?\Z"
     rf"|\b(?:(?i:{any_of(VERBS_OF_AMOUNTS)})\b|(?:I|[Ww]e|[Yy]ou|[Tt]hey|[Ss]?[Hh]e) (?=[a-z]))"
@@ -35,7 +36,7 @@ def expand_comparison(match: re.Match) -> str:
 
 
 def expand_power(match: re.Match) -> str:
-    """Read x^2 as "x squared", 10^-6 as "10 to the power of minus six", and 10^8 m/s with its unit in words."""
+    """Read x^2 as "x squared", and 10^-6 as "10 to the power of minus six". A unit after the power is read, too."""
     exponent, end = match[1].lstrip("-"), " " * match.string[match.end() : match.end() + 1].isalpha()
     if match["unit"]:
         known = match.string.endswith("10", 0, match.start())
@@ -60,14 +61,14 @@ def expand_function(match: re.Match) -> str:
     return f"{FUNCTIONS.get(match[1], match[1])} of {inside}"
 
 
-# within the brackets of a function, after the rules of signs: x, minus 5, n log n, x plus 1, A|B
+# An argument of a function, after the rules for signs have run: x, minus 5, n log n, x plus 1, A|B.
 VARIABLE = r"(?:\d+(?:\.\d+)?(?: ?[a-z])?|[A-Za-z]|pi|theta|alpha|beta)(?:²|³|\^\d|(?: squared| cubed)(?=\W))?"
 OPERATOR_OF = r"(?: ?[+*/|−-] ?|, ?| {1,2}(?:(?:log|minus|to the power of) {1,2})?)"
 TERM = rf"(?:[-−] ?| ?minus )?{VARIABLE}(?:{OPERATOR_OF}{VARIABLE}){{0,4}}"
 
 
 def expand_tex(match: re.Match) -> str:
-    r"""Write $\frac{a}{b} \le x_1$ as " a over b ≤ x 1". Dollars around other text stay: "$5 or US$"."""
+    r"""Write $\frac{a}{b} \le x_1$ as " a over b ≤ x 1". Dollar signs around other text stay, as in "$5 or US$"."""
     formula = match[1] or match[2]
     if re.fullmatch("[A-Za-z]{3,}", formula) or (
         formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)
@@ -77,14 +78,14 @@ def expand_tex(match: re.Match) -> str:
 
 
 def plain_formula(formula: str) -> str:
-    r"""Write a TeX formula without commands and braces: x_{1}^{2} \le \frac{a}{b} becomes "x 1^2 ≤ a over b"."""
+    r"""Remove commands and braces from a TeX formula: x_{1}^{2} \le \frac{a}{b} becomes "x 1^2 ≤ a over b"."""
     formula = re.sub(r"\\([%$#])", r"\1", re.sub(r"\^\s*\{?\\circ\}?", "°", formula))
     formula = re.sub(r"\\(sum|prod|int)\s*_\s*(\{[^{}]*\}|\w)\s*\^\s*(\{[^{}]*\}|\\?\w+)", expand_bounds, formula)
-    formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)  # 3x is no "three times"
+    formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)  # otherwise 3x would be read as "three times"
     formula = re.sub(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[^A-Za-z]|&", " ", formula)
     formula = re.sub(r"([_^])\s*\{(-?(?:\d+|[a-z]))\}", r"\1\2", formula)
     formula = re.sub(r"\^\s*\{([^{}]*)\}", r" to the power of \1 ", formula).replace("_", " ")
-    for _ in range(3):  # one may be within another
+    for _ in range(3):  # fractions and roots may contain others
         formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1 over \2 ", formula)
         formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r" √ \1 ", formula)
     formula = re.sub(r"\\([A-Za-z]+)", lambda name: f" {TEX.get(name[1], name[1])} ", formula)
@@ -92,12 +93,12 @@ def plain_formula(formula: str) -> str:
 
 
 def expand_bounds(match: re.Match) -> str:
-    r"""Read the sum and its bounds, \sum_{i=1}^n, as "the sum from i=1 to n of"."""
+    r"""Read a sum with its bounds, \sum_{i=1}^n, as "the sum from i=1 to n of"."""
     return f" {TEX[match[1]].removesuffix(' of')} from {match[2]} to {match[3]} of "
 
 
 def expand_formula(match: re.Match) -> str:
-    """Spell CO2 "C.O 2", H2SO4 "H 2 S.O 4" and Ca^2+ "C.A 2 plus", if all of it are elements."""
+    """Spell CO2 as "C.O 2", H2SO4 as "H 2 S.O 4" and Ca^2+ as "C.A 2 plus". All the symbols must be elements."""
     formula, _, charge = match[0].partition("^")
     positive = (charge or formula).endswith("+")
     formula, charge = formula.rstrip("+"), charge.rstrip("+-")

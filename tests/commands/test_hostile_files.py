@@ -103,7 +103,7 @@ def test_a_text_without_end_is_refused_where_it_is_longer_than_say_speaks(compla
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("narrator = " + "9" * 5000, "cast.toml is no TOML in UTF-8"),
+        ("narrator = " + "9" * 5000, "cast.toml is not TOML in UTF-8"),
         ("narrator = " + "[" * 5000, "cast.toml"),
         ("narrator = 1\n", "cast.toml: narrator must be"),
     ],

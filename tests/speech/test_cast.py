@@ -137,7 +137,7 @@ def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(
 def test_two_voices_for_a_name_that_is_one_in_a_text_are_refused(
     speakers: dict[str, str], aliases: dict[str, str]
 ) -> None:
-    with pytest.raises(UserError, match=r"speakers has '.*' and '.*', which are one name in a text: rename one"):
+    with pytest.raises(UserError, match=r"speakers has '.*' and '.*', which look the same in a text: rename one"):
         Cast(speakers=speakers, aliases=aliases)
 
 
@@ -192,7 +192,7 @@ def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None
     [
         ("speakers = 3", "speakers must be"),
         ("singer = 'a'", "singer is unknown"),
-        ("x =", "no TOML"),
+        ("x =", "not TOML"),
         ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', who is none of the speakers"),
         ("[speakers]\n'a]b' = 'x'", "without brackets"),
     ],
