@@ -90,7 +90,7 @@ def load(
         backend: "auto", or a backend with its device, such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16". Some backends take other precisions: see
             ``ane.backends.load_backend``.
-        threads: Number of CPU threads for the whole process. ``None`` lets the backend choose.
+        threads: Number of CPU threads for the whole process. ``None`` means that the backend chooses.
         keep: Whether networks stay loaded between requests. On accelerators, where loading is slow, ``None`` keeps all
             networks loaded. On the CPU, ``None`` keeps only FastSpeech's networks loaded. The others are memory-mapped
             there, and releasing them halves the peak memory.

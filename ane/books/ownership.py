@@ -77,7 +77,7 @@ class FileOwnership:
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return the state of the file that ``path`` leads to, or ``None`` if there is no file."""
+    """Return the state of the file at ``path`` after following links, or ``None`` if there is no file."""
     try:
         facts = os.stat(path)
     except OSError:

@@ -104,7 +104,7 @@ class PlannedChunk:
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block of the document, such as a paragraph. ``kind`` and ``level`` have the meaning as in a ``TextBlock``.
+    """A block of the document, such as a paragraph. ``kind`` and ``level`` are as in ``TextBlock``.
 
     Attributes:
         first: Number of the block's first chunk. For a scene break, the number of the chunk after it.

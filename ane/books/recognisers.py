@@ -109,7 +109,7 @@ class TextAligner:
     def _segments(
         self, words: Sequence[str], audio: np.ndarray, rate: int, left_out: float = 0.0
     ) -> Sequence[Any] | None:
-        """Return the segments that pocketsphinx finds for words in order, or ``None`` if it cannot fit the words.
+        """Return the stretches of sound that pocketsphinx assigns to words in order, or ``None`` if they do not fit.
 
         Args:
             left_out: Probability that a word is missing.

@@ -147,6 +147,9 @@ def judged(
 
 
 def spoken_text(text: str, speaker: BookSpeaker) -> str:
-    """Return the words of a chunk's text without commands. A respelled word is respelled, unless by phonemes."""
+    """Return the words that a chunk should sound like: respelled by the lexicon, and without commands.
+
+    If a respelling contains phonemes, no word is respelled.
+    """
     respelled = speaker.respell(text)
     return without_commands(text if "{" in respelled else respelled)

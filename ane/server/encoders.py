@@ -18,7 +18,7 @@ from ane.audio.writer import endless_wav_header, pcm16
 from ane.system import sound_formats
 from ane.system.sound_formats import FileFormat, MediaFormat
 
-# Hz of the format ``pcm``, as at OpenAI. The format has no header that could state a rate
+# Hz of the format ``pcm``, as at OpenAI. The format has no header to record the rate
 PCM_RATE = 24000
 
 
@@ -113,7 +113,7 @@ def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
 
 
 class FileEncoder:
-    """A writer of a finished file on disk. If the format has a header, the header states the length of the sound.
+    """A writer of a finished file on disk. If the format has a header, the header contains the length of the sound.
 
     Attributes:
         file: The file, which is deleted when it is closed. After ``finish``, read it from the beginning.

@@ -174,7 +174,7 @@ def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
 
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
-    """Return the event that states when words are heard."""
+    """Return the event with the times at which words are spoken."""
     return {"type": "speech.audio.words", "words": [word.as_dict() for word in words]}
 
 

@@ -99,7 +99,7 @@ def check_voice_name(name: str) -> None:
 
 
 def check_named_voice(spec: str, names: Collection[str]) -> None:
-    """Raise UserError unless ``spec``, which stands in a text, is one of ``names`` or a mix of names.
+    """Raise UserError unless ``spec``, which comes from a text, is one of ``names`` or a mix of names.
 
     A text may come from a stranger, so it must not name a file.
     """
