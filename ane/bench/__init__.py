@@ -1,9 +1,9 @@
-"""Measure the backends of this machine: the core of `ane bench` and of ``benchmarks``.
+"""Measure how fast backends are on this machine, for `ane bench` and the folder ``benchmarks``.
 
-Read in this order: ``records`` (a measured value, its table and document), ``measure`` (the measured calls, and how
-they are measured), ``worker`` and ``sessions`` (the same in separate processes).
+Read the modules in this order: ``records`` (measured values, tables, JSON documents), ``measure`` (times calls in this
+process), ``worker`` and ``sessions`` (time calls in separate processes).
 
-coremltools' MLModelBenchmarker is not used, for three reasons. It compiles a package at each load, where `ane say`
-opens a cached compiled model. It makes a new state for each prediction. And it does not measure an operation's time,
-but multiplies the prediction's time by the share that the compute plan estimates.
+We do not use MLModelBenchmarker from coremltools, for three reasons. It compiles a package each time that it loads it,
+whereas `ane say` opens a compiled model from the cache. It makes a new state for every prediction. And it does not
+measure the time of an operation, but divides the prediction's time by the shares that the compute plan estimates.
 """

@@ -1,7 +1,7 @@
-"""Measure one call, a function loaded and called repeatedly, or competitors that take turns.
+"""Measure the time of calls: of one call, of a function that is loaded and called repeatedly, or of several in turns.
 
-The measured functions are the functions of Core ML packages, one by one, with the sizes of a spoken sentence. Inputs
-are random numbers in the declared shapes. An engine copies them only if it copies caches, too.
+The functions are those in Core ML packages, with the sizes that speaking a sentence needs. Their inputs are random
+numbers in the declared shapes. An engine copies the inputs only if it also copies kv-caches.
 """
 
 import time
@@ -24,19 +24,22 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
-MIN_CALLS, MAX_SECONDS = 5, 20.0  # calls end after MAX_SECONDS, but not before MIN_CALLS
+MIN_CALLS, MAX_SECONDS = 5, 20.0  # stop calling after MAX_SECONDS, but not before MIN_CALLS
 Clock = Callable[[], float]
 
 
 def timed(call: Callable[[], Any], clock: Clock = time.perf_counter) -> tuple[Any, float]:
-    """Return the result of a call and the seconds that it took."""
+    """Make a call, and return its result and the seconds that it took."""
     started = clock()
     result = call()
     return result, clock() - started
 
 
 def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_counter) -> list[float]:
-    """Return the seconds of ``runs`` calls, or of fewer (at least ``MIN_CALLS``) once they exceed ``MAX_SECONDS``."""
+    """Make ``runs`` calls, and return the seconds of each.
+
+    Stop early after ``MAX_SECONDS``, but not before ``MIN_CALLS``.
+    """
     times: list[float] = []
     while len(times) < runs and (len(times) < MIN_CALLS or sum(times) < MAX_SECONDS):
         times.append(timed(call, clock)[1])
@@ -45,12 +48,12 @@ def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_cou
 
 @dataclass(frozen=True)
 class MeasuredFunction:
-    """A function that is loaded, called, and loaded again.
+    """A function whose loading and calls are measured.
 
     Attributes:
-        row: The row that describes the function, without figures.
-        load: Loads the function.
-        prepare: Takes the result of ``load`` and returns a call of it.
+        row: Row that describes the function, without measured figures.
+        load: Callable that loads the function.
+        prepare: Callable that takes the loaded function and returns a callable that calls it.
     """
 
     row: BenchRow
@@ -59,10 +62,11 @@ class MeasuredFunction:
 
 
 def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
-    """Return the row with its figures, or with the error that the user would get.
+    """Load a function, call it, load it again, and return its row with the measured figures.
 
-    The value is the time in ms of up to ``runs`` calls after a warm-up. Figures are cold_load_s (the first load of a
-    package compiles it), first_ms (the first call, in which Core ML may still prepare) and warm_load_s.
+    The value of the row is the time in ms of up to ``runs`` calls after a warm-up. Its figures are cold_load_s (the
+    first load of a package also compiles it), first_ms (in its first call, Core ML may do more work) and warm_load_s.
+    If the function fails, the row has the error that the user would see.
     """
     try:
         loaded, cold = timed(function.load, clock)
@@ -82,12 +86,13 @@ def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.
 
 @dataclass
 class RepeatedCall:
-    """A competitor's call, made once in every round.
+    """A call of one competitor, which is measured once per round.
 
     Attributes:
-        row: The row that describes the call, without figures.
-        call: Makes the call and returns a reading: "value", other figures by name, and "peak_bytes" if it is known.
-        readings: One reading per round.
+        row: Row that describes the call, without measured figures.
+        call: Function that makes the call and returns a reading: "value", other figures by name, and "peak_bytes" if it
+            is known.
+        readings: Readings of all rounds.
     """
 
     row: BenchRow
@@ -95,7 +100,7 @@ class RepeatedCall:
     readings: list[dict[str, float | None]] = field(default_factory=list)
 
     def result(self) -> BenchRow:
-        """Return the row with its figures: the spread of "value", and the medians of all others."""
+        """Return the row with its measured figures: the spread of "value", and the median of every other figure."""
         if not self.readings:
             return self.row
         names = [name for name, value in self.readings[0].items() if name not in ("value", "peak_bytes")]
@@ -110,14 +115,17 @@ class RepeatedCall:
 
 
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
-    """Return the rows of competitors that take turns in every round, so that other load affects all of them alike.
+    """Measure the calls of several competitors in turns, so that other programs slow all of them down alike.
 
-    A competitor that raises UserError is not called again. Its row has the error and no value.
+    A competitor whose call raises UserError is not called again. Its row has the error and no value.
 
     Args:
-        calls: The competitors' calls.
-        rounds: Number of rounds.
-        warm_up: Whether to make a first round that is not counted.
+        calls: Calls of the competitors.
+        rounds: Number of rounds. In a round, every call is made once.
+        warm_up: Whether to make another round first, which does not count.
+
+    Returns:
+        A row for each of ``calls``.
     """
     active = list(calls)
     for number in range(-warm_up, rounds):
@@ -133,8 +141,8 @@ def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool 
     return [timed_call.result() for timed_call in calls]
 
 
-CODES, TOKENS = 86, 40  # in a sentence of 4 s
-# kind of function → length of the sentence there
+CODES, TOKENS = 86, 40  # numbers of mel codes and text tokens in the sentence, which takes 4 s
+# kind of function → length that the sentence has in this kind of function
 LENGTHS = {
     "prefill": TOKENS + 4,
     "condition": CODES,
@@ -142,20 +150,20 @@ LENGTHS = {
     "clvp_speech": CODES,
     **dict.fromkeys(("denoise", "univnet", "hifigan", "source_filter", "mel_source_filter"), frame_count(CODES)),
 }
-CACHES = {"step": "io", "state": "state"}  # kind of a decoder's step function → kind of its cache
+CACHES = {"step": "io", "state": "state"}  # kind of function for a decoder step → where its kv-cache is
 
 
 def package_functions(
     model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None
 ) -> Iterator[MeasuredFunction]:
-    """Yield the functions that a sentence takes from these packages, and all steps and stores of a decoder.
+    """Yield the functions in these packages that speaking the sentence needs, and all functions for decoder steps.
 
     Args:
-        model: The bundle with the packages.
-        packages: Records of the packages.
-        engine: Runtime that runs them.
-        spec: Name of the engine, as ``--backend`` takes it.
-        units: Compute units. ``None`` means that the engine has none.
+        model: Bundle with the packages.
+        packages: Packages whose functions to measure.
+        engine: Runtime that loads the functions.
+        spec: Name of the backend, as for ``--backend``.
+        units: Compute units. ``None`` means that the engine has no compute units.
     """
     for package in packages:
         check_hashes(model.path, package.files)
@@ -183,9 +191,12 @@ def package_functions(
 
 
 def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:
-    """Return a call of a loaded function, on small normal numbers and with a new state.
+    """Return a callable that calls a loaded function on small random numbers, with a new state.
 
-    See ``Runtime`` for ``in_place``.
+    Args:
+        loaded: The loaded function.
+        function: Inputs and states that the function declares.
+        in_place: Whether the runtime reads some inputs without a copy (``Runtime.in_place``).
     """
     rng = np.random.default_rng(0)
     inputs = {
@@ -202,8 +213,11 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 
 
 def functions_of_a_sentence(package: PackageRecord) -> list[str]:
-    """Return the function that the sentence takes for each kind, or the smallest one for a kind without ``LENGTHS``."""
-    by_kind: dict[Any, list[str]] = {}  # functions that differ only in their length
+    """Choose a function of each kind: the one that the sentence needs, or the smallest if ``LENGTHS`` lacks the kind.
+
+    All functions for decoder steps are chosen.
+    """
+    by_kind: dict[Any, list[str]] = {}  # groups of functions that differ only in their length
     for name, record in package.functions.items():
         key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"))
         by_kind.setdefault(key, []).append(name)
@@ -214,7 +228,10 @@ def functions_of_a_sentence(package: PackageRecord) -> list[str]:
 
 
 def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
-    """Return the function with the smallest bucket that fits ``length`` columns, latents or frames, or the largest."""
+    """Return the name of the smallest function with room for ``length`` columns, latents, frames or positions.
+
+    If none is large enough, return the largest.
+    """
 
     def size(name: str) -> int:
         bucket = functions[name].bucket

@@ -1,4 +1,7 @@
-"""Record measurements for `ane bench` and `benchmarks`: row, table, document, machine."""
+"""Define the rows, tables and JSON documents for the measurements of `ane bench` and ``benchmarks``.
+
+Every document describes the machine on which it was measured.
+"""
 
 import importlib.metadata
 import os
@@ -14,13 +17,13 @@ from ane.system.machine import memory_bytes, printed, processor_name, system_ver
 
 FORMAT = 2
 PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
-HIDDEN = ("bucket", "kind")  # settings that a function's name already contains
-NOISY = 0.2  # share of the median. Readings that spread farther cannot distinguish settings
+HIDDEN = ("bucket", "kind")  # settings that tables leave out, because a function's name contains them
+NOISY = 0.2  # if readings spread by more than this share of their median, they cannot distinguish settings
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, lowest, highest and 95th percentile of several readings of one value."""
+    """The median, minimum, maximum and 95th percentile of several readings of the same value."""
 
     median: float
     low: float
@@ -35,7 +38,7 @@ class Spread:
 
     @property
     def farthest(self) -> float:
-        """Distance of the farthest reading from the median, as a share of the median."""
+        """The largest distance of a reading from the median, as a share of the median."""
         return max(self.high - self.median, self.median - self.low) / abs(self.median) if self.median else 0.0
 
     def __str__(self) -> str:
@@ -44,17 +47,17 @@ class Spread:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One measured value.
+    """One measured value, which is a row in a table.
 
     Attributes:
-        competitor: Who was measured: an engine with its device and precision, such as "torch:cpu int8".
-        what: The measured work: a function, a stage, "sentence", ….
+        competitor: Engine that was measured, with its device and precision, such as "torch:cpu int8".
+        what: Work that was measured, such as the name of a function or stage, or "sentence".
         unit: Unit of ``value``.
-        settings: Sizes and options of the work. Rows with equal ``what`` and settings are compared.
-        value: The readings. ``None`` means that nothing was measured.
-        figures: Other medians, each with its unit in its name: "tokens_per_s", "first_ms".
-        peak_bytes: Largest resident set of the process.
-        error: The reason why there is no value.
+        settings: Sizes and options of the work. Rows are compared if they have the same ``what`` and ``settings``.
+        value: Readings. ``None`` means that nothing was measured.
+        figures: Medians of other figures. The name of a figure contains its unit: "tokens_per_s", "first_ms".
+        peak_bytes: Largest resident memory of the process, in bytes.
+        error: Reason why there is no value.
     """
 
     competitor: str
@@ -68,11 +71,12 @@ class BenchRow:
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
-    """Return the rows with ``figure``: a reference row's median divided by the row's, above 1 for faster rows.
+    """Add a figure to the rows: the median of a reference, divided by the row's median. It is above 1 for faster rows.
 
     Args:
-        rows: The rows to compare.
-        reference: Whether a row is a reference. The first reference with equal ``what`` and settings counts.
+        rows: Rows to compare.
+        reference: Function that returns whether a row is a reference. Each row is compared with the first reference
+            that has the same ``what`` and ``settings``.
         figure: Name of the new figure.
     """
 
@@ -90,7 +94,7 @@ def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], fig
 
 
 def noise_note(rows: Iterable[BenchRow]) -> str | None:
-    """Return a line about values that spread too far to be compared, or ``None`` if there is no such value."""
+    """Return a line about rows whose readings spread too far to be compared, or ``None`` if there are no such rows."""
     shares = [row.value.farthest for row in rows if row.value]
     noisy = sum(share > NOISY for share in shares)
     return (
@@ -104,7 +108,7 @@ def noise_note(rows: Iterable[BenchRow]) -> str | None:
 
 
 def digits(value: float) -> str:
-    """Format three significant digits, or all digits before the point: 0.61, 8.25, 82.5, 825, 8250."""
+    """Format a number with three significant digits and all digits before the point: 0.61, 8.25, 82.5, 825, 8250."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -116,9 +120,15 @@ def document(
     machine: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the JSON document of a measurement, format 2.
+    """Make the JSON document of a measurement, in format 2.
 
-    ``notes`` are lines for the reader, and ``more`` has the document's other keys.
+    Args:
+        benchmark: Name of the benchmark.
+        settings: Settings of the benchmark.
+        rows: Measured rows.
+        notes: Lines for readers of the document.
+        machine: Description of the machine. ``None`` means this machine.
+        more: Further keys of the document.
     """
     return {
         "format": FORMAT,
@@ -132,7 +142,11 @@ def document(
 
 
 def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and cells: competitor, what, settings that differ, value, figures, peak and error."""
+    """Return the headings and the cells of a table.
+
+    Its columns are the competitor, the work, settings that differ between rows, the value, figures, peak memory and
+    error.
+    """
     settings = [
         name
         for name in dict.fromkeys(name for row in rows for name in row.settings)
@@ -174,11 +188,11 @@ def _cell(value: Any) -> str:
     return digits(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-# The machine and its software, which every figure depends on
+# Describe the machine and its software, because every figure depends on them
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe the machine, its chip and memory, the versions of the packages, the commit and the load."""
+    """Describe this machine: its chip and memory, the versions of libraries, the commit, and the system load."""
     return {
         "machine": platform.machine(),
         "chip": processor_name(),
@@ -196,9 +210,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def instructions() -> str:
-    """Return the instructions that kernels are chosen by, "AVX512 VNNI bf16 AMX".
+    """List the CPU instructions by which kernels are chosen, such as "AVX512 VNNI bf16 AMX".
 
-    The chip's name does not show them.
+    The name of a chip does not say whether it has them.
     """
     import torch
 
@@ -229,7 +243,10 @@ def installed_versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the checkout's short commit hash, or ``None`` outside a checkout. ``+`` means that files differ."""
+    """Return the short commit hash of the checkout, with a ``+`` if files differ from it.
+
+    ``None`` outside a checkout.
+    """
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

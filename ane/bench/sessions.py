@@ -1,4 +1,4 @@
-"""Measure package functions, and how fast a sentence is spoken, in separate processes. Return a row per measurement."""
+"""Measure the functions of packages, and how fast a sentence is spoken, in separate processes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,11 +11,11 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
 
-READINGS = 3  # readings of the sentence in one process
+READINGS = 3  # how many times a process speaks the sentence for the value
 
 
 class WorkerProcess(JsonProcess):
-    """``ane.bench.worker`` in a separate process. ``threads`` limits OpenMP."""
+    """A process that runs ``ane.bench.worker``. ``threads`` limits the threads of OpenMP."""
 
     def __init__(self, threads: int | None = None):
         environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
@@ -23,10 +23,12 @@ class WorkerProcess(JsonProcess):
 
 
 def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:
-    """Yield the rows of a request. If a function ends the process, its row has the error, and the rest is measured.
+    """Measure the functions of a request, and yield a row for each.
+
+    If a function ends the process, its row has the error, and the next functions are measured in a new process.
 
     Raises:
-        UserError: Nothing can be measured.
+        UserError: The process cannot list the functions.
     """
     listed = {"list": {**asdict(request), "model": asdict(model)}}
     index, rows = 0, None
@@ -52,15 +54,16 @@ def read_row(content: dict[str, Any]) -> BenchRow:
 
 
 def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
-    """Speak the sentence in two new processes. The figures are from the second process, since the first one compiles.
+    """Speak the sentence in two new processes, one after the other, and return a row with the measured figures.
 
-    The value is the time per second of speech. Figures:
+    The first process also compiles. All figures except first_start_to_end_s are therefore from the second process. The
+    value is the seconds of work per second of speech. The figures are:
 
-    - first_audio_s: Seconds of a stream, with its networks loaded, from the text to the first sound.
-    - start_to_end_s and first_start_to_end_s: Seconds of the second and first process, from its start to the whole
-    speech.
-    - audio_s: Seconds of audio.
-    - STAGE_s: Seconds of each stage.
+    - first_audio_s: Seconds from the text to the first sound, for a stream whose networks are loaded.
+    - start_to_end_s: Seconds from the start of the second process to the end of its first speech.
+    - first_start_to_end_s: Seconds from the start of the first process to the end of its speech.
+    - audio_s: Seconds of speech.
+    - STAGE_s: Seconds of work in the stage called STAGE.
     """
     row = BenchRow(
         str(model.tuning), "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset}

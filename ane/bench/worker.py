@@ -1,15 +1,16 @@
-"""Speak and measure functions on request, in a process with its own memory peak that Core ML may crash.
+"""Speak, or measure functions, in a separate process, so that its peak memory is known and Core ML may crash it.
 
-``python -m ane.bench.worker`` answers requests, one JSON object per line:
+``python -m ane.bench.worker`` reads requests, one JSON object per line, and answers each with a JSON object:
 
-- {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name}.
-- {"prepare": ``TimedRequest``} loads the networks that such a request needs → {}.
-- {"speak": ``TimedRequest``} → {"elapsed", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}:
-seconds of work and of audio, codes sampled in all candidates, and seconds from text to first audio and for each stage.
-- {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures}.
-- {"measure": index in that list} → {"row": with figures}.
+- {"open": ``WorkerModel``} loads a model and a backend. The answer is {"backend": name of the backend}.
+- {"prepare": ``TimedRequest``} loads the networks that such a request needs. The answer is {}.
+- {"speak": ``TimedRequest``} speaks a text. The answer has "elapsed" (seconds of work), "seconds" (of audio), "codes"
+  (sampled mel codes, over all candidates), "chunks" (number of chunks), "first_audio" (seconds from the text to the
+  first sound), "stages" (seconds of work by stage) and "peak_bytes".
+- {"list": ``FunctionRequest``} lists functions. The answer is {"rows": a row for each function, without figures}.
+- {"measure": index in this list} measures a function. The answer is {"row": its row with figures}.
 
-An answer {"error": message} is an error that the user can act on.
+If the user can do something about an error, the answer is {"error": message}.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,10 +35,11 @@ class Tuning:
     """Settings of a backend.
 
     Attributes:
-        backend: A name in ``ane.backends.NAMES`` except "auto".
-        precision: See ``load_backend``.
-        compute_units: Where Core ML runs all networks. ``None`` means where the bundle says for each network.
-        threads: CPU threads. ``None`` means the default.
+        backend: Name of the backend, one of ``ane.backends.NAMES`` but not "auto".
+        precision: Precision (see ``load_backend``).
+        compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle names for
+            each network.
+        threads: Number of CPU threads. ``None`` means the backend's choice.
     """
 
     backend: str
@@ -60,7 +62,7 @@ class Tuning:
 
     @property
     def flags(self) -> str:
-        """The flags of `ane say` for these settings."""
+        """The flags that give `ane say` these settings."""
         values = {
             "backend": self.backend,
             "precision": self.precision,
@@ -72,12 +74,12 @@ class Tuning:
 
 @dataclass(frozen=True)
 class WorkerModel:
-    """A model, by path, and how it runs.
+    """A model and the backend that runs it.
 
     Attributes:
         bundle: Directory of the bundle. ``None`` means the embedded bundle.
-        tuning: Settings of its backend.
-        keep: As ``ane.backends.load_backend`` takes it.
+        tuning: Settings of the backend.
+        keep: Whether released networks stay loaded (see ``ane.backends.load_backend``).
     """
 
     bundle: str | None = None
@@ -96,12 +98,12 @@ class WorkerModel:
 
 @dataclass(frozen=True)
 class TimedRequest:
-    """A text to speak.
+    """A text to speak, with the settings that matter for its time.
 
     Attributes:
         voice: Name of the voice. ``None`` means the model's default voice. A model without voices speaks with random
             latents.
-        max_codes, steps, candidates, lanes: Settings. ``None`` means the preset's value.
+        max_codes, steps, candidates, lanes: Settings of the model. ``None`` means the value in the preset.
         stream: Whether to stream the speech.
     """
 
@@ -125,7 +127,7 @@ class TimedRequest:
         return settings
 
     def arguments(self, model: "Bundle") -> dict[str, Any]:
-        """Return the arguments of ``speak`` other than the text that have an effect on this kind of model."""
+        """Return all arguments of ``speak``, without the text, that this kind of model takes."""
         voice = self.voice or random_voice(model)
         return {
             "settings": self.settings(model),
@@ -136,11 +138,11 @@ class TimedRequest:
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The functions of packages to measure with a tuning.
+    """A request to measure the functions of a model's packages.
 
     Attributes:
         tuning: Settings of the backend.
-        runs: Calls of each function.
+        runs: Number of calls of each function.
         compiled: Folder for compiled Core ML models.
     """
 
@@ -150,7 +152,7 @@ class FunctionRequest:
 
 
 class BenchWorker:
-    """An object that answers the requests listed above."""
+    """Answers the requests that the docstring of this module lists."""
 
     def __init__(self) -> None:
         self.model: Bundle | None = None
@@ -158,7 +160,7 @@ class BenchWorker:
         self.runs = 0
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request. Raises UserError for an error that the user can act on."""
+        """Answer a request. Raises UserError if the user can do something about an error."""
         ((kind, content),) = request.items()
         return getattr(self, f"_{kind}")(content)
 
@@ -224,7 +226,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFunction]":
-    """Yield the functions of the model's packages."""
+    """Yield the functions in a model's packages that a request asks to measure."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.measure import package_functions
@@ -243,7 +245,10 @@ def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFu
 
 
 def random_voice(model: "Bundle") -> "Voice | None":
-    """Return random latents for a model that has latents but no voices, and ``None`` for other models."""
+    """Make random latents for a model whose voices are latents and that comes without voices.
+
+    Otherwise return ``None``.
+    """
     import numpy as np
 
     from ane.voices import Voice

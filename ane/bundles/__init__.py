@@ -1,8 +1,9 @@
-"""Open a model on disk: its configs, weights, tokenizer and mel norms, stored as a bundle.
+"""Open and write bundles. A bundle is a directory with one model: its configs, weights, tokenizer and mel norms.
 
-Read in this order: ``bundle`` (the only form of a model on disk), ``family`` (the declarations of a kind of model),
-``opening`` (names and paths), ``manifest``, ``packages``, ``hashes`` and ``weights``. Then read ``contents`` and
-``writing``. For official checkpoints, read ``torch_checkpoint``, ``surplus`` and ``hub``.
+Read the modules in this order: ``bundle`` (an open bundle), ``family`` (what is the same for all models of a kind),
+``opening`` (finds a bundle by name or path), ``manifest``, ``package_records``, ``hashes`` and ``weights``. Then read
+``contents`` and ``writing``. For the import of official checkpoints, read ``torch_checkpoint``, ``surplus`` and
+``hub``.
 """
 
 from ane.bundles.bundle import Bundle

@@ -1,15 +1,15 @@
-"""Open a bundle: one model in one directory that can be copied, checked and loaded lazily.
+"""Open a bundle, which is a directory with one model.
 
-Every model on disk is a bundle. It has these files:
+Every model on disk is a bundle. You can copy it, check its files against recorded hashes, and load one network of it. A
+bundle has these files:
 
-bundle.json                    its content (manifest.py)
-weights/<network>.safetensors  the network's state dict, weight norm folded in (an int8 tensor has a scale next to it)
-tokenizer.json                 Hugging Face tokenizers, if the family has a tokenizer
-mel_norms.safetensors          mel_norms (80,) float32, if the family has mel norms
-voices/<name>.safetensors      voices that come with the model
-config.json, *.onnx, *.npz     files of families whose model is one ONNX graph
-packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
-packages/<name>.onnx/          ONNX packages of the networks (packages.py)
+bundle.json                    manifest: lists all files and configs (manifest.py)
+weights/<network>.safetensors  state dict of a network, with weight norm folded in (an int8 tensor has a scale next to
+it) tokenizer.json                 tokenizer for Hugging Face ``tokenizers``, if this kind of model has one
+mel_norms.safetensors          mel_norms (80,) float32, if this kind of model has mel norms voices/<name>.safetensors
+voices that come with the model config.json, *.onnx, *.npz     files of a model that is one ONNX graph
+packages/<name>.mlpackage      Core ML packages of networks (package_records.py) packages/<name>.onnx/          ONNX
+packages of networks (package_records.py)
 """
 
 import hashlib
@@ -31,30 +31,31 @@ from ane.bundles.package_records import FORMATS, NAMES, read_section
 from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:  # torch takes a second to import, and every command's --help imports this module
+if TYPE_CHECKING:  # importing torch takes a second, and the --help of every command imports this module
     import torch
 
 
 class Bundle:
-    """A bundle on disk. Opening it reads bundle.json and looks at the size of every file.
+    """An open bundle. The constructor reads bundle.json and compares the size of every file.
 
-    A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``). Tensors are
-    memory-mapped.
+    The SHA-256 of a file is checked when the file is first used, and the result is remembered (``hashes.check_hash``).
+    Tensors are memory-mapped.
 
     Attributes:
         path: Directory of the bundle.
-        name: Name of the bundle in messages.
-        networks: Names (from ``family.networks``) of the networks in the bundle.
-        precision: Type in which the parameters are stored: "fp32", "fp16" or "bf16".
+        name: Name of the bundle for messages.
+        networks: Names of the networks in the bundle, a subset of ``family.networks``.
+        precision: Number format of the stored parameters: "fp32", "fp16" or "bf16".
         trained: Whether the weights were trained. ``False`` means that they are random numbers.
-        default_voice: Voice that speaks if a request names none. If the model has one voice, the name of that voice.
-        settings: Synthesis settings that replace upstream's for this model (see ``TortoiseSettings.of``).
-        clones: Whether the model can take any speaker's voice from clips. ``False`` for a model trained on few
-            speakers.
+        default_voice: Name of the voice that speaks if a request names no voice, or of the model's only voice.
+        settings: Synthesis settings that replace the official ones for this model (see ``TortoiseSettings.of``).
+        clones: Whether the model can copy any speaker's voice from clips. ``False`` means that it was trained on only a
+            few speakers.
         packages, onnx_packages: Packages for Core ML and for ONNX Runtime.
 
     Raises:
-        UserError: There is no bundle, bundle.json is damaged or too new, or a file is missing or truncated.
+        UserError: There is no bundle at the path, bundle.json is damaged or comes from a newer version, or a file is
+            missing or truncated.
     """
 
     def __init__(self, path: Path | str):
@@ -79,9 +80,9 @@ class Bundle:
 
     @property
     def identity(self) -> str:
-        """Hexadecimal digest that changes when weights or configs do, as a key for caches."""
+        """A digest (hex) of the model, to use as a cache key. It changes whenever a weight or a config changes."""
         manifest = self.manifest
-        if manifest.files:  # the key of sounds in jobs of earlier versions
+        if manifest.files:  # earlier versions stored the sounds of a job under this key
             return identity_of([(file.file, *size_and_time(self.path / file.file)) for file in manifest.files.values()])
         parts = [
             [
@@ -100,7 +101,7 @@ class Bundle:
 
     @property
     def files(self) -> list[FileRecord]:
-        """Every file except bundle.json."""
+        """The records of all files in the bundle except bundle.json."""
         return [
             *self.manifest.all_files,
             *(file for package in (*self.packages, *self.onnx_packages) for file in package.files),
@@ -108,10 +109,10 @@ class Bundle:
 
     @property
     def voices(self) -> Path | None:
-        """Directory of the voices, all checked, or ``None`` if the bundle has no voices.
+        """The directory of the voices, after checking all of them. ``None`` if the bundle has no voices.
 
-        Raises UserError if a voice is missing or damaged, or if the directory has a voice that bundle.json does not
-        list.
+        Raises:
+            UserError: A voice is missing or damaged, or the directory has a voice that bundle.json does not list.
         """
         if not self.manifest.voices:
             return None
@@ -129,9 +130,7 @@ class Bundle:
         return self.manifest.networks[network].config
 
     def tensors(self, network: str) -> "dict[str, torch.Tensor]":
-        """Return exactly the network's state dict, on the CPU.
-
-        The tensors are memory-mapped if the file allows it: do not write to them.
+        """Read the state dict of a network, on the CPU. Do not write to its tensors, because they may be memory-mapped.
 
         Raises:
             UserError: The model lacks the network, or its file is damaged or does not fit the config.
@@ -153,22 +152,26 @@ class Bundle:
             ) from error
 
     def file(self, role: str) -> Path:
-        """Return the path of a further file that the family declares, after checking the file.
+        """Return the path of a file that the family declares in ``ModelFamily.files``, after checking the file.
 
-        Raises UserError if it is missing or damaged.
+        Raises:
+            UserError: The file is missing or damaged.
         """
         check_hash(self.path, self.manifest.files[role])
         return self.path / self.manifest.files[role].file
 
     @property
     def decoder_md5(self) -> str:
-        """MD5 of the decoder's official file, by which forks name latents, or "" if it is unknown."""
+        """The MD5 of the decoder's official checkpoint, or "" if it is unknown.
+
+        Forks of Tortoise name latents by it.
+        """
         md5 = self.manifest.source.get("decoder_md5")
         return md5 if isinstance(md5, str) else ""
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError if the family has no tokenizer."""
+        """The tokenizer, as JSON for Hugging Face ``tokenizers``. Raises UserError if the family has no tokenizer."""
         if self.manifest.tokenizer is None:
             raise self.lacks("tokenizer")
         check_hash(self.path, self.manifest.tokenizer)
@@ -176,9 +179,9 @@ class Bundle:
 
     @property
     def mel_norms(self) -> np.ndarray:
-        """Divisors of the decoder's log-mel conditioning for each band, (80,) float32 (upstream data/mel_norms.pth).
+        """The divisor for each band of the log-mel input that conditions the decoder, (80,) float32.
 
-        Raises UserError if the family has no mel norms.
+        The official file is data/mel_norms.pth. Raises UserError if the family has no mel norms.
         """
         if self.manifest.mel_norms is None:
             raise self.lacks("mel norms")
@@ -195,7 +198,10 @@ class Bundle:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Widths of a voice's two latents: the decoder's D, and the diffusion decoder's C = 2 × its channels."""
+        """The widths of a voice's two latents.
+
+        They are D for the decoder and C for the diffusion decoder, where C is twice the diffusion decoder's channels.
+        """
         widths = [
             network.voice_width(self.config(name))
             for name, network in self.family.networks.items()
@@ -207,12 +213,12 @@ class Bundle:
 
     @property
     def has_latents(self) -> bool:
-        """Whether a voice is a pair of latents, which the model can compute from clips."""
+        """Whether a voice of this model is a pair of latents, which the model can compute from clips."""
         return any(network.voice_width for network in self.family.networks.values())
 
     @property
     def voice_names(self) -> list[str]:
-        """Names of the voices that are part of the model."""
+        """The names of the voices that are part of the model."""
         return self.family.voice_names(self)
 
     @property
@@ -221,32 +227,32 @@ class Bundle:
         return self.has_latents or bool(self.voice_names)
 
     def is_only_voice(self, name: Any) -> bool:
-        """Return whether the model has only one voice, and this is its name.
+        """Return whether the model has only one voice and ``name`` is the name of this voice.
 
-        A request to such a model may give the name or leave it out.
+        A request to such a model may give this name, but need not.
         """
         return not self.takes_voices and bool(name) and isinstance(name, str) and name == self.default_voice
 
     @property
     def presets(self) -> Sequence[str]:
-        """Names of the presets that a request may choose."""
+        """The names of the presets that a request may choose from."""
         return self.family.settings.presets if self.family.settings else ()
 
     @property
     def uses_seed(self) -> bool:
-        """Whether another seed gives another sound."""
+        """Whether the sound depends on the seed of a request."""
         return any(self.family.networks[name].random for name in self.networks)
 
     def lacks(self, part: str) -> UserError:
-        """Return the error for a part that the family does not have."""
+        """Create the error for a part, such as "tokenizer", that this kind of model does not have."""
         return UserError(f"{self.name} is a {self.family.title} model, which has no {part}")
 
     def lacks_packages(self, format: str, otherwise: str = "") -> UserError:
-        """Return the error for a model without packages in a format of ``packages.NAMES``.
+        """Create the error for a bundle that has no packages in a format.
 
         Args:
-            format: Name of the format.
-            otherwise: Advice for a user who does not want to make packages.
+            format: Format of the packages, a key of ``package_records.NAMES``.
+            otherwise: Advice for users who do not want to make packages.
         """
         if not self.networks:
             return UserError(
@@ -259,7 +265,7 @@ class Bundle:
         )
 
     def require(self, network: str) -> None:
-        """Raise UserError if the model lacks ``network``. The message names upstream's file."""
+        """Raise UserError if the bundle lacks ``network``. The message names the official file that has the network."""
         if network not in self.family.networks:
             raise self.lacks(f"{network} network")
         if network not in self.networks:
@@ -270,7 +276,7 @@ class Bundle:
             )
 
     def contents(self) -> Contents:
-        """Return the parts of the bundle without its packages, to write them again."""
+        """Return everything in the bundle except its packages, for a function that writes another bundle."""
         manifest, data = self.manifest, self.family.data
         return Contents(
             manifest.family,
@@ -293,7 +299,7 @@ class Bundle:
         )
 
     def verify(self) -> None:
-        """Read every file and compare it with bundle.json. Raises UserError for the first file that differs."""
+        """Hash every file and compare it with bundle.json. Raises UserError for the first file that differs."""
         for file in self.files:
             check_hash(self.path, file, recompute=True)
         for network in self.networks:

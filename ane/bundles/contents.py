@@ -1,4 +1,4 @@
-"""Describe a model before it is a bundle: importers return it, and ``ane.bundles.writing.write_bundle`` writes it."""
+"""Describe a model that is not a bundle yet. Importers return a ``Contents``, and ``write_bundle`` writes it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.bundles.surplus import Surplus
 
-if TYPE_CHECKING:  # torch takes a second to import
+if TYPE_CHECKING:  # importing torch takes a second
     import numpy as np
     import torch
 
@@ -16,28 +16,29 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 @dataclass(frozen=True)
 class Contents:
-    """The parts of a model. All are checked, except the weights, which are read only when they are needed.
+    """Everything that a bundle needs from a model. The importer has checked all of it except the values of the weights.
 
     Attributes:
         family: Name of the model's family.
-        path: Where the model comes from, for messages. A bundle that would replace this folder is rejected.
-        name: Name of the model in messages. "" means the name of the bundle's folder.
+        path: File or folder of the original model, for messages. It must not be replaced by the bundle.
+        name: Name of the model for messages. "" means the name of the bundle's folder.
         configs: Config dataclass of each network.
-        tensors: Function that returns a network's state dict, on the CPU. The writer holds one network at once, so that
-            its peak memory is about the size of the largest network.
-        precision: Type in which the parameters are stored: "fp32", "fp16" or "bf16".
+        tensors: Function that reads the state dict of a network, on the CPU. The writer holds only one network in
+            memory, so its peak memory is about the size of the largest network.
+        precision: Number format of the stored parameters: "fp32", "fp16" or "bf16".
         trained: Whether the weights were trained. ``False`` means that they are random numbers.
-        tokenizer: JSON of Hugging Face ``tokenizers``, if the family has a tokenizer.
-        mel_norms: Mel norms, (80,) float32, if the family has them.
-        voices: File of each voice, by the voice's name.
-        files: Name and content of the further files that the family declares (``ModelFamily.files``), by role.
-        default_voice, settings, clones: As in ``ane.bundles.Bundle``.
-        licence, description: Texts that the bundle records about itself.
-        source: Where the weights came from.
-        surplus: Checkpoint entries that are left out.
-        notes: Sentences for the user who imports the model.
-        packages: Function that writes the model's own packages into a bundle's folder and returns them. If one has the
-            file NETWORK.safetensors, the bundle reads that network's weights there.
+        tokenizer: Tokenizer, as JSON for Hugging Face ``tokenizers``, if the family has a tokenizer.
+        mel_norms: Mel norms, (80,) float32, if the family has mel norms.
+        voices: Path of each voice's file, by name of the voice.
+        files: Name and content of each file that the family declares in ``ModelFamily.files``, by role.
+        default_voice, settings, clones: See ``ane.bundles.Bundle``.
+        licence, description: Licence and description of the model, for bundle.json.
+        source: Origin of the weights, for bundle.json.
+        surplus: Entries and files of the checkpoints that the import leaves out.
+        notes: Sentences to show to the user who imports the model.
+        packages: Function that writes packages, which come with the model, into the bundle's folder and returns their
+            records. If such a package has the file NETWORK.safetensors, the bundle reads the weights of this network
+            from there.
     """
 
     family: str

@@ -1,7 +1,7 @@
-"""Declare a kind of model (Tortoise, FastSpeech, Whisper, …), so that bundles and backends need not know it.
+"""Define the interface of a family, which is a kind of model such as Tortoise or Whisper, for bundles and backends.
 
-A family is the constant ``FAMILY`` in the module ``ane.models.<name>.family``, and bundle.json names it. If the family
-speaks, ``SPEAKER`` in ``ane.models.<name>.synthesizer`` is the class that does so.
+Every module ``ane.models.<name>.family`` has a constant ``FAMILY``, and bundle.json contains the family's name. If
+models of the family can speak, ``SPEAKER`` in ``ane.models.<name>.synthesizer`` is the class that speaks.
 """
 
 import importlib
@@ -18,42 +18,45 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:  # torch takes a second to import
+if TYPE_CHECKING:  # importing torch takes a second
     from torch import nn
 
     from ane.backends.base import ModelStages
     from ane.bundles.contents import Contents
     from ane.speech.settings import SpeechSettings
 
-DEFAULT_FAMILY = "tortoise"  # if bundle.json names no family
+DEFAULT_FAMILY = "tortoise"  # family of a bundle whose bundle.json names none
 MODELS = Path(__file__).parents[1] / "models"
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of a network, named as in upstream's constructors. The official values are the defaults."""
+    """Hyper-parameters of a network. Names and defaults are those of the official constructor."""
 
-    # names of the hyper-parameters that do not change the network's output
+    # hyper-parameters that do not change the network's output
     without_effect: ClassVar[frozenset[str]] = frozenset()
-    # (width, number of heads) pairs: attention splits the width evenly among the heads, and no shape depends on it
+    # pairs of hyper-parameters, a width and a number of heads: the width must be a multiple of the number of heads
     split_widths: ClassVar[tuple[tuple[str, str], ...]] = ()
-    # names of the hyper-parameters that are ids of tokens or codes, or lists of ids; all others are at least 1
+    # hyper-parameters that are ids of tokens or codes, or lists of such ids; all other hyper-parameters are at least 1
     identifiers: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_upstream(cls, arguments: Mapping[str, Any]) -> Self:
-        """Select this config's fields from a mapping of upstream constructor arguments (lists become tuples)."""
+        """Make a config from official constructor arguments. Lists become tuples, and unknown arguments are ignored."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
 
     def check_value(self, name: str, value: Any, where: str) -> None:
-        """Raise UserError for a JSON value whose kind differs from this config's. ``where`` begins the message."""
+        """Raise UserError if a value from JSON is not of the same kind as the official value of this hyper-parameter.
+
+        ``where`` is the start of the message.
+        """
         official = getattr(self, name)
         if not _same_kind(value, official, None if name in self.identifiers else 1):
             raise UserError(f"{where}: {name} must be like {_as_json(official)}, not {_as_json(value)}")
 
     def check(self, where: str) -> None:
-        """Raise UserError for values that have the right kind but do not describe a network."""
+        """Raise UserError if the values have the right kinds but do not describe a network."""
         for width, heads in self.split_widths:
             if getattr(self, width) % getattr(self, heads):
                 raise UserError(
@@ -62,7 +65,7 @@ class Config:
 
 
 def freeze(value: Any) -> Any:
-    """Convert JSON lists to tuples, so that configs stay hashable and compare equal after a round trip."""
+    """Convert lists to tuples, so that a config that was read from JSON is hashable and equals the original."""
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
@@ -82,29 +85,29 @@ def _as_json(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """One network of a family: its module, its config, its place in the official files, and its precisions."""
+    """One network of a family: its module, its config, the official file that has it, and its precisions."""
 
     name: str
-    definition: "type[nn.Module] | str"  # its class, or "module:class" if the family opens without torch
+    definition: "type[nn.Module] | str"  # class, or "module:class" so that torch is imported later
     config: type[Config]
-    file: str  # the official checkpoint that holds it
-    prefix: str = ""  # the network's keys start with this in that file
-    wrapper: str | None = None  # if set, the file is a dictionary with the parameters under this key
+    file: str  # name of the official checkpoint that has the network
+    prefix: str = ""  # prefix of the network's keys in this file
+    wrapper: str | None = None  # key of the file under which its parameters are, or None if the file has no wrapper
     defaults: tuple[tuple[str, int], ...] = ()  # official arguments that differ from the config's defaults
-    # returns the keys that only training needs, with their shapes
+    # function that returns the keys that only training needs, with their shapes
     unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
-    # may be computed in fp16 or bf16. Other networks are small, run once, or are vocoders, where rounding is audible
+    # whether it may compute in fp16 or bf16: other networks are small, run once, or are vocoders with audible rounding
     half_precision: bool = False
-    quantised: bool = False  # its ONNX weights may be int8 or int4. That is faster, as every code reads all of them
-    compressed: bool = False  # its Core ML weights may have 8, 6 or 4 bits
-    fp16_package: bool = True  # False if a Core ML package in fp16 is not accurate (UnivNet: 40 dB)
-    for_speech: bool = False  # needed to speak. Other networks encode voices or classify
-    random: bool = False  # speech with it depends on the seed
-    voice_width: Callable[[Any], int] | None = None  # returns the width of the voice's latent. None if it takes none
+    quantised: bool = False  # whether its ONNX weights may be int8 or int4: faster, because each code reads all of them
+    compressed: bool = False  # whether its Core ML weights may have 8, 6 or 4 bits
+    fp16_package: bool = True  # whether a Core ML package in fp16 is exact enough (UnivNet's is not: 40 dB)
+    for_speech: bool = False  # whether speaking needs it: other networks encode voices or classify
+    random: bool = False  # whether its output depends on the seed
+    voice_width: Callable[[Any], int] | None = None  # returns the width of its voice latent; None if it takes none
 
     @cached_property
     def module(self) -> "type[nn.Module]":
-        """The network's class."""
+        """The class of the network."""
         if not isinstance(self.definition, str):
             return self.definition
         module, _, name = self.definition.partition(":")
@@ -115,33 +118,32 @@ class Network:
 
 
 class ModelFamily:
-    """A kind of model: what bundles, backends and commands need to know about it.
+    """A kind of model, with the facts that bundles, backends and commands cannot derive from an open bundle."""
 
-    Everything else that they need follows from its networks, its settings and the open model (``ane.bundles.Bundle``).
-    """
-
-    name: str  # name of its folder in ``ane.models``
-    title: str  # its name in messages
-    # by name, in the order in which bundles store them
+    name: str  # name of the family's folder in ``ane.models``
+    title: str  # name of the family in messages
+    # networks by name, in the order in which bundles store them
     networks: Mapping[str, Network] = MappingProxyType({})
-    stages: "ModelStages"  # the computations that a backend runs
-    settings: "type[SpeechSettings] | None" = (
-        None  # settings of a request, whose fields are its options. None if the family transcribes
-    )
-    data: frozenset[str] = frozenset()  # further parts of its bundles: "tokenizer", "mel_norms"
-    files: tuple[str, ...] = ()  # roles of further files, such as "graph" if the model is one ONNX graph
-    extra = ""  # the extra of this package that installs the libraries for such a graph
-    repositories = (
-        ""  # regular expression that matches part of its repositories' names. "" matches every other repository
-    )
+    stages: "ModelStages"  # network calls that a backend runs
+    # class of settings whose fields are the options of a request; None if the family transcribes instead of speaking
+    settings: "type[SpeechSettings] | None" = None
+    data: frozenset[str] = frozenset()  # whether bundles of the family have a "tokenizer" and "mel_norms"
+    files: tuple[str, ...] = ()  # roles of the other files in its bundles, such as "graph" for a single ONNX graph
+    extra = ""  # extra of tortoise-ane that installs the libraries for such a graph
+    # regular expression that is found in the names of the family's repositories; "" means all repositories that no
+    # other family claims
+    repositories = ""
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
-        """Return an ``ane.speech.Speaker``, as ``ane.load`` does. Raises UserError if the family does not speak."""
+        """Create the ``ane.speech.Speaker`` that ``ane.load`` returns.
+
+        Raises UserError if the family does not speak.
+        """
         if self.settings is None:
             raise UserError(
                 f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot speak"
             )
-        # imported here because it imports libraries for sound, which conversions do not need
+        # imports libraries for sound, which conversions do not need
         return importlib.import_module(f"ane.models.{self.name}.synthesizer").SPEAKER(model, backend)
 
     def recognises(self, path: Path) -> bool:
@@ -149,17 +151,17 @@ class ModelFamily:
         return False
 
     def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
-        """Read checkpoints, and compare every key and shape.
+        """Read checkpoints, and compare all keys and shapes with the network's.
 
-        A family names the options that it takes as parameters. They are the options of `ane import`.
+        The options are those of `ane import`. A family has parameters for the options that it takes, from this list:
 
         Args:
             path: File or directory with the checkpoints.
-            config: Upstream's constructor arguments, with ``where`` for messages.
-            base: Name or path of a bundle.
-            vocoder, voices: Paths.
-            precision: Precision of the stored parameters (default: the precision of the checkpoints).
-            ignore_unknown: See ``ane.bundles.surplus``.
+            config: Official constructor arguments, and ``where`` they come from, for messages.
+            base: Name or path of a bundle that provides the other networks.
+            vocoder, voices: Path of a vocoder's checkpoint, and path of a folder with voices.
+            precision: Precision in which to store the parameters (default: the precision of the checkpoints).
+            ignore_unknown: Whether to leave unknown entries out (see ``ane.bundles.surplus``).
 
         Raises:
             UserError: A file is missing, is damaged, belongs to another model, or has unknown entries.
@@ -167,22 +169,32 @@ class ModelFamily:
         raise NotImplementedError
 
     def source_files(self, path: Path, **options: Any) -> Mapping[str, Path]:
-        """Return the checkpoint files by the names under which their hashes are recorded. ``options`` has the paths."""
+        """Return the paths of all checkpoint files, by the names under which bundle.json records their hashes.
+
+        ``options`` are the options of ``import_checkpoints``, some of which are paths.
+        """
         raise NotImplementedError
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Any:
-        """Download a repository as an ``ane.bundles.hub.Snapshot``. ``progress`` is called with each file's name."""
+        """Download a repository, and return an ``ane.bundles.hub.Snapshot``.
+
+        Args:
+            repository: Repository id, "owner/name".
+            revision: Branch, tag or commit. ``None`` means main.
+            progress: Function that is called with the name of each file before its download.
+        """
         raise NotImplementedError
 
     def voice_names(self, model: Any) -> list[str]:
-        """Return the names of the voices that are part of a model and are not latents."""
+        """Return the names of those voices of a model that are not latents."""
         return []
 
 
 def import_options(family: ModelFamily, **options: Any) -> dict[str, Any]:
-    """Return the options of ``import_checkpoints`` that are not ``None``.
+    """Drop options for ``import_checkpoints`` that are ``None``.
 
-    Raises UserError for an option that the family does not take.
+    Raises:
+        UserError: The family does not take one of the other options.
     """
     taken = inspect.signature(family.import_checkpoints).parameters
     for name, value in options.items():
@@ -192,31 +204,31 @@ def import_options(family: ModelFamily, **options: Any) -> dict[str, Any]:
 
 
 def family_names() -> list[str]:
-    """Return the family names of this version, ``DEFAULT_FAMILY`` first."""
+    """Return the names of all families in this version, beginning with ``DEFAULT_FAMILY``."""
     return sorted(
         (file.parent.name for file in MODELS.glob("*/family.py")), key=lambda name: (name != DEFAULT_FAMILY, name)
     )
 
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
-    """Return the family with this name. Raises UserError if this version has none."""
+    """Return the family with this name. Raises UserError if this version has no such family."""
     if name not in family_names():
         raise UserError(f"no model family is named {name!r} in this version: update tortoise-ane")
     return importlib.import_module(f"ane.models.{name}.family").FAMILY
 
 
 def families() -> Iterator[ModelFamily]:
-    """Return an iterator over every family of this version."""
+    """Return an iterator over all families in this version."""
     return map(find_family, sorted(family_names()))
 
 
 def recognised_family(path: Path) -> ModelFamily | None:
-    """Return the family that recognises its checkpoints at ``path``, or ``None`` if no family does."""
+    """Return the family that recognises the checkpoints at ``path``, or ``None`` if no family recognises them."""
     return next((family for family in families() if family.recognises(path)), None) if os.path.exists(path) else None
 
 
 def family_of_repository(repository: str) -> ModelFamily:
-    """Return the family of a hub repository, judged by its name, or ``DEFAULT_FAMILY`` if no other family knows it."""
+    """Return the family whose ``repositories`` matches the name of a hub repository, or else ``DEFAULT_FAMILY``."""
     return next(
         (
             family

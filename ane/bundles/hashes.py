@@ -1,4 +1,7 @@
-"""Compare the SHA-256 of files with recorded ones, and cache the results by size and times."""
+"""Check files against their recorded SHA-256.
+
+A hash is computed again only if the file's size or times have changed.
+"""
 
 import contextlib
 import hashlib
@@ -14,11 +17,11 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing, write_json
 
-DAMAGED = ": the file is damaged, so import or copy the bundle again"  # the end of error messages
+DAMAGED = ": the file is damaged, so import or copy the bundle again"  # end of messages
 
 
 def _inside(file: str) -> str:
-    """Return ``file`` if it names a file below the bundle. Raises ValueError otherwise."""
+    """Return ``file``, a relative path. Raises ValueError if it leads out of the bundle."""
     parts = PurePosixPath(file)
     if parts.is_absolute() or ".." in parts.parts or "\\" in file or "\0" in file:
         raise ValueError(f"{file!r} is outside the bundle")
@@ -27,7 +30,7 @@ def _inside(file: str) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file's record in bundle.json: its path inside the bundle (with slashes), SHA-256 in hex, and size in bytes."""
+    """What bundle.json records about a file: its path inside the bundle (with slashes), SHA-256 (hex) and bytes."""
 
     file: Annotated[str, AfterValidator(_inside)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -35,7 +38,7 @@ class FileRecord:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex. Raises UserError if the file cannot be read."""
+    """Compute the SHA-256 of a file's bytes, in hex. Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -50,16 +53,15 @@ def size_and_time(file: Path) -> tuple[int, int]:
 
 
 def identity_of(facts: Any) -> str:
-    """Return a SHA-256 in hex that changes with the facts.
+    """Compute a SHA-256 in hex of the text of the facts (``repr``), to use as a key.
 
-    The sounds of a job, for example, are stored under such a key, so they are found as long as the text of the facts
-    (``repr``) is the same.
+    For example, the sounds of a job are stored under such a key. They are found again as long as this text is the same.
     """
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def record(directory: Path, file: str) -> FileRecord:
-    """Return the record of ``directory/file`` as it is now."""
+    """Hash ``directory/file``, and return its record."""
     return FileRecord(file, sha256_of(directory / file), (directory / file).stat().st_size)
 
 
@@ -80,9 +82,9 @@ def check_size(directory: Path, expected: FileRecord) -> None:
 
 
 def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
-    """Raise UserError unless the file's bytes are the recorded ones.
+    """Raise UserError unless the file has the recorded SHA-256.
 
-    A file that matched is not read again while its size and times are unchanged. ``recompute`` reads it in any case.
+    If the file has matched before, and its size and times have not changed, it is read again only if ``recompute``.
     """
     check_size(directory, expected)
     path = directory / expected.file
@@ -100,7 +102,14 @@ def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
 
 
 def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str], recompute: bool = False) -> str:
-    """Return ``compute()`` for ``path``, cached as long as the size and times of these ``files`` do not change."""
+    """Return a hash for ``path`` from the cache. If the size or a time of one of ``files`` has changed, compute it.
+
+    Args:
+        path: File or folder that the hash is about.
+        files: Files on which the hash depends.
+        compute: Function that computes the hash.
+        recompute: Whether to compute the hash in any case.
+    """
     stats = {
         file.relative_to(path).as_posix(): [(stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         for file in files
@@ -111,9 +120,6 @@ def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str
         if not recompute and cached["files"] == stats and isinstance(cached["content"], str):
             return cached["content"]
     content = compute()
-    with (
-        contextlib.suppress(UserError),
-        replacing(stamp) as temporary,
-    ):  # if the cache cannot be written, it is computed each time
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:  # without a cache, every call computes the hash
         write_json(temporary, {"content": content, "files": stats})
     return content

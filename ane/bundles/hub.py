@@ -1,7 +1,7 @@
-"""Download official checkpoints from the Hugging Face hub, and compare them with every hash that is known for them.
+"""Download official checkpoints from the Hugging Face hub, and compare them with all recorded hashes.
 
-huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported, so this module imports it only when
-it is used.
+huggingface_hub reads the environment variables HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported. The
+functions here therefore import it only when they need it.
 """
 
 import json
@@ -15,8 +15,8 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-FOLDERS = ("", ".models/", "models/")  # folders of a repository that may hold the checkpoints (.models/ is upstream's)
-CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5  # SHOWN: the most files that a message names
+FOLDERS = ("", ".models/", "models/")  # folders of a repository that may have the checkpoints
+CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5  # SHOWN: most files in a message
 HTTP_LIBRARIES = {
     "requests",
     "urllib3",
@@ -24,27 +24,27 @@ HTTP_LIBRARIES = {
     "httpx2",
     "httpcore",
     "httpcore2",
-}  # that huggingface_hub uses, depending on its version
+}  # which of them huggingface_hub uses depends on its version
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The checkpoints of one commit: their directory and the SHA-256 of each file, computed from the files."""
+    """Downloaded checkpoints of one commit of a repository."""
 
-    revision: str  # commit hash
-    directory: Path  # or the one file that was requested
-    files: dict[str, str]  # official name → SHA-256 in hex
-    licence: str = ""  # from the repository's card
+    revision: str  # hash of the commit
+    directory: Path  # directory with the files, or the path of the file if only one was requested
+    files: dict[str, str]  # official name of a file → SHA-256 (hex), computed from the downloaded file
+    licence: str = ""  # licence in the model card of the repository
 
 
 def is_repository(text: str) -> bool:
-    """Return whether ``text`` looks like a repository, "owner/name", or a checkpoint in it, "owner/name/file.pth"."""
+    """Return whether ``text`` looks like a repository ("owner/name") or a checkpoint in one ("owner/name/file.pth")."""
     suffixes = "|".join(map(re.escape, (*CHECKPOINTS, ".onnx")))
     return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
 
 
 def is_local_path(text: str) -> bool:
-    """Return whether ``text`` names a local file or directory, existing or not, and nothing on the hub."""
+    """Return whether ``text`` can only be the path of a local file or directory. The path need not exist."""
     checkpoint = text.endswith(CHECKPOINTS) and (text.count("/") < 2 or Path(text).parent.is_dir())
     return text.startswith((".", "/", "~")) or checkpoint
 
@@ -58,19 +58,20 @@ def download_files(
     kind: str = "model",
     progress: Callable[[str], None] = lambda file: None,
 ) -> Snapshot:
-    """Download files of ``repository`` (or find them in the hub's cache) and hash them.
+    """Download files from a repository, or find them in the hub's cache, and hash them.
 
     Args:
         repository: Repository id, "owner/name".
         required: Files that the repository must have.
-        files: Files to download if the repository has them. ``None`` means the required ones.
+        files: Files to download if the repository has them. ``None`` means ``required``.
         revision: Branch, tag or commit. ``None`` means main.
-        kind: Kind of model that the repository should hold, for an error message.
-        progress: Called with each file's name before it is fetched and hashed.
+        kind: Kind of model that the repository should have, for a message.
+        progress: Function that is called with the name of each file before its download.
 
     Raises:
-        UserError: The hub is offline and the files are not cached, there is no such repository, revision or file, or
-            the bytes differ from the hub's hash.
+        UserError: The hub cannot be reached and the files are not in the cache. Or there is no such repository,
+        revision
+            or file. Or the SHA-256 of a file differs from the hub's.
     """
     from huggingface_hub import HfApi
 
@@ -110,7 +111,7 @@ def download_files(
 
 
 def _others(files: Iterable[str]) -> str:
-    """Return the end of a message about a fine-tune's repository: what it holds, and how to import that."""
+    """List a repository's checkpoints for the end of a message, and say how to import one of them as a fine-tune."""
     checkpoints = sorted(file for file in files if file.endswith(CHECKPOINTS))
     if not checkpoints:
         return ""
@@ -123,9 +124,15 @@ def _others(files: Iterable[str]) -> str:
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
-    """Compare the hashes that ``recorder``, a file, lists with the hashes of ``files``. Unlisted files pass.
+    """Compare the hashes of files with recorded hashes. A file without a recorded hash passes.
 
-    Raises UserError if a recorded file is absent or has another SHA-256.
+    Args:
+        expected: Recorded SHA-256 by file.
+        files: Actual SHA-256 by file.
+        recorder: Name of the file that has the recorded hashes, for messages.
+
+    Raises:
+        UserError: A recorded file is not among ``files``, or has another SHA-256.
     """
     for file, sha256 in expected.items():
         if file not in files:
@@ -138,9 +145,10 @@ def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str],
 
 
 def read_expected(path: Path) -> dict[str, str]:
-    """Read hashes by file from JSON: {"autoregressive.pth": "<SHA-256>", …}, or a bundle.json that records its source.
+    """Read hashes by file from JSON, {"autoregressive.pth": "<SHA-256>", …}, or from the source in a bundle.json.
 
-    Raises UserError if the file cannot be read or has no such mapping.
+    Raises:
+        UserError: The file cannot be read, or does not map files to hashes.
     """
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
@@ -155,7 +163,7 @@ def read_expected(path: Path) -> dict[str, str]:
 
 
 class _UnreachableError(Exception):
-    """The hub cannot be reached, but the files may be in the cache."""
+    """Means that the hub cannot be reached. The files may be in the cache."""
 
 
 def _download(repository: str, file: str, revision: str, cached_only: bool = False) -> Path:
@@ -173,7 +181,7 @@ def _from_cache(
     unreachable: _UnreachableError,
     progress: Callable[[str], None],
 ) -> Snapshot:
-    """Return the files of ``revision`` as last downloaded. Raises UserError unless all required ones are cached."""
+    """Return the files of ``revision`` from the hub's cache. Raises UserError if a required file is not in it."""
     for folder in FOLDERS:
         cached: dict[str, Path] = {}
         for file in wanted:
@@ -195,13 +203,13 @@ def _from_cache(
 
 
 def _commit(directory: Path, folder: str) -> str:
-    """Return the commit that a path in the hub's cache names: …/snapshots/<commit>/<folder>."""
+    """Return the commit in the path of a folder of the hub's cache, …/snapshots/<commit>/<folder>."""
     return directory.parents[len(Path(folder).parts) - 1].name if folder else directory.name
 
 
 @contextmanager
 def _translated_errors(repository: str, revision: str, file: str = "") -> Iterator[None]:
-    """Turn the failures of huggingface_hub into one-line errors, or into _UnreachableError."""
+    """Convert errors of huggingface_hub inside the block to one-line errors, or to _UnreachableError."""
     from huggingface_hub import constants, errors
 
     try:
@@ -231,7 +239,7 @@ def _translated_errors(repository: str, revision: str, file: str = "") -> Iterat
 
 
 def _explain_transport(error: Exception, repository: str, endpoint: str) -> None:
-    """Raise a one-line error for a known failure of the connection, and return for any other error."""
+    """Raise a one-line error if ``error`` is a known failure of the connection. Otherwise return."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         raise UserError(f"{endpoint} answered {status} for {repository}: try again later") from error

@@ -1,12 +1,18 @@
 """Read and write bundle.json, the manifest of a bundle.
 
-Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
-weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters)
-and voices (each file, sha256, bytes). If the family has them, also: tokenizer, mel_norms and files (further files by
-role). Optional are: model (its family), settings (synthesis settings that suit this model,
-``ane.models.tortoise.settings``) and clones. Other sections are preserved unchanged.
+In format 1, bundle.json has these keys:
 
-Bundles of KittenTTS and Kokoro that earlier versions wrote have only name, licence, source, created_by and files.
+format, name, description, licence, created_by, precision, trained, default_voice
+source                         origin of the weights, with the SHA-256 of every original file
+networks                       config, file, sha256, bytes and parameters (their number) of each network, by name
+voices                         file, sha256 and bytes of each voice, by name
+tokenizer, mel_norms, files    records of these files, if the family has them (``files`` by role)
+model                          name of the family (optional)
+settings                       synthesis settings that suit this model (optional, ``ane.models.tortoise.settings``)
+clones                         whether the model can copy voices from clips (optional)
+
+All other keys are kept unchanged when the bundle is written again. Earlier versions wrote bundles of KittenTTS and
+Kokoro with only name, licence, source, created_by and files.
 """
 
 import dataclasses
@@ -24,7 +30,7 @@ from ane.system.files import no_such_file, read_json, replacing
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"
-# defaults for the entries that bundles of KittenTTS and Kokoro lack
+# values for the keys that old bundles of KittenTTS and Kokoro lack
 WITHOUT_NETWORKS: dict[str, Any] = {
     "precision": "fp32",
     "trained": True,
@@ -40,7 +46,7 @@ WITHOUT_NETWORKS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ManifestHeader:
-    """The entries that bundle.json has for every family."""
+    """The keys that bundle.json has for every family."""
 
     format: int
     model: str = DEFAULT_FAMILY
@@ -48,7 +54,7 @@ class ManifestHeader:
 
 @dataclass(frozen=True)
 class NetworkRecord(FileRecord):
-    """The record of a network: the file with its weights, its config and the number of its parameters."""
+    """What bundle.json records about a network: the file with its weights, its config and its number of parameters."""
 
     config: Any
     parameters: int
@@ -60,7 +66,7 @@ class NetworkRecord(FileRecord):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of bundle.json. ``sections`` has the parts that this module does not interpret."""
+    """The content of bundle.json. ``sections`` has the keys that this module does not know, with their values."""
 
     name: str
     precision: Literal["fp32", "fp16", "bf16"]
@@ -82,12 +88,12 @@ class Manifest:
 
     @property
     def all_files(self) -> list[FileRecord]:
-        """Every file of the bundle except bundle.json and the packages."""
+        """The records of all files in the bundle except bundle.json and the packages."""
         return [*self.networks.values(), *self.data_files, *self.files.values(), *self.voices.values()]
 
     @property
     def data_files(self) -> list[FileRecord]:
-        """The tokenizer and the mel norms, if the bundle has them."""
+        """The records of the tokenizer and the mel norms, if the bundle has them."""
         return [file for file in (self.tokenizer, self.mel_norms) if file is not None]
 
 
@@ -103,9 +109,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_content(directory: Path) -> dict[str, Any]:
-    """Return the content of ``directory``/bundle.json unchanged.
+    """Read ``directory``/bundle.json as a dictionary.
 
-    Raises UserError if there is none, if it is damaged, or if this version does not know its format.
+    Raises:
+        UserError: There is no bundle.json, it is damaged, or this version does not know its format.
     """
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
@@ -129,14 +136,15 @@ def read_content(directory: Path) -> dict[str, Any]:
 def _has_checkpoints(directory: Path) -> bool:
     try:
         return recognised_family(directory) is not None
-    except UserError:  # one is damaged
+    except UserError:  # a checkpoint is damaged
         return True
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read ``directory``/bundle.json.
+    """Read and check ``directory``/bundle.json.
 
-    Raises UserError if there is none, if it is damaged, or if this version does not know its format.
+    Raises:
+        UserError: There is no bundle.json, it is damaged, or this version does not know its format.
     """
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)
@@ -144,7 +152,7 @@ def read_manifest(directory: Path) -> Manifest:
     family = find_family(content["family"])
     if family.files:
         content = WITHOUT_NETWORKS | content
-    if isinstance(content.get("networks"), dict):  # other networks are from later versions
+    if isinstance(content.get("networks"), dict):  # drops networks that only later versions know
         content["networks"] = {name: value for name, value in content["networks"].items() if name in family.networks}
     known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
     content["sections"] = {key: content[key] for key in content if key not in known}

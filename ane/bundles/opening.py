@@ -1,4 +1,4 @@
-"""Open a bundle by its name or path."""
+"""Find and open a bundle by its name or path."""
 
 import argparse
 import difflib
@@ -13,40 +13,40 @@ from ane.system import paths
 from ane.system.errors import NotFoundError, UserError
 from ane.system.files import check_folder_of, read_json
 
-DEMO = "demo"  # the small Tortoise
-DEFAULT_BUNDLE = "heart"  # speaks unless a request names another bundle
-FORMER_NAMES = {"demo-fast": DEFAULT_BUNDLE}  # former name of an embedded bundle → its name
-EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "heart"}  # the bundles in the package: name → folder in ane/demo
+DEMO = "demo"  # name of the embedded bundle with a small Tortoise
+DEFAULT_BUNDLE = "heart"  # bundle that speaks if a request names none
+FORMER_NAMES = {"demo-fast": DEFAULT_BUNDLE}  # former name of an embedded bundle → present name
+EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "heart"}  # bundle that this Python package contains → folder in ane/demo
 
 
 def demo_bundle(name: str = DEMO) -> Path:
-    """Return the directory of an ``EMBEDDED`` bundle."""
+    """Return the directory of a bundle in ``EMBEDDED``."""
     return Path(str(resources.files("ane").joinpath("demo", EMBEDDED[name])))
 
 
 def is_embedded(folder: Path | None) -> bool:
-    """Return whether the directory is the directory of an ``EMBEDDED`` bundle."""
+    """Return whether ``folder`` is the directory of a bundle in ``EMBEDDED``."""
     return any(folder == demo_bundle(name) for name in EMBEDDED)
 
 
 def bundle_names() -> list[str]:
-    """Return the names that ``--bundle`` knows: the embedded bundles, and the bundles in the data directory."""
+    """List the names that you can pass to ``--bundle``: of embedded bundles, and of bundles in the data directory."""
     stored = paths.bundles_dir()
     names = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if os.path.isdir(stored) else []
     return [*EMBEDDED, *(name for name in names if name not in EMBEDDED)]
 
 
 def is_path(text: str | Path) -> bool:
-    """Return whether the text is a bundle's path ("./x", "a/b", "/x", "~/x") and not a bare name ("x")."""
+    """Return whether the text is a path of a bundle ("./x", "a/b", "/x", "~/x") and not a bare name ("x")."""
     text = str(text)
     return text in (".", "..") or text.startswith("~") or "/" in text or os.sep in text
 
 
 def find_bundle(bundle: str | Path | None) -> Path:
-    """Return a bundle's directory by path or name. Raises UserError if there is none.
+    """Return the directory of a bundle. Raises UserError if there is no such bundle.
 
     Args:
-        bundle: A path or a name. ``None`` means ``DEFAULT_BUNDLE``.
+        bundle: Path or name of the bundle. ``None`` means ``DEFAULT_BUNDLE``.
     """
     if str(bundle) in FORMER_NAMES and bundle not in bundle_names():
         bundle = FORMER_NAMES[str(bundle)]
@@ -67,10 +67,10 @@ def find_bundle(bundle: str | Path | None) -> Path:
 
 
 def new_bundle(text: str) -> Path:
-    """Return the path for a new bundle that ``find_bundle`` will find by the same text.
+    """Return the path at which to write a new bundle, so that ``find_bundle`` will find it by the same text.
 
     Args:
-        text: A path, or a name in the data directory.
+        text: Path of the bundle, or its name in the data directory.
 
     Raises:
         UserError: The text is the name of an embedded bundle, or a path in a folder that does not exist.
@@ -85,21 +85,24 @@ def new_bundle(text: str) -> Path:
 
 
 def open_model(bundle: str | Path | None = None) -> Bundle:
-    """Open a bundle by name or path. ``None`` means ``DEFAULT_BUNDLE``. Weights are read later.
+    """Open a bundle without reading its weights.
+
+    Args:
+        bundle: Path or name of the bundle. ``None`` means ``DEFAULT_BUNDLE``.
 
     Raises:
-        UserError: The name is unknown, there is no bundle, or it is damaged.
+        UserError: There is no bundle with this name or path, or it is damaged.
     """
     return Bundle(find_bundle(bundle))
 
 
 def family_of_checkpoints(path: Path) -> ModelFamily:
-    """Return the family that the checkpoints at ``path`` belong to, judged by their content.
+    """Return the family whose checkpoints are at ``path``, judged by their content.
 
-    For a directory that no family recognises, return ``DEFAULT_FAMILY``.
+    If no family recognises a directory, it counts as ``DEFAULT_FAMILY``.
 
     Raises:
-        UserError: A file is damaged, or belongs to no family.
+        UserError: A file is damaged, or ``path`` is a file that no family recognises.
     """
     family = recognised_family(path)
     if family is None and path.is_file():
@@ -110,7 +113,10 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
 
 
 def read_constructor_arguments(path: Path) -> dict[str, Any]:
-    """Read upstream's constructor arguments by file from JSON. Raises UserError if it is not a JSON object."""
+    """Read official constructor arguments for each checkpoint file from JSON.
+
+    Raises UserError if it is not an object.
+    """
     arguments = read_json(path)
     if not isinstance(arguments, dict):
         raise UserError(
@@ -121,7 +127,7 @@ def read_constructor_arguments(path: Path) -> dict[str, Any]:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--bundle``. Pass its value to ``open_model``."""
+    """Add the flag ``--bundle``, whose value you can pass to ``open_model``."""
     parser.add_argument(
         "--bundle",
         metavar="NAME|PATH",

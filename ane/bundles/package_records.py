@@ -1,8 +1,8 @@
-"""Describe a bundle's packages and their test results in the sections "coreml" and "onnx" of bundle.json.
+"""Record a bundle's packages and their test results in the sections "coreml" and "onnx" of bundle.json.
 
-Version 1 of a section is {"format": 1, "packages": [record, …]}, where a record is a ``PackageRecord``. Core ML
-packages are stored as ``packages/<network>-<precision>.mlpackage``. ONNX packages are stored as
-``packages/<network>-<precision>.onnx``: a folder with a graph for each function and the weights that these graphs
+A section in format 1 is {"format": 1, "packages": [record, …]}, where every record is a ``PackageRecord``. A Core ML
+package is the folder ``packages/<network>-<precision>.mlpackage``. An ONNX package is the folder
+``packages/<network>-<precision>.onnx``, which has a graph for each function and a file of weights that all graphs
 share.
 """
 
@@ -19,18 +19,23 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
-FORMATS = tuple(NAMES)  # names of the sections
+FORMATS = tuple(NAMES)  # formats of packages, which are also the names of the sections
 FORMAT = 1
-WEIGHTS = "bundle_weights_sha256"  # key in a record's source: SHA-256 of the network's weights in the bundle
-PUBLISHED = "published"  # key in a record's source: the author's published graph that the package was cut from
+WEIGHTS = "bundle_weights_sha256"  # key of ``PackageRecord.source``: SHA-256 of the network's weights in the bundle
+PUBLISHED = (
+    "published"  # key of ``PackageRecord.source``: the author's graph, if the package was cut from a published one
+)
 ComputeUnits = Literal["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"]
 COMPUTE_UNITS = get_args(ComputeUnits)
-CORE_ML_FIELDS = ("scale", "compute_units", "warnings")  # only in records of Core ML packages
+CORE_ML_FIELDS = ("scale", "compute_units", "warnings")  # fields that only records of Core ML packages have
 
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """One function: its kind, its bucket's lengths, and its signal-to-noise ratio in dB for each kind of arithmetic."""
+    """A function of a package: its kind, the lengths of its bucket, and its signal-to-noise ratios in dB.
+
+    It has one signal-to-noise ratio for each arithmetic in which the converter has checked it.
+    """
 
     kind: str
     bucket: dict[str, PositiveInt]
@@ -39,26 +44,26 @@ class FunctionRecord:
 
 @dataclass(frozen=True)
 class PackageRecord:
-    """The record of one package."""
+    """What bundle.json records about a package."""
 
-    network: str  # name of the network whose weights the package holds
-    precision: str  # "fp32" or "fp16". For Core ML also "8bit", "6bit" or "4bit", for ONNX "int8" or "int4"
-    path: str  # path of the package directory inside the bundle
+    network: str  # name of the network that was converted
+    precision: str  # "fp32" or "fp16"; for Core ML also "8bit", "6bit" or "4bit"; for ONNX also "int8" or "int4"
+    path: str  # path of the package's folder inside the bundle
     files: Annotated[list[FileRecord], Field(min_length=1)]
-    # functions by name. ONNX functions take any length and have an empty bucket
+    # functions by name; an ONNX function takes any length, so its bucket is empty
     functions: Annotated[dict[str, FunctionRecord], Field(min_length=1)]
-    scale: float = 1.0  # scale of the residual stream, by which the host multiplies the package's inputs
-    compute_units: ComputeUnits = "CPU_AND_NE"  # where Core ML may run it by default
-    # source and way of the conversion: the weights' SHA-256, layout, style, versions
+    scale: float = 1.0  # scale of the residual stream in the package: the host multiplies the inputs by it
+    compute_units: ComputeUnits = "CPU_AND_NE"  # compute units on which Core ML may run the package, by default
+    # facts about the conversion: SHA-256 of the weights, layout, style, versions
     source: dict[str, Any] = field(default_factory=dict)
-    # warnings of the lint, each with the reason why it was accepted
+    # warnings of the converter's lint, each with the reason why it was accepted
     warnings: list[dict[str, Any]] = field(default_factory=list)
-    format: str = "coreml"  # a name in ``FORMATS``
+    format: str = "coreml"  # one of ``FORMATS``
 
 
 @dataclass(frozen=True)
 class PackageFolder:
-    """Packages that are not in a bundle yet, and the folder that holds them."""
+    """Packages that are not in a bundle yet, and the folder that contains them."""
 
     path: Path
     packages: Sequence[PackageRecord]
@@ -66,14 +71,14 @@ class PackageFolder:
 
 @dataclass(frozen=True)
 class PackageSection:
-    """The packages in one format."""
+    """A section of bundle.json: the packages in one format."""
 
     format: int
     packages: list[PackageRecord]
 
 
 def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:
-    """Return the section of bundle.json for these packages, which all have one format."""
+    """Make a section of bundle.json from packages that all have the same format."""
     return {
         "format": FORMAT,
         "packages": [
@@ -88,7 +93,7 @@ def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:
 
 
 def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
-    """Return the sections of bundle.json for these packages, by name."""
+    """Make the sections of bundle.json, by name, from packages of any format."""
     by_format = {name: [package for package in packages if package.format == name] for name in FORMATS}
     return {name: section(members) for name, members in by_format.items() if members}
 
@@ -96,9 +101,16 @@ def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
 def read_section(
     sections: Mapping[str, Any], where: str, networks: Collection[str], name: str = "coreml"
 ) -> list[PackageRecord]:
-    """Return the records in a manifest's section ``name`` for these networks, or [] if there is no such section.
+    """Read the packages of these networks from a section of bundle.json.
 
-    Raises UserError if the section is damaged, or from a later version.
+    Args:
+        sections: Sections of bundle.json.
+        where: Path of bundle.json, for messages.
+        networks: Names of the networks.
+        name: Name of the section. If there is no such section, the result is empty.
+
+    Raises:
+        UserError: The section is damaged, or a later version has written it.
     """
     if name not in sections:
         return []

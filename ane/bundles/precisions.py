@@ -1,4 +1,4 @@
-"""List the precisions of weights, one per row. Flags, checks, thresholds and conversions are made from these rows."""
+"""List the precisions of weights, one per row. Flags, checks, thresholds and conversions all use these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ GGUF = {"fp16": "MOSTLY_F16", "fp32": "ALL_F32", "q8_0": "MOSTLY_Q8_0"}  # names
 
 @dataclass(frozen=True)
 class PackagePrecision:
-    """A precision of packages.
+    """A precision of the weights in packages.
 
     Attributes:
-        decibels: Signal-to-noise ratio that a function must reach with float32 arithmetic.
-        rounded: Signal-to-noise ratio that a Core ML function must reach with every operation rounded to fp16. ``None``
-            means that this is not measured.
+        decibels: Smallest signal-to-noise ratio, in dB, that the converter accepts for a function in float32
+            arithmetic.
+        rounded: Smallest signal-to-noise ratio, in dB, that the converter accepts for a Core ML function if every op is
+            rounded to fp16. ``None`` means that it does not measure this.
         bits: Bits per compressed weight. 0 means that weights are not compressed.
-        flag: Attribute of ``Network`` that says whether the network may be stored in this precision. "" means that
-            every network may.
-        otherwise: Precision for the networks that may not be stored in this one.
-        bytes: Bytes per weight on disk during conversion.
-        on_cpu: Devices of ONNX Runtime whose provider computes this precision on the CPU, with copies there and back.
-            CUDA lacks the operations that int8 rounds activations with. TensorRT also lacks the product of int4
-            (MatMulNBits).
+        flag: Attribute of ``Network`` that says whether the network may have this precision. "" means that every
+            network may have it.
+        otherwise: Precision of those networks that may not have this precision.
+        bytes: Bytes per weight on disk during the conversion.
+        on_cpu: ONNX Runtime devices that compute this precision on the CPU, and copy the data there and back. CUDA has
+            no ops to round activations for int8. TensorRT has neither these nor the int4 product (MatMulNBits).
     """
 
     decibels: float
@@ -38,10 +38,11 @@ class PackagePrecision:
     on_cpu: tuple[str, ...] = ()
 
 
-# The first row is the default. Random weights at the official size reach 54 dB with rounding, and are the hardest to
-# compress. 8 bits are linear by channel, fewer bits are palettes by k-means. The gain depends on the chip. Every chip
-# since the M1 streams 4-bit palettes as stored. An M1 expands 8-bit weights to fp16, while later chips stream them,
-# starting with the M3 or the M5 (sources conflict: measure with `ane bench`).
+# The first row is the default. 8 bits are linear quantisation by channel, and fewer bits are palettes from k-means.
+# Random weights are the hardest to compress: at the sizes of the official networks they have 54 dB with rounding to
+# fp16. How much compression gains depends on the chip. Every chip since the M1 reads 4-bit palettes without expanding
+# them. An M1 expands 8-bit weights to fp16, and later chips read them directly. Sources conflict on whether the M3 or
+# the M5 is the first such chip: measure with `ane bench`.
 CORE_ML = {
     "fp16": PackagePrecision(60.0, 50.0, flag="fp16_package", bytes=2),
     "fp32": PackagePrecision(100.0),
@@ -56,13 +57,13 @@ ONNX = {
     "int4": PackagePrecision(8.0, bits=4, flag="quantised", on_cpu=("tensorrt",)),
 }
 PACKAGES = {"coreml": CORE_ML, "onnx": ONNX}
-NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # the values of `ane say --precision`
+NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # values that `ane say --precision` takes
 
 
 def stored_precision(precisions: Mapping[str, PackagePrecision], network: "Network", precision: str) -> str:
-    """Return the precision of a network's package when a model is converted with ``precision``.
+    """Return the precision in which a conversion to ``precision`` stores a network.
 
-    Vocoders whose rounding is audible stay in fp32, and so do small networks that gain nothing.
+    Vocoders whose rounding you can hear stay in fp32. So do small networks, which gain nothing.
     """
     row = precisions[precision]
     if not row.flag or getattr(network, row.flag):

@@ -1,7 +1,7 @@
-"""Find the entries and files of checkpoints that no network is computed from: unneeded, unknown and unread ones.
+"""Find the entries and files of checkpoints that an import leaves out, because no network needs them.
 
-An unknown entry may change the sound, as an adapter's weights do. Therefore a model is not imported without that entry
-unless the user allows it.
+Some of these entries are unknown. An unknown entry, such as an adapter's weight, may change the sound, so the import
+stops unless the user allows it to leave unknown entries out.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from ane.bundles.hub import CHECKPOINTS
 from ane.system.errors import UserError
 
-# whole names of entries next to a state dict that hold a trainer's tensors
+# names of the entries in which trainers store their own tensors, next to the state dict
 SIDE = "(g|d|gen|disc|generator|discriminator)"  # a GAN has an optimiser for each of its two networks
 TRAINER = re.compile(
     rf"({SIDE}_)?(optim(izer)?s?|(lr_)?sched(uler)?s?|((grad|amp)_)?scalers?)(_{SIDE}|_\d+)?(_state(s|_dict)?)?"
@@ -22,7 +22,7 @@ TRAINER = re.compile(
     r"|discriminators?(_state_dict)?|model_d|mpd|msd|mrd|((global|current)_)?(epochs?|steps?|iterations?)|best_loss",
     re.IGNORECASE,
 )
-WEIGHTS = (*CHECKPOINTS, ".bin")  # the suffixes of files that may hold weights
+WEIGHTS = (*CHECKPOINTS, ".bin")  # suffixes of files that may contain weights
 UNREADABLE = "a file that cannot be read"
 
 
@@ -32,9 +32,9 @@ class Surplus:
 
     Attributes:
         unneeded: Entries that speech does not need, by file.
-        unknown: Entries that may change the sound, by file. They include all entries of an adapter's file.
-        adapters: Files that are adapters by their names.
-        unread: Other files with weights that no network is read from.
+        unknown: Entries that may change the sound, by file. All entries of an adapter's file are unknown.
+        adapters: Files whose names say that they are adapters.
+        unread: All other files with weights from which the import reads no network.
     """
 
     unneeded: dict[str, list[str]] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class Surplus:
         """Add the entries of a file.
 
         Args:
-            file: Name of the file in messages.
-            unused: Entries of its state dict that no network is computed from.
-            is_unneeded: Function that tells whether speech is known not to need an entry.
-            siblings: Entries next to the state dict. Without tensors in them, they hold no weights. An adapter's
-                tensors are unknown wherever they are.
+            file: Name of the file, for messages.
+            unused: Entries of the state dict that no network needs.
+            is_unneeded: Function that returns whether speech certainly does not need an entry.
+            siblings: Entries of the file next to the state dict. They are unneeded if they contain no tensors or belong
+                to a trainer. An adapter's tensors are always unknown.
         """
         from ane.bundles.torch_checkpoint import is_adapter, tensors_in  # imports torch
 
@@ -71,7 +71,7 @@ class Surplus:
                 names[file] = [*names.get(file, ()), *chosen]
 
     def add_files(self, folder: Path, used: Iterable[Path]) -> None:
-        """Add the files with weights in a folder, and in its folder models/, that are not in ``used``."""
+        """Add the files with weights in ``folder`` and in its subfolder models/, except those in ``used``."""
         from ane.bundles.torch_checkpoint import is_adapter
 
         read = {path.resolve() for path in used}
@@ -91,7 +91,7 @@ class Surplus:
                 self.unread.append(name)
 
     def refuse_unknown(self) -> None:
-        """Raise UserError if there are unknown entries. The message names them."""
+        """Raise UserError if there are unknown entries. The message lists these entries."""
         if not self.unknown:
             return
         from ane.bundles.torch_checkpoint import MERGE, SHOWN, is_adapter
@@ -109,7 +109,7 @@ class Surplus:
 
 
 def _tensor_names(file: Path) -> list[str]:
-    """Return the names of the tensors in a file, or [] if it cannot be read, as it may not be a checkpoint."""
+    """Return the names of the tensors in a file. The list is empty if the file cannot be read as a checkpoint."""
     from ane.bundles.torch_checkpoint import load_pickle, read_safetensors, tensors_in
 
     try:
@@ -120,7 +120,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def summarise_files(names: Mapping[str, Iterable[str]], most: int | None = None) -> str:
-    """Return the entries by file, with at most ``most`` kinds per file: "a.pth: 2 × x.N.bias, y; b.pth: z"."""
+    """Format entries by file, with at most ``most`` names per file, such as "a.pth: 2 × x.N.bias, y; b.pth: z"."""
     from ane.bundles.torch_checkpoint import summarise_keys
 
     return "; ".join(

@@ -9,10 +9,11 @@ from ane.system.files import MAX_JSON
 
 
 def read_tokenizer(path: Path) -> str:
-    """Read a tokenizer's JSON as text, without padding and truncation, which could demand any length.
+    """Read the JSON of a tokenizer as text. Drop settings for padding and truncation, which could ask for any length.
 
     Raises:
-        UserError: The file holds anything else, or a normaliser whose damaged tables make the library abort.
+        UserError: The file is not a tokenizer.json, or has a Precompiled normaliser. If its tables are damaged, the
+            library ends the process.
     """
     try:
         text = read_regular(path, MAX_JSON).decode("utf-8")

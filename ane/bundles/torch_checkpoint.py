@@ -22,32 +22,32 @@ from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-SHOWN = 6  # the most kinds of keys in a message
+SHOWN = 6  # largest number of different names in a message
 Entries = Mapping[str, torch.Tensor]  # the state dict in a checkpoint
 
 
-# prefixes that wrappers add to all keys of a network: PEFT, torch.compile, torch's DataParallel
+# prefixes that PEFT, torch.compile and torch's DataParallel add to all keys of a network
 PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
-ADAPTED = ".base_layer."  # where PEFT puts the weights that an adapter changes
+ADAPTED = ".base_layer."  # part of the keys of weights that an adapter changes, in PEFT
 
 
 # names of adapters in PEFT, loralib, kohya's scripts and LyCORIS
 ADAPTER = re.compile(r"(^|[._ -])(lora|dora|lokr|loha|hada|ia3|oft|boft|vera|adapter)s?([._ -]|$)", re.IGNORECASE)
-MERGE = "merge them into the model first (PEFT: merge_and_unload())"  # part of messages
+MERGE = "merge them into the model first (PEFT: merge_and_unload())"  # advice in messages
 
 
 def is_adapter(key: str) -> bool:
-    """Return whether an entry or a file belongs to an adapter, such as a LoRA, judged by its name."""
+    """Return whether the name of an entry or a file says that it belongs to an adapter, such as a LoRA."""
     return bool(ADAPTER.search(key))
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """Return a shape as text: (1024, 80, 1) → "1024×80×1", and a scalar's → "a single number"."""
+    """Format a shape as text: (1024, 80, 1) → "1024×80×1". The shape of a scalar becomes "a single number"."""
     return "×".join(map(str, shape)) or "a single number"
 
 
 def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the entries without the ``PREFIXES`` that all keys have, and without PEFT's ``ADAPTED``."""
+    """Rename entries: remove ``PREFIXES`` that all keys have, and ``ADAPTED`` from the middle of a key."""
     named = {str(key).replace(ADAPTED, "."): value for key, value in entries.items()}
     while prefix := next((start for start in PREFIXES if named and all(key.startswith(start) for key in named)), ""):
         named = {key.removeprefix(prefix): value for key, value in named.items()}
@@ -55,23 +55,23 @@ def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def pattern(key: str) -> str:
-    """Return the key without its layer numbers: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
+    """Replace the layer numbers in a key by N: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
 
 
 def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
-    """Return a short list of at most ``most`` keys: "30 × gpt.h.N.attn.bias, text_head.weight"."""
+    """Summarise keys by ``pattern``, with at most ``most`` names: "30 × gpt.h.N.attn.bias, text_head.weight"."""
     counts = Counter(pattern(key) for key in keys)
     names = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
-    """Return the entries that ``key`` is computed from, or ``None`` if they are missing.
+    """Return the names of the entries that determine the tensor ``key``, or ``None`` if they are missing.
 
-    They are the key itself, or the gain and direction of its weight norm. Weight norm is stored as X.weight_g and
-    X.weight_v by torch.nn.utils.weight_norm (in the official files), and as X.parametrizations.weight.original0 and 1
-    by torch.nn.utils.parametrizations.weight_norm.
+    Without weight norm, this is ``key`` itself. With weight norm, it is a gain and a direction. They are called
+    X.weight_g and X.weight_v if torch.nn.utils.weight_norm made them, as in the official files, and
+    X.parametrizations.weight.original0 and original1 if torch.nn.utils.parametrizations.weight_norm made them.
     """
     if key in entries:
         return (key,)
@@ -91,18 +91,21 @@ def match_entries(
     why_misshapen: Callable[[], str],
     prefix: str = "",
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for every key of a network, the entries of the file at ``path`` that it is computed from (``sources``).
+    """Find the entries of a file that determine each tensor of a network (see ``sources``).
 
     Args:
-        shapes: Shapes in the network's state dict.
+        shapes: Shapes in the network's state dict, by key.
         entries: Entries of the file.
         path: Path of the file, for messages.
-        why_missing: Function that takes the first missing key and returns the end of a message about it.
-        why_misshapen: Function that returns the end of a message about a wrong shape.
-        prefix: Text that the network's keys start with in the file.
+        why_missing: Function that takes the first missing key and returns the end of the message about it.
+        why_misshapen: Function that returns the end of the message about a wrong shape.
+        prefix: Prefix of the network's keys in the file.
+
+    Returns:
+        The names of the entries, for each key of the network.
 
     Raises:
-        UserError: A key is missing, is not a float tensor, or has another shape than in the network.
+        UserError: An entry is missing, is not a float tensor, or has another shape than the network needs.
     """
     matches = {key: sources(prefix + key, entries) for key in shapes}
     missing = [prefix + key for key, source in matches.items() if source is None]
@@ -118,7 +121,7 @@ def match_entries(
 
 
 def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
-    """Return a tensor from the entries named in ``source``, with weight norm folded in and float64 as float32."""
+    """Make a tensor from the entries that ``sources`` found. Fold weight norm, and convert float64 to float32."""
     if len(source) == 2:
         return fold_weight_norm(*(entries[part] for part in source))
     tensor = entries[source[0]].detach()
@@ -126,9 +129,9 @@ def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
 
 
 def fold_weight_norm(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """Compute w = g · v / ‖v‖, with the norm over all dimensions except the first.
+    """Compute the weight w = g · v / ‖v‖ (Salimans and Kingma 2016, arXiv 1602.07868).
 
-    See Salimans and Kingma 2016 (arXiv 1602.07868).
+    Here g is the gain, v is the direction, and the norm is over all dimensions except the first.
     """
     v = direction.detach().float()
     norm = torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim())), keepdim=True)
@@ -137,19 +140,19 @@ def fold_weight_norm(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tenso
 
 
 def folded_key(key: str) -> str:
-    """Return a tensor's key after weight norm is folded in: X.weight_g → X.weight."""
+    """Return the key that a tensor has once weight norm is folded: X.weight_g → X.weight."""
     return re.sub(r"(weight_[gv]|parametrizations\.weight\.original[01])$", "weight", key)
 
 
 def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: Callable[[], str]) -> None:
     """Raise UserError unless an entry is a plain tensor of floats with this shape.
 
-    ``why`` returns the end of the message about another shape.
+    ``why`` returns the end of the message about a wrong shape.
     """
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} instead of a plain tensor of floats: is the file a quantised copy?")
-    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # a copy would fill the memory
+    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # copying it would fill the memory
         raise UserError(
             f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it: "
             "the file is damaged"
@@ -160,14 +163,14 @@ def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: C
         )
 
 
-ZIP_MAGIC = b"PK\x03\x04"  # torch.save since 1.6
-PICKLE_MAGIC = b"\x80"  # torch.save before that
-MAX_ENTRIES = 100_000  # tensors in a file (Tortoise's decoder has 400)
-MAX_SHARED = 8  # how many times their memory tensors that share it may claim: weights are tied in pairs
-SMALL = 64 << 20  # bytes that tensors may claim in any case: masks are stored as one number, repeated
+ZIP_MAGIC = b"PK\x03\x04"  # start of files from torch.save since torch 1.6
+PICKLE_MAGIC = b"\x80"  # start of files from older versions
+MAX_ENTRIES = 100_000  # largest number of tensors in a file (Tortoise's decoder has 400)
+MAX_SHARED = 8  # tensors may have at most 8 times as many bytes as the file stores, because some share memory
+SMALL = 64 << 20  # tensors may always have this many bytes, because a mask may be stored as one repeated number
 ZEROS = re.compile(
     rb"c(?:builtins|__builtin__)\nbytearray\n"
-)  # torch allows it, and it allocates as much as the file says
+)  # torch would run this code, which allocates as much memory as the file says
 OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file",
     b"<": "is a web page, not a checkpoint: the download reached an error or login page, so download it again",
@@ -177,11 +180,11 @@ OTHER_FILES = {
 def load_pickle(path: Path | str) -> Any:
     """Load a file that ``torch.save`` wrote. Tensors are on the CPU, and memory-mapped if the file's format allows it.
 
-    Only tensors and plain containers are created (``weights_only=True``). A file that refers to anything else is
-    rejected before that code can run.
+    The function creates only tensors and plain containers (``weights_only=True``). It rejects a file that refers to
+    other objects before any of their code runs.
 
     Raises:
-        UserError: There is no such file, or it is not a checkpoint, is truncated, or contains code.
+        UserError: There is no such file, or the file is not a checkpoint, is truncated, or contains code.
     """
     path = Path(path)
     try:
@@ -204,7 +207,7 @@ def load_pickle(path: Path | str) -> Any:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 _check_zeros(path, data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice about protocols and storages that the user cannot act on
+            warnings.simplefilter("ignore")  # hides warnings that do not help the user
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         _check_shapes(path, content)
         return content
@@ -219,7 +222,7 @@ def load_pickle(path: Path | str) -> Any:
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """Return a file's tensors, memory-mapped. Raises UserError if it is truncated or damaged."""
+    """Read the tensors of a safetensors file, memory-mapped. Raises UserError if the file is truncated or damaged."""
     try:
         check_regular(path)
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -231,9 +234,10 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def unknown_checkpoint(path: Path) -> UserError:
-    """Return the error for a file that no model recognises. It lists the file's content.
+    """Create the error for a file that no family recognises. Its message lists the content of the file.
 
-    Raises UserError if the file is damaged.
+    Raises:
+        UserError: The file is damaged.
     """
     content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
     if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
@@ -255,7 +259,7 @@ def unknown_checkpoint(path: Path) -> UserError:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError for an archive that is larger in memory than on disk, as torch.save compresses nothing."""
+    """Raise UserError if an archive is larger in memory than on disk. torch.save never compresses."""
     with path.open("rb") as file:
         entries, size = zip_directory(file)
     if entries > MAX_ENTRIES or size > path.stat().st_size:
@@ -280,10 +284,13 @@ def _check_zeros(path: Path, data: bytes | mmap.mmap) -> None:
 
 
 def _check_shapes(path: Path, content: Any) -> None:
-    """Raise UserError if tensors claim more than is stored for them, because a copy would fill the memory."""
+    """Raise UserError if the file stores too few numbers for the shapes of its tensors.
+
+    A copy could fill the memory.
+    """
     claimed, stored = 0, dict[int, int]()
     for name, tensor in tensors_in(content):
-        if tensor.layout == torch.strided and tensor.device.type == "cpu":  # code that uses tensors rejects all others
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":  # callers reject all other tensors
             storage = tensor.untyped_storage()
             stored[storage.data_ptr()] = storage.nbytes()
             claimed += tensor.numel() * tensor.element_size()
@@ -295,9 +302,9 @@ def _check_shapes(path: Path, content: Any) -> None:
 
 
 def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor in nested containers, with the keys that lead to it, such as optimizer.state.0.exp_avg.
+    """Find all tensors in nested containers. Yield a name such as optimizer.state.0.exp_avg, and the tensor.
 
-    A container that occurs twice is searched once.
+    A container that occurs twice is searched only once.
     """
     waiting, seen = [("it", content)], set[int]()
     while waiting:
@@ -316,7 +323,10 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _refusal(path: Path, message: str) -> str:
-    """Return one line that replaces torch's advice on how to run the code anyway."""
+    """Return our one-line message for a file that torch refuses.
+
+    Torch's message says how to run the code in the file.
+    """
     code = re.search(r"GLOBAL (\S+)", message)
     if code:
         return (

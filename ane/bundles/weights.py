@@ -1,4 +1,4 @@
-"""Compute the state dict that a network must have, check a file against it, and convert the precision of weights."""
+"""Compute the keys and shapes of a network's state dict, check a file against them, and convert weights' precision."""
 
 import functools
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ from ane.system.errors import UserError
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 FP16_MAX = 65504.0
-MAX_TENSORS = 10_000  # per network (Whisper large has 1,300). A config with more was made to fill the memory
-MAX_SIZE = 10_000_000  # the largest number in a config
-SCALE = ".scale"  # ends the key of an int8 tensor's factor (1,) or factors (rows,)
+MAX_TENSORS = 10_000  # largest number of tensors in a network, which stops absurd configs (Whisper large has 1,300)
+MAX_SIZE = 10_000_000  # largest number that a config may contain
+SCALE = ".scale"  # suffix of the key for the scale (1,) of an int8 tensor, or for the scales (rows,) of its rows
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys and shapes of a network's state dict. ``buffers`` are the keys that are not parameters."""
+    """The shapes in a network's state dict, by key. ``buffers`` are the keys of buffers, which are not parameters."""
 
     shapes: dict[str, tuple[int, ...]]
     buffers: frozenset[str]
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Put parameters (torch.empty) on the meta device and leave out their initialisation.
+    """Puts new parameters (torch.empty) on the meta device and skips their initialisation.
 
-    torch.device("meta") would work too. But then everything that a constructor computes goes through torch's Python
-    decompositions, whose first use imports torch._dynamo. That takes over a second at every start.
+    This is faster than torch.device("meta"). With that, all computations in a constructor go through torch's Python
+    decompositions. Their first use imports torch._dynamo, which takes more than a second.
     """
 
     count = 0
@@ -50,10 +50,12 @@ class _WithoutValues(TorchFunctionMode):
 
 
 def skeleton(network: Network, config: Any) -> nn.Module:
-    """Return the module of ``network`` with parameters that have no values yet.
+    """Create the module of a network, with parameters that have shapes but no values.
 
-    Fill them with ``load_state_dict(…, assign=True)``. Raises UserError if the values of ``config`` do not fit
-    together.
+    To set the values, call ``load_state_dict(…, assign=True)``.
+
+    Raises:
+        UserError: The values in ``config`` do not fit together.
     """
     try:
         if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
@@ -69,7 +71,10 @@ def skeleton(network: Network, config: Any) -> nn.Module:
 
 @functools.cache
 def layout(network: Network, config: Any) -> Layout:
-    """Return the layout of ``network`` built from ``config``. Raises UserError as ``skeleton`` does."""
+    """Return the layout of the network that ``config`` describes.
+
+    Raises UserError if the values do not fit together.
+    """
     module = skeleton(network, config)
     state = module.state_dict()
     buffers = frozenset(state) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -77,9 +82,10 @@ def layout(network: Network, config: Any) -> Layout:
 
 
 def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
-    """Compare keys, shapes and dtypes in an open safetensors file with the network that ``config`` describes.
+    """Compare the keys, shapes and dtypes in an open safetensors file with the network that ``config`` describes.
 
-    Raises UserError if they differ.
+    Raises:
+        UserError: A key, shape or dtype differs.
     """
     shapes, keys = layout(network, config).shapes, set(file.keys())
     scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
@@ -104,7 +110,7 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
 
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors without scales. An int8 tensor becomes float32, multiplied by its scale."""
+    """Multiply int8 tensors by their scales, which gives float32. Return all tensors without the scales."""
     return {
         key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
         if tensor.dtype == torch.int8
@@ -117,13 +123,19 @@ def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def convert_precision(
     tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str], where: str
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters in ``precision``, contiguous and without shared memory, as safetensors needs them.
+    """Convert a state dict to a precision. The tensors are contiguous and share no memory, as safetensors needs them.
 
-    Integers stay as they are. Buffers become float32 at every precision, because a rotary frequency that is rounded to
-    8 or 11 bits and multiplied by a position in the hundreds gives another angle.
+    Integers stay as they are. Buffers always become float32. For example, a rotary frequency with 8 or 11 bits would
+    give wrong angles at positions in the hundreds.
+
+    Args:
+        tensors: State dict.
+        precision: Precision for the parameters.
+        buffers: Keys of the buffers.
+        where: Start of the message.
 
     Raises:
-        UserError: A value is NaN or infinite, or beyond the range of fp16. The message names the tensor.
+        UserError: A number is NaN or infinite, or outside the range of fp16. The message names the tensor.
     """
     result: dict[str, torch.Tensor] = {}
     seen: set[int] = set()

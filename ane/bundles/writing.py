@@ -1,4 +1,4 @@
-"""Write a bundle, network by network. No other module writes bundles."""
+"""Write bundles. No other module does so."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,16 @@ from ane.system.version import version
 
 
 def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:
-    """Raise UserError if a bundle must not be written to ``destination``.
+    """Check that a bundle may be written to ``destination``.
 
-    Only a bundle is ever replaced, and only on request. Raises UserError if a file or another directory is there, if a
-    bundle is there and ``overwrite`` is False, or if writing would delete ``source``.
+    Args:
+        destination: Directory for the bundle.
+        overwrite: Whether to replace a bundle at ``destination``. Anything else there is never replaced.
+        source: Path that must not be deleted.
+
+    Raises:
+        UserError: There is a file, another directory, or a bundle without ``overwrite`` at ``destination``. Or writing
+            would delete ``source``.
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} contains the checkpoints to import: choose another destination")
@@ -43,22 +49,23 @@ def write_bundle(
     progress: Callable[[str], None] = lambda network: None,
     **changes: Any,
 ) -> Bundle:
-    """Write a model as a bundle, network by network. It appears at ``destination`` complete or not at all.
+    """Write a model as a bundle. After an error, ``destination`` is as it was before.
 
-    The precision applies to all parameters. Buffers stay float32, and integers are unchanged. The peak memory is about
-    the size of the largest network.
+    All parameters are stored in ``contents.precision``. Buffers are stored in float32, and integers unchanged. The
+    function holds one network in memory at a time, so its peak memory is about the size of the largest network.
 
     Args:
         contents: The model.
         destination: Directory of the new bundle.
-        packages: Packages in any format from ``packages_root``.
-        packages_root: Folder that the packages are linked from, or copied from if links are impossible.
-        overwrite: Whether to replace a bundle that exists at ``destination``.
-        progress: Function that is called with each network's name before it is written.
+        packages: Packages to include, in any format. Their paths are relative to ``packages_root``.
+        packages_root: Folder with the packages. The bundle gets hard links to their files, or copies if links are
+            impossible.
+        overwrite: Whether to replace a bundle at ``destination``.
+        progress: Function that is called with the name of each network before it is written.
         changes: Values that replace fields of ``contents``, such as ``precision``.
 
     Raises:
-        UserError: The destination is taken or cannot be written, or a value is not finite or does not fit the
+        UserError: The destination is taken or cannot be written. Or a weight is not finite, or does not fit the
             precision.
     """
     destination, contents = Path(destination), replace(contents, **changes)
@@ -101,7 +108,7 @@ def write_bundle(
 def _write_network(
     contents: Contents, network: str, directory: Path, packages: Sequence[PackageRecord]
 ) -> NetworkRecord:
-    """Write the weights of a network, unless one of the model's own packages has them."""
+    """Write the weights of a network, unless a package that comes with the model contains them."""
     config, name = contents.configs[network], f"{network}.safetensors"
     for stored in (file for package in packages for file in package.files if Path(file.file).name == name):
         parameters = sum(tensor.numel() for key, tensor in contents.tensors(network).items() if not key.endswith(SCALE))
@@ -137,7 +144,7 @@ def _write_file(directory: Path, name: str, content: Path | bytes) -> FileRecord
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write safetensors with the permissions of a new file. The library makes files that only their owner can read."""
+    """Write safetensors with the usual permissions. The library itself creates files that only their owner can read."""
     path.touch()
     mode = path.stat().st_mode
     try:

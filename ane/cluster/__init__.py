@@ -1,4 +1,7 @@
-"""Speak on a Ray cluster: ``speak_many`` speaks texts, ``ane.cluster.narration`` speaks the jobs of `ane read`."""
+"""Speak on the machines of a Ray cluster.
+
+``speak_many`` speaks many texts. ``ane.cluster.narration`` also speaks the jobs (books) of `ane read`.
+"""
 
 from ane.cluster.narration import speak_many
 

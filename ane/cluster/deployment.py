@@ -1,10 +1,10 @@
-"""Deploy `ane serve` with Ray Serve: copies of the server on a cluster, as many as the requests need.
+"""Deploy the server of `ane serve` on a cluster with Ray Serve, which starts as many copies as the requests need.
 
     serve run ane.cluster.deployment:application models=heart most_replicas=4
 
-Every replica is the whole application of ``ane.server`` with its copies of the models. Ray Serve gives a request to a
-replica, streams the answer, and starts and stops replicas. Ray Serve is part of Ray (Apache-2.0). Ray itself has no
-tokens, so only its machines may be able to reach its ports.
+Every copy (*replica*) is the whole application of ``ane.server``, with models of its own. Ray Serve passes each request
+to a replica, streams the answer, and starts and stops replicas. It is part of Ray (Apache-2.0). Ray has no tokens, so
+make sure that only the machines of the cluster can reach Ray's ports.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """How many replicas there are, and the resources that each one takes."""
+    """The number of replicas, and the resources of a replica."""
 
     least: int = 1
     most: int = 1
-    requests: float = 16  # requests that a replica should answer at once. More start another replica
-    cpus: float = 1  # cpus and gpus per replica, as Ray counts them
+    requests: float = 16  # requests that a replica should answer at once; with more, Ray Serve starts another replica
+    cpus: float = 1  # CPUs and GPUs per replica, as Ray counts them
     gpus: float = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class ReplicaSettings:
 
 
 class SpeechReplica:
-    """A replica: the application, and the thread that owns its models."""
+    """A replica, with the server application and the thread that runs its models."""
 
     async def __init__(self, settings: ServerSettings):
         check_exposure(settings)
@@ -60,23 +60,24 @@ class SpeechReplica:
 
 
 def listening_host() -> str:
-    """Return the address on which Ray Serve listens, or would listen if it were started now."""
+    """Return the address on which Ray Serve listens, or would listen if you started it now."""
     client = _get_global_client(raise_if_no_controller_running=False) if ray.is_initialized() else None
     return (client.http_config if client else HTTPOptions()).host or "0.0.0.0"
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Raise UserError for a server that anybody could use."""
+    """Raise UserError if other machines can reach the server and it needs no token."""
     if not settings.token and not is_loopback(host := listening_host()):
         raise UserError(f"Ray Serve listens on {host}, where other machines reach it: give a token", "token")
 
 
 def speech_application(settings: ServerSettings, replicas: ReplicaSettings | None = None) -> serve.Application:
-    """Return an application for ``serve.run``.
+    """Make an application to pass to ``serve.run``.
+
+    If a model is missing on another machine of the cluster, the replica there fails, and Ray Serve reports this.
 
     Raises:
-        UserError: There is no token, and other machines can reach Ray Serve. Or a model is missing on this machine. If
-            it is missing on another machine, the replica there fails, and Ray Serve reports it.
+        UserError: Other machines can reach Ray Serve, and there is no token. Or a model is missing on this machine.
     """
     check_exposure(settings)
     check_models(settings)
@@ -97,14 +98,14 @@ def speech_application(settings: ServerSettings, replicas: ReplicaSettings | Non
 
 
 def application(options: Mapping[str, str]) -> serve.Application:
-    """Make an application from the words KEY=VALUE of `serve run`.
+    """Make an application from the words KEY=VALUE on the command line of `serve run`.
 
-    The keys are: ``models``, ``preload`` and ``hosts``, by which clients may call the server (names with commas),
-    ``token``, ``backend``, ``lanes``, ``threads``, ``least_replicas``, ``most_replicas``, ``requests_per_replica``,
-    ``cpus`` and ``gpus``.
+    The keys ``models``, ``preload`` and ``hosts`` (names by which clients may call the server) take names with commas.
+    The other keys are ``token``, ``backend``, ``lanes``, ``threads``, ``least_replicas``, ``most_replicas``,
+    ``requests_per_replica``, ``cpus`` and ``gpus``.
 
     Raises:
-        UserError: There is another key, or a value has the wrong kind. Also as in ``speech_application``.
+        UserError: There is no such key, a value has the wrong kind, or ``speech_application`` raises it.
     """
     rest = dict(options)
     names = {key: tuple(rest.pop(key).split(",")) for key in ("models", "preload", "hosts") if key in rest}

@@ -1,6 +1,6 @@
-"""Speak many texts, a data set of Ray Data, or a job of `ane read` on a Ray cluster.
+"""Speak many texts, a Ray Data data set, or a job (book) of `ane read` on a Ray cluster.
 
-Workers speak and check the chunks of a job, but only this process reads and writes the job.
+Worker processes on the cluster speak and check the chunks of a job. Only this process reads and writes the job's files.
 """
 
 import time
@@ -24,7 +24,10 @@ SPEAK, CHECK = "speak", "check"
 
 
 class BookWorker:
-    """A worker's object, on its machine. Call it with ``SPEAK`` or ``CHECK`` and the arguments of that method."""
+    """The object with which a worker speaks and checks chunks.
+
+    Call it with ``SPEAK`` or ``CHECK``, which are the names of its methods, and with the arguments of that method.
+    """
 
     def __init__(self, speaker: BookSpeaker, checker: BookChecker):
         self.speaker, self.checker = speaker, checker
@@ -33,7 +36,12 @@ class BookWorker:
         return getattr(self, method)(*arguments)
 
     def speak(self, claimed: StoredChunk, count: int) -> tuple[SpokenChunk, float]:
-        """Return the sound of a chunk, one of ``count``, and the seconds that it took."""
+        """Speak a chunk. Return its sound and the seconds of work.
+
+        Args:
+            claimed: The chunk.
+            count: Number of chunks in the book.
+        """
         started = time.perf_counter()
         spoken = sound_of(self.speaker, claimed, count)
         return spoken, time.perf_counter() - started
@@ -54,21 +62,21 @@ def narrate_on_ray(
     workers: int | None,
     threads: int,
 ) -> int:
-    """Run ``narrate`` and then ``check_book`` with the workers of a cluster. Return the number of chunks spoken.
+    """Speak and then check a book on the workers of a cluster, and return the number of chunks that they have spoken.
 
-    A chunk has the same sound as on one machine.
+    This does the work of ``narrate`` and ``check_book``. A chunk has the same sound as on one machine.
 
     Args:
-        store: The job.
-        plan: The chunks of the book.
-        make_worker: Function that a worker calls once, on its machine.
-        checker: The checker that the workers use.
-        sample_rate: Sample rate of the sound.
-        progress, check_progress: Progress of speaking and of checking.
-        address, workers, threads: As in ``ane.cluster.speak_many``.
+        store: Job of the book.
+        plan: Chunks of the book.
+        make_worker: Function that makes the worker's object. Every worker calls it once, on its machine.
+        checker: Checker that the workers use.
+        sample_rate: Samples per second of the sound.
+        progress, check_progress: Objects that report the progress of speaking and of checking.
+        address, workers, threads: See ``ane.cluster.speak_many``.
 
     Raises:
-        UserError: As ``narrate`` raises it. Also if there is no cluster, or Ray is not installed.
+        UserError: ``narrate`` or ``check_book`` would raise it, there is no cluster, or Ray is not installed.
     """
     narration = Narration(store, plan, progress)
     with leases_renewed(store), connected(address) as ray:
@@ -85,7 +93,7 @@ def narrate_on_ray(
 def calls_for(
     store: JobStore, plan: BookPlan, narration: Narration, checker: BookChecker, progress: CheckProgress
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Yield a call for every chunk without sound and then, when all have sound, for every unchecked chunk."""
+    """Yield the calls for a book's workers: first speak all chunks that have no sound, then check unchecked chunks."""
     count = len(plan.chunks)
     for claimed in narration.chunks():
         yield claimed and (SPEAK, claimed, count)
@@ -94,7 +102,7 @@ def calls_for(
         yield claimed and (CHECK, claimed, store.spoken(claimed.chunk.key), norms, count)
 
 
-AHEAD = 64  # the most results that wait for an earlier one
+AHEAD = 64  # at most so many results wait until an earlier result is ready
 
 
 def speak_many(
@@ -108,27 +116,28 @@ def speak_many(
     column: str = "text",
     **request: Any,
 ) -> Any:
-    """Speak many texts, each as ``ane.load(bundle).speak(text, **request)`` does.
+    """Speak many texts on a cluster. Every text is spoken as by ``ane.load(bundle).speak(text, **request)``.
 
     Args:
-        texts: An iterable of any length, or a ``ray.data.Dataset`` with the texts in ``column``. An iterable is read as
-            workers become free, at most ``AHEAD`` texts beyond the first one that is not done.
-        bundle, backend, precision: As in ``ane.load``. The bundle must be on every machine of the cluster.
-        address: Address of the cluster (see ``connected``). A data set already has one.
-        workers: Number of processes that hold the model. ``None`` means one per GPU or, without GPUs, one per
+        texts: Iterable of texts, of any length, or a ``ray.data.Dataset`` with the texts in ``column``. An iterable is
+            read as workers become free, at most ``AHEAD`` texts beyond the first text that is not done.
+        bundle, backend, precision: See ``ane.load``. The bundle must be on every machine of the cluster.
+        address: Address of the cluster (see ``connected``). Leave it out for a data set, which is already on a cluster.
+        workers: Number of processes that load the model. ``None`` means one per GPU or, if there are no GPUs, one per
             ``threads`` processors of the cluster.
-        threads: CPU threads of each worker.
-        column: Column of a data set with the texts.
-        request: Further arguments of ``speak``. With ``seed=``, the speech is the same as on one machine.
+        threads: Number of CPU threads per worker.
+        column: Column of the data set that has the texts.
+        request: Other arguments of ``speak``. If you pass ``seed``, the speech is the same as on one machine.
 
     Returns:
-        For an iterable, an iterator over the speeches in order. For a data set, a data set with the further columns
-            ``audio`` (samples, float32), ``sample_rate`` and ``seconds``. It is computed when it is read, with its rows
-            in any order.
+        For an iterable, an iterator over the speeches in the order of the texts. For a data set, a data set with three
+            more columns: ``audio`` (float32 samples), ``sample_rate`` and ``seconds``. Ray Data computes it when you
+                read
+            it, and its rows may come in any order.
 
     Raises:
-        UserError: A text cannot be spoken, there is no such model or cluster, or Ray is not installed. For a data set,
-            Ray raises an error about a text when the data set is read.
+        UserError: A text cannot be spoken, there is no such model or cluster, or Ray is not installed. If a text in a
+            data set cannot be spoken, Ray raises an error when you read the returned data set.
     """
     make = partial(make_speaker, bundle, backend, precision, threads, request)
     if hasattr(texts, "map_batches"):
@@ -165,7 +174,7 @@ def speak_texts(
 
 
 class RowSpeaker:
-    """A worker of Ray Data that adds the speech to a row."""
+    """Adds the speech of its text to a row of a data set. Every worker of Ray Data has one."""
 
     def __init__(self, make: Callable[[], Callable[[int, str], Any]], column: str):
         self.speak, self.column = make(), column
@@ -178,9 +187,9 @@ class RowSpeaker:
 def speak_dataset(
     dataset: "Dataset", make: Callable[[], Callable[[int, str], Any]], column: str, workers: int | None, threads: int
 ) -> "Dataset":
-    """Return the data set with the speech of its texts.
+    """Return a data set that adds the speech of its texts to ``dataset``.
 
-    Ray Data starts the workers when the data set is read, and starts others if it loses some.
+    Ray Data starts the workers when you read the returned data set. If a worker is lost, Ray Data starts another one.
     """
     workers, gpus = worker_count(ray_module(), workers, threads)
     return dataset.map(
@@ -191,7 +200,7 @@ def speak_dataset(
 def make_speaker(
     bundle: str | None, backend: str, precision: str, threads: int, request: dict[str, Any]
 ) -> Callable[[int, str], Any]:
-    """Return the function (number, text) → speech that a worker calls."""
+    """Load the model in a worker. Return a function (number of the text, text) → speech."""
     import ane
 
     synthesizer = ane.load(bundle, backend, precision, threads, keep=True)

@@ -1,6 +1,6 @@
-"""Start the processes of a Ray cluster that each hold a model.
+"""Start worker processes on a Ray cluster, and distribute calls to them. Each worker holds a model.
 
-Ray (Apache-2.0) restarts a process that is lost.
+If a worker is lost, Ray (Apache-2.0) starts it again.
 """
 
 import importlib.util
@@ -14,15 +14,15 @@ from typing import Any
 from ane.system.errors import UserError
 
 CONNECT_S = 5.0
-TRIES = 2  # repetitions of a call whose worker dies
+TRIES = 2  # how many times to repeat a call whose worker dies
 MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
 class Worker:
-    """Holds a function in a process of the cluster.
+    """Holds a function in a process of the cluster. ``call`` runs this function.
 
-    ``make`` returns the function. It is called only once, because it loads a model. ``call`` then runs the function as
-    often as needed.
+    Args:
+        make: Function that returns the function to hold. It may be slow, because each worker calls it only once.
     """
 
     def __init__(self, make: Callable[[], Callable[..., Any]]):
@@ -34,11 +34,11 @@ class Worker:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module ``ray``, connected to a cluster while the block lasts.
+    """Connect to a cluster for the duration of the block, and yield the module ``ray``.
 
     Args:
-        address: "auto", or the cluster's address. ``None`` means a cluster that has only this machine and ends with the
-            block.
+        address: Address of the cluster, or "auto" to find it. ``None`` means a new cluster that consists of this
+            machine and ends with the block.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.
@@ -66,14 +66,14 @@ def connected(address: str | None) -> Iterator[Any]:
 def ray_module() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray reports its use to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # stops Ray from reporting its use to its makers
     import ray
 
     return ray
 
 
 def check_reachable(address: str) -> None:
-    """Raise UserError unless a program listens at HOST:PORT. Ray itself tries for minutes, then ends the process."""
+    """Raise UserError unless a program listens at HOST:PORT. Ray would try for minutes, and then end the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
@@ -90,21 +90,23 @@ def map_on_workers(
     workers: int | None,
     threads: int = 1,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Call ``make()(*arguments)`` on workers for each of ``calls``. Yield the arguments and the result as calls end.
+    """Call ``make()(*arguments)`` on workers for the arguments of each call. Yield results as soon as they are ready.
 
-    If a worker is lost, its call is repeated, at most ``TRIES`` times. ``calls`` is read when a worker is free. An
-    entry ``None`` means that no call is known yet, so that the running calls are waited for first. The work ends with
-    the iterator.
+    If a worker is lost, its call is repeated, at most ``TRIES`` times. Closing the iterator ends the work.
 
     Args:
-        ray: The module ``ray``, connected to the cluster.
-        make: Function that each worker calls once, on its machine.
-        calls: The arguments of each call.
-        workers: Number of workers. ``None`` means one per GPU or, without GPUs, one per ``threads`` processors.
-        threads: Processors per worker.
+        ray: Module ``ray``, connected to the cluster.
+        make: Function that returns the function to call. Every worker calls it once, on its machine.
+        calls: Arguments of each call. The function reads this iterable whenever a worker is free. ``None`` instead of
+            arguments means that the next call depends on calls that are still running.
+        workers: Number of workers. ``None`` means one per GPU or, if there are no GPUs, one per ``threads`` processors.
+        threads: Number of processors per worker.
+
+    Yields:
+        The arguments of a call, and its result.
 
     Raises:
-        UserError: A call raised it, a worker cannot start or dies again and again, or the cluster has no room.
+        UserError: A call has raised it, a worker cannot start or dies again and again, or the cluster has no room.
     """
     workers, gpus = worker_count(ray, workers, threads)
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=TRIES)(Worker)
@@ -128,9 +130,15 @@ def map_on_workers(
 
 
 def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]:
-    """Return how many workers with so many threads there are, and how many GPUs each one takes.
+    """Return the number of workers to start, and the number of GPUs per worker.
 
-    Raises UserError if there is no room for them now, because Ray would wait forever for more machines.
+    Args:
+        ray: Module ``ray``, connected to the cluster.
+        workers: Number of workers that the user wants. ``None`` means as many as there is room for.
+        threads: Number of processors per worker.
+
+    Raises:
+        UserError: The cluster has no room for these workers now. Ray would wait forever for more machines.
     """
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     on_gpus = any(machine.get("GPU") for machine in machines)
@@ -148,7 +156,10 @@ def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]
 
 
 def result_of(ray: Any, reference: Any) -> Any:
-    """Return the result of a call. Raises UserError if the call did, and any other error as Ray reports it."""
+    """Wait for a call and return its result.
+
+    If the call raised UserError, raise it here. Ray reports all other errors.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
