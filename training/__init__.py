@@ -1,1 +1,1 @@
-"""Train the embedded voice. Run this in a clone, because it is not part of the wheel."""
+"""Train the voices that the package contains. This works only in a clone, because it is not part of the wheel."""

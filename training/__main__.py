@@ -1,7 +1,7 @@
-"""Train the embedded Tortoise, from texts to bundle: `python -m training -o DIR`, in a clone of the repository.
+"""Train the small Tortoise that the package contains, from texts to bundle: `python -m training -o DIR` in a clone.
 
-You can interrupt it at any time. The same command continues from the last checkpoint in DIR. training/README.md says
-how the shipped weights were made and how to continue from them.
+You can interrupt the training at any time. The same command continues from the last checkpoint in DIR.
+training/README.md says how the weights in the package were made, and how to train them further.
 """
 
 import argparse
@@ -30,26 +30,31 @@ def main(arguments: list[str] | None = None) -> int:
     add(
         "--parts",
         metavar="A,B",
-        help=f"parts to make (default, in order: {','.join(PARTS)},bundle). After these you can also make card, "
-        "the bundle's card, and weights, for --start",
+        help=f"parts of the training to run (default, in order: {','.join(PARTS)},bundle). Two more parts need all of "
+        "these: card writes the bundle's MODEL.md, and weights writes files for --start",
     )
-    add("--start", type=Path, metavar="DIR", help="weights that parts without a checkpoint start from")
-    add("--minutes", type=float, metavar="N", help="train each of these parts for at most N minutes, and no other part")
+    add("--start", type=Path, metavar="DIR", help="folder of weights from which a part without a checkpoint starts")
+    add(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="train each part of --parts for at most N minutes, and do not train any other part",
+    )
     add(
         "--tiny",
         type=int,
         metavar="STEPS",
-        help="to try the recipe: train each part for this number of steps, on seconds of tones",
+        help="try the recipe: train each part for this number of steps, on short clips of tones instead of speech",
     )
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="device of torch (%(default)s)")
-    add("--threads", type=int, help="torch threads (default: torch's choice)")
-    add("--workers", type=int, default=os.cpu_count(), help="processes that make speech (%(default)s)")
+    add("--threads", type=int, help="number of threads that torch uses (default: torch's choice)")
+    add("--workers", type=int, default=os.cpu_count(), help="number of processes that make speech (%(default)s)")
     add(
         "--wordnet",
         type=Path,
         default=Path("/usr/share/wordnet"),
         metavar="DIR",
-        help="WordNet's data files (%(default)s, from Debian's wordnet-base)",
+        help="folder with WordNet's data files (%(default)s, from Debian's package wordnet-base)",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
@@ -67,7 +72,7 @@ def train(options: argparse.Namespace) -> None:
     if options.tiny:
         recipe = recipe.tiny(options.tiny)
     parts = options.parts.split(",") if options.parts else [*PARTS, "bundle"]
-    if options.minutes is not None:  # parts before the named ones stay as they are
+    if options.minutes is not None:  # parts that --parts does not name are not trained further
         schedules = {
             name: part.model_copy(update={"minutes": options.minutes if name in parts else 0})
             for name, part in recipe.parts.items()

@@ -1,10 +1,12 @@
-"""Train the autoregressive decoder, which predicts the next code of [voice][text][codes].
+"""Train the autoregressive decoder, which predicts the next code of the sequence [voice][text][codes].
 
-Three choices make it learn within an hour on a CPU. Position tables are initialised with sinusoids that place code j
-where the text that it speaks is expected, and one head of some layers is initialised to attend to equal positions.
-Codes are masked at a rate drawn for each batch, so that the decoder cannot predict from codes alone. Small heads
-predict each code's mel and pitch from the latents, which are the input of vocoders and denoiser. Latents depend on the
-text, so they can hold more of the sound than the codes do.
+Three choices make the decoder learn within an hour on a CPU:
+
+1. The position tables start as sinusoids in which code j has the position of the text that it probably speaks. In some
+   layers, one head starts with weights that attend to equal positions.
+2. Some input codes are masked, at a rate that is drawn for each batch. So the decoder cannot predict from codes alone.
+3. Small networks predict the mel and the pitch of each code from the latents (the hidden states), which are the input
+   of the vocoders and of the denoiser. Latents depend on the text, so they can hold more of the sound than codes.
 """
 
 import copy
@@ -26,16 +28,16 @@ from training.trainer import TrainedPart, Trainer
 
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
-MAX_MASKED = 0.30  # largest share of a batch's codes that is masked
+MAX_MASKED = 0.30  # at most this share of the input codes of a batch is masked
 DROPOUT = 0.05
-SILENT_CODES = 4  # silence codes after the stop, as in the pipeline's input
-ALIGNED_LAYERS = (1, 2, 3)  # layers whose first head is initialised to attend to equal positions
-MEL_WIDTH = 256  # hidden width of the mel predictor
-FRAMES, BANDS = 4, 80  # size of a code's mel
+SILENT_CODES = 4  # number of silence codes after the stop code, as in the pipeline's input
+ALIGNED_LAYERS = (1, 2, 3)  # layers whose first head starts with weights that attend to equal positions
+MEL_WIDTH = 256  # hidden width of the network that predicts mels
+FRAMES, BANDS = 4, 80  # frames and bands of the mel of one code
 
 
 class DecoderInTraining(nn.Module):
-    """The decoder, a conditioning latent for each teacher, and heads that predict text, mel and pitch in training."""
+    """The decoder, a latent for each voice, and small networks that predict text, mel and pitch during training."""
 
     def __init__(self, config: UnifiedVoiceConfig, voices: int, characters_per_code: float):
         super().__init__()
@@ -51,7 +53,7 @@ class DecoderInTraining(nn.Module):
 
     @torch.no_grad()
     def initialise(self, characters_per_code: float) -> None:
-        """Set the initial weights. Codes are expected to speak ``characters_per_code`` characters each."""
+        """Set the initial weights, which assume that a code speaks ``characters_per_code`` characters of the text."""
         D, layers, heads = self.config.model_dim, self.config.layers, self.config.heads
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
@@ -63,7 +65,7 @@ class DecoderInTraining(nn.Module):
         width = D // heads  # width of a head
         for table in (self.network.text_embedding, self.network.mel_embedding):
             nn.init.normal_(table.weight, std=0.3)
-            table.weight[:, :width] *= 0.1  # these channels are for the positions
+            table.weight[:, :width] *= 0.1  # keeps these channels for the positions
         nn.init.normal_(self.voices, std=0.3)
         positions = self.network.text_pos_embedding.emb.weight
         positions[:, :width] = sinusoids(torch.arange(len(positions)).float(), width)
@@ -76,9 +78,12 @@ class DecoderInTraining(nn.Module):
                 weight[:width, :width] = weight[:width, D : D + width] = torch.eye(width)
 
     def forward(self, tokens: Tensor, positions: Tensor, dropout: float = 0.0) -> Tensor:
-        """Compute hidden states (B, T, D) of rows (B, T) of the joined token table and the joined position table.
+        """Compute the hidden states (B, T, D) of sequences from ``training_sequence``.
 
-        See ``training_sequence``.
+        Args:
+            tokens: Rows of the joined token table, (B, T).
+            positions: Rows of the joined position table, (B, T).
+            dropout: Dropout of the input.
         """
         net = self.network
         zero = self.voices.new_zeros(1, self.config.model_dim)
@@ -88,19 +93,19 @@ class DecoderInTraining(nn.Module):
         return net(F.dropout(x, dropout, self.training), [unfused_attention] * self.config.layers)
 
     def predict_mel(self, hidden: Tensor) -> Tensor:
-        """Predict mels from hidden (B, T, D) → (B, T, FRAMES, BANDS), in deviations from the mean."""
+        """Predict the mels of codes: hidden (B, T, D) → (B, T, FRAMES, BANDS), in standard deviations from the mean."""
         return self.mel_predictor(hidden.transpose(1, 2)).transpose(1, 2).unflatten(2, (FRAMES, BANDS))
 
 
 def unfused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute causal attention (B, heads, T, width) without the fused kernel, whose gradient is slower on a CPU."""
+    """Compute causal attention of (B, heads, T, width). torch's fused kernel would be slower for gradients on a CPU."""
     future = torch.full((q.shape[2], k.shape[2]), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + future
     return torch.softmax(scores, dim=-1).to(v.dtype) @ v
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return cosines and sines of periods from 6 to 600 positions, (P,) → (P, width)."""
+    """Compute cosines and sines of positions, with periods from 6 to 600 positions: (P,) → (P, width)."""
     periods = 6 * 100 ** torch.linspace(0, 1, width // 2)
     angle = positions[:, None] * (2 * torch.pi / periods)
     return torch.cat((angle.cos(), angle.sin()), dim=1)
@@ -109,12 +114,13 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 def training_sequence(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Return the decoder's input and targets for a clip.
 
-    The joined token table holds text tokens, codes, voices and a row of zeros. The joined position table holds text
-    positions, code positions and a row of zeros.
+    An input is a row of the joined token table plus a row of the joined position table. The joined token table has rows
+    for text tokens, codes and voices, then a row of zeros. The joined position table has rows for positions of the
+    text and positions of the codes, then a row of zeros.
 
     Returns:
-        Rows of the token table (T,), rows of the position table (T,), targets (T,), and the index of the first code.
-            Targets are text tokens, or codes shifted by the number of text tokens, and -1 for no target.
+        Rows of the token table (T,), rows of the position table (T,), targets (T,), and the index in the sequence at
+        which the start code is. A target is a text token, or a code plus the number of text tokens, or -1 for none.
     """
     tokens = config.number_text_tokens + 1
     no_position = config.text_positions + config.code_positions
@@ -139,21 +145,32 @@ def training_sequence(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarra
 
 @dataclass
 class DecoderObjective:
-    """The losses of the decoder."""
+    """Computes the losses of the decoder, for training steps and for validation.
+
+    Attributes:
+        model: The decoder.
+        quantiser: The quantiser, on the same device as the model.
+        targets: For each shard, the mel (L, 80) and the pitch (L,) of each clip.
+        clips: Clips to train on.
+        validation: Other clips, for validation.
+        batches: Batches of ``clips``.
+        seed: Seed of the random choices.
+        device: Torch device.
+    """
 
     model: DecoderInTraining
-    quantiser: Quantiser  # quantiser on the model's device
-    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]  # mel (L, 80) and pitch (L,) of each clip
+    quantiser: Quantiser
+    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]
     clips: Sequence[Clip]
-    validation: Sequence[Clip]  # clips that the decoder is not trained on
-    batches: Batches  # batches of ``clips``
+    validation: Sequence[Clip]
+    batches: Batches
     seed: int
     device: str
 
     def losses(
         self, clips: Sequence[Clip], masked: float = 0.0, dropout: float = 0.0, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Return losses by name. ``masked`` is the share of the input codes to mask."""
+        """Compute the losses of some clips, by name. ``masked`` is the share of the input codes to mask."""
         model, config = self.model, self.model.config
         tokens = config.number_text_tokens + 1
         zero_row = tokens + config.number_mel_codes + len(model.voices)
@@ -194,11 +211,11 @@ class DecoderObjective:
 
     @staticmethod
     def pitch_losses(prediction: Tensor, pitch: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean error of voiced frames in octaves, and the cross-entropy of the voicing.
+        """Compute the mean pitch error of voiced frames in octaves, and the cross-entropy of the voicing.
 
         Args:
-            prediction: Prediction, (n, 2·FRAMES).
-            pitch: Pitch in Hz, (n·FRAMES,).
+            prediction: Predictions for n codes, (n, 2·FRAMES): first octaves above MIDDLE, then logits of voicing.
+            pitch: True pitch in Hz, 0 in unvoiced frames, (n·FRAMES,).
         """
         octaves, voicing = (half.flatten() for half in prediction.unflatten(1, (2, FRAMES)).unbind(1))
         voiced = pitch > 0
@@ -209,7 +226,7 @@ class DecoderObjective:
         )
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
-        torch.manual_seed(self.seed * 1_000_003 + index)  # for dropout
+        torch.manual_seed(self.seed * 1_000_003 + index)  # dropout uses torch's global generator
         masked = MAX_MASKED * float(torch.rand((), generator=generator))
         return self.losses([self.clips[i] for i in self.batches[index]], masked, DROPOUT, generator)
 

@@ -1,4 +1,7 @@
-"""Train the diffusion decoder on latents of clips that the autoregressive decoder was not trained on."""
+"""Train the diffusion decoder (the denoiser) on clips that the autoregressive decoder was not trained on.
+
+Its inputs are the latents that the autoregressive decoder computes for these clips.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +17,12 @@ from ane.models.tortoise.schedule import TRAINED_STEPS, Schedule
 from training.speech import Batches, Clip, Shard
 from training.trainer import TrainedPart, Trainer
 
-UNCONDITIONED = 0.12  # share of clips without conditioning, for classifier-free guidance
-BLENDED = 0.10  # share with a blend of voices, so that voice and latents may come from different speakers
+UNCONDITIONED = 0.12  # this share of the clips has no conditioning, for classifier-free guidance
+BLENDED = 0.10  # this share of the clips has a blend of voices, so that a voice also fits latents of another speaker
 
 
 class DenoiserInTraining(nn.Module):
-    """The denoiser and a voice latent for each teacher."""
+    """The denoiser, and a latent for each voice."""
 
     def __init__(self, config: DiffusionConfig, voices: int):
         super().__init__()
@@ -29,7 +32,8 @@ class DenoiserInTraining(nn.Module):
             if name.endswith("unconditioned_embedding"):
                 nn.init.normal_(parameter)
             elif parameter.ndim > 1 and "relative" not in name and name != "voices":
-                last = ".out." in name or "out_layers.3" in name or "proj_out" in name  # blocks start as identity
+                # last layers of blocks have small weights, so that blocks start close to the identity
+                last = ".out." in name or "out_layers.3" in name or "proj_out" in name
                 nn.init.normal_(parameter, std=(0.1 if last else 1.0) * parameter[0].numel() ** -0.5)
             elif "norm" in name or "_layers.0" in name or ".out.0" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
@@ -40,11 +44,11 @@ class DenoiserInTraining(nn.Module):
 
 @torch.no_grad()
 def fix_variance(network: DiffusionTts) -> None:
-    """Set the variance channels to a constant −1, the variance of the posterior (Ho et al. 2020).
+    """Set the variance channels to the constant −1, which means the variance of the posterior (Ho et al. 2020).
 
-    Training them with the variational bound (Nichol & Dhariwal 2021) fails for x0-prediction in a short training: the
-    remaining error at low noise, though inaudible, is large relative to the posterior's variance there, so the
-    channels grow until ancestral sampling yields noise.
+    These channels are not trained with the variational bound (Nichol & Dhariwal 2021), because that fails in a short
+    training that predicts x0. At low noise, the remaining error of x0 is inaudible, but large compared with the
+    variance of the posterior. So the channels would grow until ancestral sampling yields noise.
     """
     out = network.out[2]
     mels = out.out_channels // 2
@@ -53,19 +57,29 @@ def fix_variance(network: DiffusionTts) -> None:
 
 @dataclass
 class DenoiserObjective:
-    """The denoiser's loss."""
+    """Computes the denoiser's loss for a training step.
+
+    Attributes:
+        model: The denoiser.
+        clips: Clips to train on.
+        hidden: Latents of each clip, (n, D) float32.
+        mels: Normalised mel of each clip, (100, L) float32.
+        batches: Batches of the clips.
+        alphas_cumprod: Cumulative products of the diffusion schedule's alphas, (TRAINED_STEPS,) float32.
+        device: Torch device.
+    """
 
     model: DenoiserInTraining
     clips: Sequence[Clip]
-    hidden: Sequence[np.ndarray]  # latents of each clip, (n, D) float32
-    mels: Sequence[np.ndarray]  # normalised mels of each, (100, L) float32
-    batches: Batches  # batches of the clips
-    alphas_cumprod: Tensor  # (TRAINED_STEPS,) float32
+    hidden: Sequence[np.ndarray]
+    mels: Sequence[np.ndarray]
+    batches: Batches
+    alphas_cumprod: Tensor
     device: str
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen, network, voices = self.batches[index].tolist(), self.model.network, self.model.voices
-        count = min(len(self.hidden[i]) for i in chosen)  # cut the batch to its shortest clip
+        count = min(len(self.hidden[i]) for i in chosen)  # all clips are cut to the length of the shortest clip
         frames = frame_count(count)
         x0 = torch.from_numpy(np.stack([self.mels[i][:, :frames] for i in chosen])).to(self.device)
         latents = torch.from_numpy(np.stack([self.hidden[i][:count] for i in chosen])).to(self.device)
@@ -91,9 +105,9 @@ def train_denoiser(
     latents: Callable[[Clip], np.ndarray],
     voices: int,
 ) -> DenoiserInTraining:
-    """Train the denoiser. The config must predict x0.
+    """Train the denoiser, which must predict x0 (``config.prediction``).
 
-    ``latents`` returns (n, D) for a clip, including the latents of the silence after its end.
+    ``latents`` takes a clip, and returns its latents (n, D) with the latents of the silence after its end.
     """
     assert config.prediction == "x0"
     torch.manual_seed(part.schedule.seed)
@@ -114,9 +128,9 @@ def train_denoiser(
 
 
 def padded_mel(audio: np.ndarray, frames: int) -> np.ndarray:
-    """Return the normalised mel (100, frames) float32 of audio (S,) at 24 kHz.
+    """Compute the normalised mel (100, frames) float32 of audio (S,) at 24 kHz.
 
-    Silence follows audio that is too short.
+    If the audio is too short for ``frames`` frames, silence follows it.
     """
     audio = np.pad(audio, (0, max(0, frames * HOP - len(audio))))
     return normalise_mel(diffusion_mel(audio)[:, :frames]).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Judge the sound of vocoders, in training only, with two kinds of small discriminators.
+"""Define the discriminators that judge the sound of vocoders during training.
 
-One kind judges the waveform folded at several periods (HiFi-GAN, Kong et al. 2020, section 2.3), the other spectra at
-several resolutions (UnivNet, Jang et al. 2021, section 2.3).
+There are two kinds. One kind judges the waveform, folded at several periods (HiFi-GAN, Kong et al. 2020, section 2.3).
+The other kind judges spectra at several resolutions (UnivNet, Jang et al. 2021, section 2.3).
 """
 
 import torch
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 PERIODS, PERIOD_WIDTHS = (2, 3, 5, 7, 11), (16, 32, 64, 64)
-RESOLUTIONS, SPECTRUM_WIDTH = ((512, 128), (1024, 256), (2048, 512)), 12  # FFT and hop
-SLOPE = 0.1
-FEATURE_WEIGHT = 2.0  # weight of the features' distance in the generator's loss
+RESOLUTIONS, SPECTRUM_WIDTH = ((512, 128), (1024, 256), (2048, 512)), 12  # resolutions as (FFT size, hop) in samples
+SLOPE = 0.1  # slope of the leaky ReLUs
+FEATURE_WEIGHT = 2.0  # weight of the distance of features in the vocoder's loss
 
 
 class PeriodDiscriminator(nn.Module):
-    """A network from audio (B, S) to the outputs of its layers, the last one its judgement.
+    """A discriminator of audio (B, S) that is folded at a period. It returns the outputs of all its layers.
 
-    Columns of a period share the weights.
+    The last output is its judgement. The layers have the same weights for all phases of the period.
     """
 
     def __init__(self, period: int):
@@ -37,7 +37,10 @@ class PeriodDiscriminator(nn.Module):
 
 
 class SpectrumDiscriminator(nn.Module):
-    """A network from audio (B, S) to the outputs of its layers on the log magnitude (B, 1, frames, bins)."""
+    """A discriminator of log spectra (B, 1, frames, bins) of audio (B, S). It returns the outputs of all its layers.
+
+    The last output is its judgement.
+    """
 
     def __init__(self, size: int, hop: int):
         super().__init__()
@@ -78,11 +81,11 @@ class Discriminators(nn.Module):
         return [member(audio) for member in self.members]
 
     def losses(self, output: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return least-squares losses (Mao et al. 2017) for audio (B, S) of the generator and of the teacher.
+        """Compute least-squares losses (Mao et al. 2017) for a vocoder's audio and for the true audio, (B, S) each.
 
         Returns:
-            Losses by name. The gradient of "discriminator" reaches only the discriminators. The gradient of
-                "adversarial" and "features" reaches only ``output``.
+            Losses by name. The gradient of "discriminator" reaches only the discriminators. The gradients of
+            "adversarial" and "features" reach only ``output``.
         """
         real, fake = self(target), self(output.detach())
         discriminator = sum(((r[-1] - 1) ** 2).mean() + (f[-1] ** 2).mean() for r, f in zip(real, fake, strict=True))

@@ -1,7 +1,7 @@
-"""Train the two encoders from clips to voice latents, and the two converters from noise to voice latents.
+"""Train the networks that make a voice's latents: two encoders from clips, and two converters from noise.
 
-The decoders have learned a latent for each teacher. The encoders map a teacher's clips to its latent. The converters
-map noise to one latent or to a blend.
+The autoregressive decoder and the denoiser have each learned one latent per voice. An encoder learns to map clips of a
+voice to the voice's latent. A converter learns to map noise to one of the latents, or to a blend of them.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from training.pitch import RATE
 from training.speech import Shard, voice_of
 from training.trainer import TrainedPart, Trainer
 
-RECORDINGS = 200  # recordings of each teacher
-SHARPNESS = 6.0  # the larger, the less often noise is mapped to a blend of the voices
+RECORDINGS = 200  # number of recordings per voice
+SHARPNESS = 6.0  # a larger number makes the converters map noise to blends of voices less often
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
-    """Return ``RECORDINGS`` per voice, (voice, (S,) float32 at 22050 Hz).
+    """Make ``RECORDINGS`` recordings per voice, as (index of the voice, audio (S,) float32 at 22050 Hz).
 
-    Each is one to four clips joined and scaled at random.
+    A recording consists of one to four random clips of the voice, joined and multiplied by a random factor.
     """
     rng = np.random.default_rng(seed)
     recordings_of_voices: list[tuple[int, np.ndarray]] = []
@@ -41,7 +41,11 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
 def train_encoder(
     part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor
 ) -> nn.Module:
-    """Train an encoder to map mels (voice, (bands, L)) to its voice's latent in ``targets`` (voices, width)."""
+    """Train an encoder to map mels to voice latents.
+
+    ``mels`` has pairs of a voice's index and a mel (bands, L). ``targets`` has the latents of all voices, (voices,
+    width).
+    """
     torch.manual_seed(part.schedule.seed)
     for name, parameter in encoder.named_parameters():
         if parameter.ndim > 1 and "relative" not in name:
@@ -64,9 +68,9 @@ def train_encoder(
 
 
 def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targets: Tensor) -> nn.Module:
-    """Train a converter to map noise to a latent on the line between the first and the last voice.
+    """Train a converter to map noise to a latent on the line between the latents of the first and the last voice.
 
-    Most latents are near its ends.
+    Most of the latents are near one of the two voices.
     """
     schedule, device = part.schedule, part.device
     torch.manual_seed(schedule.seed)

@@ -1,8 +1,8 @@
-"""Compute the envelopes of speech by CheapTrick, as WORLD does.
+"""Compute spectral envelopes of speech with CheapTrick, the method of the vocoder WORLD.
 
-See Morise 2015, doi 10.1016/j.specom.2014.09.003. A window has three periods. Its power is smoothed over two thirds of
-the pitch, and its cepstrum is multiplied by two lifters: one smooths over the pitch, so that no harmonic is left, and
-the other restores what all smoothing took away.
+It is described in Morise 2015, doi 10.1016/j.specom.2014.09.003. A window is three periods long. The power spectrum of
+the window is smoothed over two thirds of the pitch. Then its cepstrum is multiplied by two lifters. The first smooths
+the spectrum over the pitch, so that no harmonics are left. The second restores what both smoothings removed.
 """
 
 import numpy as np
@@ -10,17 +10,18 @@ import numpy as np
 from ane.models.vocoders.source_filter import BINS, FFT, HOP
 from training.pitch import LOWEST, RATE
 
-RECOVERY = -0.3  # CheapTrick's q1, sharper than its -0.15, since predicted envelopes are too smooth
-UNVOICED = 500.0  # Hz, the pitch assumed for windows of unvoiced frames
-HALF = int(1.5 * RATE / LOWEST) + 1  # samples of the longest window on either side
-QUIETEST = 1e-12  # power
-WIDTH = RATE / FFT  # Hz per bin
+# CheapTrick's q1. Its usual value is -0.15. This one sharpens more, because networks predict envelopes too smoothly
+RECOVERY = -0.3
+UNVOICED = 500.0  # Hz. The window of an unvoiced frame is as long as for this pitch
+HALF = int(1.5 * RATE / LOWEST) + 1  # samples of the longest window before and after its centre
+QUIETEST = 1e-12  # power that is added before the logarithm
+WIDTH = RATE / FFT  # width of a bin in Hz
 
 
 def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
-    """Return log magnitudes (L, 513) of a clip (S,) at 24 kHz.
+    """Compute the envelopes of a clip (S,) at 24 kHz: log magnitudes, (L frames, 513 bins).
 
-    ``f0`` is its pitch (L,) in Hz every 256 samples, with 0 for unvoiced frames.
+    ``f0`` is the pitch of the clip in Hz every 256 samples, (L,). It is 0 in unvoiced frames.
     """
     pitch = np.where(f0 > 0, f0, UNVOICED)[:, None]
     starts = np.arange(len(f0)) * HOP
@@ -39,9 +40,9 @@ def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
 
 
 def with_mirror(power: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-    """Return power (L, 513) with its mirror added below the pitch (L, 1).
+    """Add to each bin of ``power`` (L, 513) below the pitch (L, 1) the power of its mirror.
 
-    The mirror is the power that is as far above 0 Hz as a bin is below the pitch.
+    The mirror of a bin is as far above 0 Hz as the bin is below the pitch.
     """
     bins = np.arange(BINS)
     mirror = pitch / WIDTH - bins
@@ -49,7 +50,7 @@ def with_mirror(power: np.ndarray, pitch: np.ndarray) -> np.ndarray:
 
 
 def smoothed(power: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Return means of power (L, 513) over ``width`` (L, 1) Hz around each bin. The spectrum is mirrored at its ends."""
+    """Average power (L, 513) over ``width`` (L, 1) Hz around each bin. The spectrum is mirrored at both ends."""
     whole = np.concatenate((power[:, :0:-1], power, power[:, -2::-1]), axis=1)
     sums = np.pad(np.cumsum(whole, axis=1), ((0, 0), (1, 0)))
     centres, half = np.arange(BINS) + BINS - 0.5, width / WIDTH / 2
@@ -57,7 +58,7 @@ def smoothed(power: np.ndarray, width: np.ndarray) -> np.ndarray:
 
 
 def between(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Interpolate linearly in each row (L, n) at positions (L, m)."""
+    """Interpolate each row of ``rows`` (L, n) linearly at the positions (L, m) → (L, m)."""
     before = positions.astype(np.int64)
     share = positions - before
     at = np.take_along_axis(rows, before, axis=1)

@@ -1,9 +1,9 @@
-"""Make the embedded bundle heart and the tables of ``ane.text.phonemes`` from the package hibari-tts.
+"""Make the voice heart, and the tables of ``ane.text.phonemes``, from the package hibari-tts.
 
     python -m training.fast_voice           # writes ane/demo/heart and ane/text/phonemes/data
 
-Nothing is trained. The int8 weights of hibari.onnx stay int8, each with its scale next to it, and the graph itself is
-cut into the stages that ONNX Runtime computes (``ane.models.hibari.published``).
+This trains nothing. The int8 weights of hibari.onnx stay int8, and the bundle stores the scale of each weight next to
+it. The graph of hibari.onnx is cut into the parts that ONNX Runtime computes (``ane.models.hibari.published``).
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
-    """Write the bundle of hibari.onnx with its notice. Other files in ``folder``, such as MODEL.md, stay."""
+    """Write the bundle of hibari.onnx, with the notice of its authors. Other files in ``folder`` do not change."""
     contents = import_published(model)
     [package] = contents.packages(folder)
     [weights] = [file for file in package.files if file.file.endswith(".safetensors")]
@@ -88,7 +88,7 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
 
 
 def write_tables(assets: Path, folder: Path) -> None:
-    """Write the dictionaries, the tagger and the network for unknown words, from the assets of hibari-tts."""
+    """Convert the assets of hibari-tts: the dictionaries, the tagger, and the network for unknown words."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind, region in product(("gold", "silver"), ("us", "gb")):
         name = kind if region == "us" else f"{kind}_gb"
@@ -118,7 +118,7 @@ def write_tables(assets: Path, folder: Path) -> None:
 
 
 def letter_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the weights of the network for unknown words. Matrices are (I, O), in the order of their use."""
+    """Read the weights of the network for unknown words. A matrix has the shape (inputs, outputs)."""
     values = {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
     matrices = iter([value for name, value in values.items() if name.startswith("onnx::MatMul")])
     weights = {

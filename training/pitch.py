@@ -1,7 +1,7 @@
-"""Find the pitch of the teachers' speech: the best path through the peaks of autocorrelations (Boersma 1993).
+"""Find the pitch of the teachers' speech, as the best path through the peaks of autocorrelations.
 
-P. Boersma, "Accurate short-term analysis of the fundamental frequency and the harmonics-to-noise ratio of a sampled
-sound", IFA Proceedings 17. The names of the costs are his.
+The method is from P. Boersma 1993, "Accurate short-term analysis of the fundamental frequency and the
+harmonics-to-noise ratio of a sampled sound", IFA Proceedings 17. The costs have the names that Boersma gives them.
 """
 
 import numpy as np
@@ -9,24 +9,25 @@ import numpy as np
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, HOP
 
 RATE = DIFFUSION_RATE  # sample rate of the speech, 24 kHz
-MIDDLE = 150.0  # Hz, from which octaves are counted
-LOWEST, HIGHEST = 60.0, 420.0
-WINDOW, FFT = 1000, 2048  # samples, two periods of a low voice
-BAND = 1500.0  # Hz: the first harmonics are enough, and noise is above them
-PEAKS = 6  # peaks per frame that the path may go through
-VOICING, SILENCE = 0.4, 0.03  # thresholds of autocorrelation and of the level (1 is the loudest)
-OCTAVE, JUMP, SWITCH = 0.01, 0.35, 0.14  # costs of a lower pitch, a change by an octave, and voicing on or off
-COST_SECONDS = 0.01  # between frames, for which the costs of changes hold
+MIDDLE = 150.0  # pitch in Hz that counts as 0 octaves
+LOWEST, HIGHEST = 60.0, 420.0  # smallest and largest pitch in Hz
+WINDOW, FFT = 1000, 2048  # samples of a window, which holds two periods of a low voice, and of its Fourier transform
+BAND = 1500.0  # frequencies above this, in Hz, are ignored: the first harmonics are enough, and noise is above them
+PEAKS = 6  # number of peaks per frame through which the path may go
+VOICING, SILENCE = 0.4, 0.03  # thresholds of the autocorrelation, and of the level relative to the loudest sample
+# costs of a pitch that is one octave lower, of a jump by one octave, and of switching voicing on or off
+OCTAVE, JUMP, SWITCH = 0.01, 0.35, 0.14
+COST_SECONDS = 0.01  # the costs of changes hold for frames that are this many seconds apart
 
 HANN = np.hanning(WINDOW).astype(np.float32)
 TAPER = np.fft.irfft(np.abs(np.fft.rfft(HANN, FFT)) ** 2)[:WINDOW]
-TAPER = np.maximum(TAPER / TAPER[0], 0.05)  # the window's autocorrelation
+TAPER = np.maximum(TAPER / TAPER[0], 0.05)  # autocorrelation of the window
 
 
 def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITIONING_RATE) -> np.ndarray:
-    """Return the pitch (frames,) float32 in Hz every ``hop`` samples of a clip (S,) at 24 kHz, 0 where it is unvoiced.
+    """Find the pitch of a clip (S,) at 24 kHz every ``hop`` samples, (frames,) float32 in Hz. Unvoiced frames have 0.
 
-    The default frames are the frames of ``conditioning_mel``.
+    With the default ``hop``, the frames are those of ``conditioning_mel``.
     """
     if not frames:
         return np.zeros(0, np.float32)
@@ -43,7 +44,11 @@ def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITION
 
 
 def _peaks(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the strongest peaks of windows (L, WINDOW): octaves above ``MIDDLE`` and strengths, (L, PEAKS) each."""
+    """Find the strongest peaks in the autocorrelations of windows (L, WINDOW).
+
+    Returns:
+        The pitches of the peaks in octaves above ``MIDDLE``, and the strengths of the peaks, (L, PEAKS) each.
+    """
     power = np.abs(np.fft.rfft(windows, FFT)) ** 2
     power[:, int(BAND / RATE * FFT) :] = 0
     correlation = np.fft.irfft(power)[:, :WINDOW] / TAPER
@@ -60,9 +65,9 @@ def _peaks(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_path(octaves: np.ndarray, strengths: np.ndarray, unvoiced: np.ndarray, weight: float) -> np.ndarray:
-    """Return the path with the largest sum of strengths less costs, (L,) ints.
+    """Find the path with the largest sum of strengths minus costs, (L,) ints.
 
-    0 means unvoiced, and any other number is 1 plus the index of the peak.
+    0 means that the frame is unvoiced. Any other number is the index of the frame's peak plus 1.
     """
     frames, peaks = strengths.shape
     gains = np.concatenate((unvoiced[:, None], strengths), axis=1)

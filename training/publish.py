@@ -1,4 +1,4 @@
-"""Write the trained networks as a bundle with voices and its card, MODEL.md, and as weights to continue from."""
+"""Write the trained networks as a bundle with voices and a card (MODEL.md), or as weights for further training."""
 
 import importlib.metadata
 import json
@@ -33,7 +33,7 @@ A small Tortoise: the networks of the official model at small sizes, trained on 
 works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
 """
 
-LICENCES = {  # licences of each kind of teacher, from the files of its packages
+LICENCES = {  # kind of teacher → its authors and licences, from the files of its packages
     "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), package hibari-tts of PyPI: its acoustic model
   was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0); its text front end ports misaki (hexgrad,
   Apache-2.0) with tables of spaCy (ExplosionAI, MIT), and its net for unknown words learned from espeak-ng.""",
@@ -57,7 +57,7 @@ def trained_contents(
     default_voice: str,
     voices: Mapping[str, Path] = MappingProxyType({}),
 ) -> Contents:
-    """Return the networks of a training run, from which a bundle is written."""
+    """Collect the networks of a training run with all that a bundle needs, for ``write_bundle``."""
 
     def tensors(network: str) -> dict[str, Tensor]:
         return {key: tensor.detach().cpu().contiguous() for key, tensor in modules[network].state_dict().items()}
@@ -78,7 +78,7 @@ def trained_contents(
 
 
 def publish(run: TrainingRun) -> None:
-    """Write the run's bundle: all networks, the latents learned for each teacher as its voices, and MODEL.md."""
+    """Write the run's bundle: all networks, one voice per teacher with the latents learned for it, and MODEL.md."""
     modules = {
         "autoregressive": run.autoregressive.network,
         "diffusion": run.diffusion.network,
@@ -108,9 +108,9 @@ def publish(run: TrainingRun) -> None:
 
 
 def write_scored_card(run: TrainingRun) -> None:
-    """Write the card of the run's bundle: data, training, quality, limits.
+    """Write MODEL.md, the card of the run's bundle, about data, training, quality and limits.
 
-    The scores come from quality.json in the run's folder, if `python -m benchmarks quality` wrote it there.
+    The section about quality needs quality.json in the run's folder, which `python -m benchmarks quality` writes.
     """
     measured, bundle = run.folder / "quality.json", run.folder / "bundle"
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
@@ -181,7 +181,7 @@ On {quality["settings"]["sentences"]} sentences outside the training data: natur
 
 
 def write_weights(run: TrainingRun) -> None:
-    """Write the weights of every part that has a checkpoint to the run's folder weights, for --start."""
+    """Write the weights of every part that has a checkpoint to the folder "weights" of the run, for --start."""
     folder = run.folder / "weights"
     folder.mkdir(exist_ok=True)
     for name in run.recipe.parts:
@@ -190,7 +190,7 @@ def write_weights(run: TrainingRun) -> None:
 
 
 def source(run: TrainingRun) -> dict[str, Any]:
-    """Return `source` for bundle.json, which says how the weights were trained."""
+    """Describe how the weights were trained, for the field `source` of bundle.json."""
     shards = {voice: [path for path in run.shards if path.stem.endswith(f"-{voice}")] for voice in run.voices}
     curves = {part: json.loads((run.folder / part / "curve.json").read_text())[-1] for part in run.recipe.parts}
     remarks = run.folder / "remarks.txt"

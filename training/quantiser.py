@@ -1,8 +1,9 @@
-"""Train the vector quantiser, with one code for four mel frames. It is needed only in training.
+"""Train the vector quantiser, which turns four mel frames into one code. Only training needs it.
 
-Codebook entries are running means of the encodings assigned to them (van den Oord et al. 2017, appendix A.1), and
-unused entries are reset to encodings of the batch. Encoder and decoder take the voice as input, so that codes need not
-encode it. The loss weights the spectral envelope, which distinguishes the sounds of speech, above the harmonics.
+Each entry of the codebook is the running mean of the encodings that are assigned to it (van den Oord et al. 2017,
+appendix A.1). Unused entries are reset to encodings from the batch. The encoder and the decoder also take the voice as
+input, so that the codes need not encode the voice. The loss gives more weight to the spectral envelope, which
+distinguishes the sounds of speech, than to the harmonics.
 """
 
 import hashlib
@@ -18,16 +19,16 @@ from ane.system.files import replacing
 from training.speech import load_mels, voice_of
 from training.trainer import TrainedPart, Trainer
 
-STAMP = "quantiser.sha256"  # file next to the codes, with the codebook's hash
-WIDTH, ENTRY = 320, 64  # width of the networks, and of a codebook entry
+STAMP = "quantiser.sha256"  # name of a file in the folder of the codes, which has the hash of the codebook
+WIDTH, ENTRY = 320, 64  # width of the networks, and width of a codebook entry
 DECAY, COMMITMENT = 0.99, 0.25  # decay of the running means, and weight of the commitment loss
-MIN_COUNT = 0.3  # an entry whose running count falls below this is reset. The mean count is 1
-CROP = 64  # frames of a training crop
-ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0  # cosines that make up the envelope, and the weight of its error
+MIN_COUNT = 0.3  # an entry is reset when its running count falls below this. The mean of all counts is 1
+CROP = 64  # number of mel frames in a training crop
+ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0  # number of cosines in the envelope, and weight of the envelope's error
 
 
 class QuantiserResidual(nn.Module):
-    """A residual block of two convolutions, (B, C, T)."""
+    """A residual block of two convolutions: (B, C, T) → (B, C, T)."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -40,7 +41,7 @@ class QuantiserResidual(nn.Module):
 
 
 class Quantiser(nn.Module):
-    """A network that turns mels (B, 80, 4T) of voices (B,) into codes (B, T) and back into mels."""
+    """A network that turns mels (B, 80, 4T) of ``voices`` (B,) into codes (B, T), and codes back into mels."""
 
     def __init__(self, entries: int, voices: int):
         super().__init__()
@@ -73,30 +74,30 @@ class Quantiser(nn.Module):
         )
 
     def encode(self, mel: Tensor, voices: Tensor) -> Tensor:
-        """Encode mels (B, 80, 4T) of voices (B,) → encodings (B·T, ENTRY)."""
+        """Encode mels (B, 80, 4T), which the ``voices`` (B,) speak → encodings (B·T, ENTRY)."""
         x = self.encoder_input((mel - self.mean) / self.deviation) + self.encoder_voices(voices)[:, :, None]
         return self.encoder(x).transpose(1, 2).reshape(-1, ENTRY)
 
     def nearest(self, encodings: Tensor) -> Tensor:
-        """Return the indices (n,) of the codebook entries nearest to encodings (n, ENTRY)."""
+        """Find the codebook entry that is nearest to each encoding: (n, ENTRY) → indices (n,)."""
         with torch.autocast(encodings.device.type, enabled=False):
             return (self.codebook.square().sum(dim=1) - 2 * encodings @ self.codebook.T).argmin(dim=1)
 
     def decode(self, entries: Tensor, voices: Tensor) -> Tensor:
-        """Decode entries (B, ENTRY, T) of voices (B,) → mel (B, 80, 4T) in deviations from the mean."""
+        """Decode codebook entries (B, ENTRY, T) → mels (B, 80, 4T) in standard deviations from the mean."""
         return self.decoder(self.decoder_input(entries) + self.decoder_voices(voices)[:, :, None])
 
     def codes(self, mel: Tensor, voices: Tensor) -> Tensor:
-        """Return the codes (B, T) of mels (B, 80, 4T) of voices (B,)."""
+        """Turn mels (B, 80, 4T) into codes (B, T)."""
         return self.nearest(self.encode(mel, voices)).view(len(mel), -1)
 
     def mel(self, codes: Tensor, voices: Tensor) -> Tensor:
-        """Return the mel (B, 80, 4T) of codes (B, T) of voices (B,)."""
+        """Turn codes (B, T) into mels (B, 80, 4T)."""
         return self.decode(self.codebook[codes].transpose(1, 2), voices) * self.deviation + self.mean
 
     @torch.no_grad()
     def update_codebook(self, encodings: Tensor, codes: Tensor, generator: torch.Generator) -> None:
-        """Set the entries to the running means of the encodings assigned to them, and reset unused ones."""
+        """Set each entry to the running mean of the encodings assigned to it, and reset the unused entries."""
         self.counts.mul_(DECAY).index_add_(0, codes, torch.full_like(codes, 1 - DECAY, dtype=self.counts.dtype))
         self.sums.mul_(DECAY).index_add_(0, codes, (1 - DECAY) * encodings)
         used = self.counts > MIN_COUNT
@@ -107,9 +108,13 @@ class Quantiser(nn.Module):
             self.codebook[unused], self.sums[unused], self.counts[unused] = random, random, 1.0
 
     def errors(self, prediction: Tensor, mel: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a prediction's mean absolute error (…, 80, L), and the error of its envelope.
+        """Compute the mean absolute error of predicted mels, and the mean absolute error of their envelopes.
 
-        Both are in deviations from the mean.
+        Both errors are in standard deviations.
+
+        Args:
+            prediction: Predicted mels in standard deviations from the mean, (…, 80, L).
+            mel: True mels, (…, 80, L).
         """
         with torch.autocast(mel.device.type, enabled=False):
             difference = prediction.float() - (mel - self.mean) / self.deviation
@@ -118,7 +123,7 @@ class Quantiser(nn.Module):
             ).abs().mean()
 
     def loss(self, mel: Tensor, voices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the losses of a batch by name. This also updates the codebook."""
+        """Compute the losses of a batch, by name, and update the codebook."""
         encodings = self.encode(mel, voices).float()
         codes = self.nearest(encodings.detach())
         entries = self.codebook[codes]
@@ -137,9 +142,9 @@ class Quantiser(nn.Module):
 
 
 def envelope_matrix() -> Tensor:
-    """Return a matrix (80, 80) that preserves the lowest ``ENVELOPE_COSINES`` cosines along a mel's bands.
+    """Return a matrix (80, 80) that smooths mels along their bands, so that only the envelope remains.
 
-    See DCT-II, Ahmed et al. 1974.
+    It keeps the lowest ``ENVELOPE_COSINES`` cosines of the DCT-II (Ahmed et al. 1974).
     """
     band, wave = torch.arange(80) + 0.5, torch.arange(ENVELOPE_COSINES)
     cosines = torch.cos(torch.pi / 80 * wave[:, None] * band) * (2 / 80) ** 0.5
@@ -175,9 +180,10 @@ def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voi
 
 @torch.no_grad()
 def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voices: Sequence[str]) -> list[Path]:
-    """Write the codes of every clip of every shard, (codes,) uint16, concatenated. A clip has frames / 4 codes.
+    """Write one file of codes per shard, (codes,) uint16, and return the paths of the files.
 
-    Codes of another quantiser are replaced.
+    A file has the codes of all clips, one clip after another. A clip has a quarter as many codes as mel frames. If the
+    folder has codes of another quantiser, they are deleted.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths, stamp = [folder / f"{path.stem}.npy" for path in shards], folder / STAMP

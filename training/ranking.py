@@ -1,6 +1,6 @@
-"""Train CLVP, which scores how well codes speak a text.
+"""Train CLVP, which scores how well the codes of a candidate match a text.
 
-It learns to match texts with their codes within a batch (Radford et al. 2021).
+CLVP learns to find, within a batch, the codes that belong to each text (Radford et al. 2021).
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,16 @@ from ane.system.errors import UserError
 from training.speech import Clip
 from training.trainer import TrainedPart, Trainer
 
-MIN_GROUP = 2  # clips of equal text length that are worth comparing
-MAX_SILENCE = 16  # limit of the random number of silence codes after the longest clip of a batch
-FULL_LENGTH = 0.25  # share of batches that are instead padded to the pipeline's length
+MIN_GROUP = 2  # fewest clips with texts of equal length that make a group
+MAX_SILENCE = 16  # the longest clip of a batch gets fewer silence codes than this at its end, at random
+FULL_LENGTH = 0.25  # this share of the batches is padded to the largest number of codes, as in the pipeline
 VALIDATION_BATCHES = 12
 
 
 class CLVPInTraining(nn.Module):
-    """CLVP on tokens and codes in the pipeline's form.
+    """CLVP with the same inputs as in the pipeline: a stop token ends a text, and silence codes pad the codes.
 
-    A text has one stop token at its end, and codes are padded with silence. The network is in float32, since bfloat16
-    saves no time on a CPU at this width.
+    The network computes in float32, because bfloat16 saves no time on a CPU at this width.
     """
 
     def __init__(self, config: CLVPConfig, decoder: UnifiedVoiceConfig):
@@ -42,17 +41,17 @@ class CLVPInTraining(nn.Module):
                 nn.init.constant_(parameter, float(("norm" in name and name.endswith("weight")) or name.endswith(".g")))
 
     def text(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Return vectors (B, E) of texts, all with the same number of token ids."""
+        """Encode texts as vectors (B, E). All texts must have the same number of token ids."""
         tokens = torch.tensor([[*text, self.stop] for text in texts])
         return self.network.text(tokens.to(self.network.temperature.device))
 
     def speech(self, codes: Sequence[np.ndarray], length: int) -> Tensor:
-        """Return vectors (B, E) of codes (n,), padded to ``length``."""
+        """Encode sequences of codes, (n,) each, as vectors (B, E). The codes are padded to ``length``."""
         rows = np.stack([np.pad(row, (0, length - len(row)), constant_values=self.calm) for row in codes])
         return self.network.speech(torch.from_numpy(rows).to(self.network.temperature.device))
 
     def losses(self, clips: Sequence[Clip], length: int) -> dict[str, Tensor]:
-        """Return the losses of clips whose texts are equally long."""
+        """Compute the loss and the accuracy for clips whose texts are equally long."""
         scores = self.text([clip.text for clip in clips]) @ self.speech([clip.codes for clip in clips], length).T
         targets = torch.arange(len(clips), device=scores.device)
         return {
@@ -105,7 +104,7 @@ def group_by_length(clips: Sequence[Clip]) -> list[list[Clip]]:
 
 
 def draw_from_group(groups: Sequence[list[Clip]], count: int, rng: np.random.Generator) -> list[Clip]:
-    """Draw at most ``count`` clips of a random group, with probability proportional to its size."""
+    """Draw at most ``count`` clips from a random group. The probability of a group is proportional to its size."""
     sizes = np.array([len(group) for group in groups], dtype=float)
     group = groups[rng.choice(len(groups), p=sizes / sizes.sum())]
     return [group[i] for i in rng.choice(len(group), min(count, len(group)), replace=False)]

@@ -1,4 +1,7 @@
-"""Define what is trained: the networks' configurations, the tokenizer, and the recipe read from TOML files."""
+"""Define what is trained: the networks' configurations, the tokenizer, and the recipe.
+
+The recipe has the voices and the schedule of each part of the training. It is read from TOML files.
+"""
 
 import tomllib
 from collections.abc import Callable
@@ -28,12 +31,13 @@ Made = TypeVar("Made")
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
-TOKENS = len(SPECIAL) + len(CHARACTERS) - 1  # [SPACE] is also the first of CHARACTERS
-ENTRIES = 1023  # size of the quantiser's codebook
-CALM_TOKEN = ENTRIES  # code for silence after the end, outside the codebook
-D, C, HEADS = 192, 80, 4
+TOKENS = len(SPECIAL) + len(CHARACTERS) - 1  # the first of CHARACTERS is the token [SPACE], which SPECIAL counts
+ENTRIES = 1023  # number of entries in the quantiser's codebook
+CALM_TOKEN = ENTRIES  # code for the silence after the end, which is not in the codebook
+D, C, HEADS = 192, 80, 4  # width of the autoregressive decoder, width of the diffusion decoder, heads of both
 
-# 16 MB of fp16 in all. Nearly half is the autoregressive decoder, whose errors the later networks cannot correct
+# All networks together have 16 MB in fp16. Nearly half of this is the autoregressive decoder, because later networks
+# cannot correct its errors
 CONFIGS: dict[str, Config] = {
     "autoregressive": UnifiedVoiceConfig(
         layers=7,
@@ -81,9 +85,12 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
 
-# Settings that differ from upstream's. The embedded voice repeats codes often, so a repetition penalty would exclude
-# correct codes. It was trained on clips of at most a few sentences. Codes close to silence often follow the last word.
-# Ranking makes no audible difference, and the path without diffusion sounds better. After a single word it may ramble
+# Settings that differ from upstream's settings, and their reasons:
+# - repetition_penalty: this model repeats codes often, so a penalty would exclude correct codes.
+# - max_codes, split: the model was trained on clips of at most a few sentences.
+# - silence: codes close to silence often follow the last word.
+# - codes_per_word: after a single word, the model may invent more words.
+# - preset: ranking makes no audible difference, and speech sounds better without diffusion.
 SETTINGS = {
     "sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260},
     "split": [80, 125],
@@ -92,8 +99,8 @@ SETTINGS = {
     "preset": "fastest",
 }
 
-CONFIG = Path(__file__).parent / "config"  # recipe of the voices in ane/demo: one file per part, and speech.toml
-TRAINED_PARTS = (  # in this order
+CONFIG = Path(__file__).parent / "config"  # recipe of the Tortoise in ane/demo: one file per part, and speech.toml
+TRAINED_PARTS = (  # the networks to train, in this order
     "quantiser",
     "autoregressive",
     "hifigan",
@@ -110,7 +117,7 @@ TRAINED_PARTS = (  # in this order
 
 
 class TaughtVoice(BaseModel):
-    """A voice: its teacher's name (``speech.teacher_of``) and the hours of its speech."""
+    """A voice to train: the name of the teacher that speaks for it (``speech.teacher_of``), and the hours of speech."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -119,10 +126,10 @@ class TaughtVoice(BaseModel):
 
 
 class Recipe(BaseModel):
-    """The configuration of a training run, as ``config/speech.toml`` explains it.
+    """The configuration of a training run. ``config/speech.toml`` explains the fields.
 
-    The networks that take the decoder's latents are trained only on the share ``held_back``. ``parts`` has the schedule
-    of each of ``TRAINED_PARTS``.
+    The decoder is not trained on the share ``held_back`` of the speech. The networks that take the decoder's latents
+    are trained only on this share. ``parts`` has the schedule of each of ``TRAINED_PARTS``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -136,16 +143,17 @@ class Recipe(BaseModel):
     parts: dict[str, PartSchedule]
 
     def tiny(self, steps: int) -> "Recipe":
-        """Return the recipe with this number of steps per part, and seconds of tones in place of speech."""
+        """Return a recipe to try the training: ``steps`` steps per part, on short clips of tones instead of speech."""
         voices = {name: TaughtVoice(teacher=STAND_IN, hours=0.04) for name in self.voices}
         parts = {name: part.model_copy(update={"steps": (steps,), "warmup": 0}) for name, part in self.parts.items()}
         return self.model_copy(update={"voices": voices, "shard_clips": 12, "held_back": 0.5, "parts": parts})
 
 
 def load_recipe(folder: Path = CONFIG) -> Recipe:
-    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``.
+    """Read a recipe from a folder with speech.toml and one file for each of ``TRAINED_PARTS``.
 
-    Raises UserError if a file is missing or is not TOML, or a field is missing, unknown or wrong.
+    Raises:
+        UserError: A file is missing or is not TOML, or a field is missing, unknown or wrong.
     """
 
     def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
@@ -163,5 +171,5 @@ def load_recipe(folder: Path = CONFIG) -> Recipe:
 
 
 def tokenizer_json() -> str:
-    """Return the embedded voice's tokenizer: one token per character. It drops characters without a token."""
+    """Return tokenizer.json of the bundle `demo`. It makes one token per character, and drops unknown characters."""
     return (demo_bundle() / "tokenizer.json").read_text(encoding="utf-8")

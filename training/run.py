@@ -1,4 +1,4 @@
-"""Run a training: each part reads the output of earlier parts from the run's folder, and writes its output there."""
+"""Run a training. Each part reads the output of earlier parts from the run's folder, and writes its output there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from training.text import texts_of_a_voice
 from training.trainer import TrainedPart
 from training.vocoders import train_hifigan, train_univnet
 
-VALIDATION_CLIPS = 320
-# each part needs only parts before it
+VALIDATION_CLIPS = 320  # about this many clips are used for validation
+# the parts of a training, in order. A part needs only parts before it
 PARTS = (
     "texts",
     "shards",
@@ -53,14 +53,24 @@ PARTS = (
 
 @dataclass
 class TrainingRun:
-    """A run in a folder. The parts are properties, computed or loaded from the folder on first use."""
+    """A training run in a folder. Its parts are properties. On first use, a part is computed or loaded from the folder.
+
+    Attributes:
+        folder: Folder of the run.
+        recipe: Recipe of the run.
+        device: Torch device.
+        wordnet: Folder with WordNet's data files.
+        workers: Number of processes that make speech.
+        start: Folder of weights from which a part without a checkpoint starts. ``None`` means the folder "start" in the
+            folder of the run.
+    """
 
     folder: Path
     recipe: Recipe
     device: str
-    wordnet: Path  # folder of WordNet's data
-    workers: int  # processes that make speech
-    start: Path | None = None  # folder of weights that parts without a checkpoint start from
+    wordnet: Path
+    workers: int
+    start: Path | None = None
 
     def part(self, name: str) -> TrainedPart:
         return TrainedPart(
@@ -80,7 +90,7 @@ class TrainingRun:
 
     @cached_property
     def texts(self) -> dict[str, list[str]]:
-        """The texts of each voice. Raises UserError without WordNet."""
+        """The texts that each voice speaks. Raises UserError if they must be written and WordNet is missing."""
         return {
             voice: texts_of_a_voice(
                 self.folder / f"text-{voice}.txt", self.wordnet, clips_in(taught.hours), self.recipe.seed + index
@@ -105,9 +115,9 @@ class TrainingRun:
         ]
 
     def is_held_back(self, shard: Path) -> bool:
-        """Return whether the decoder is not trained on a shard.
+        """Return whether a shard is held back from the training of the decoder.
 
-        Every n-th shard of a voice is held back, so that more hours change no shard's role.
+        Every n-th shard of a voice is held back. So a shard keeps its role when the recipe asks for more hours.
         """
         return number_of(shard) % round(1 / self.recipe.held_back) == 1
 
@@ -124,7 +134,7 @@ class TrainingRun:
 
     @property
     def validation_clips(self) -> list[Clip]:
-        """About ``VALIDATION_CLIPS`` held-back clips."""
+        """About ``VALIDATION_CLIPS`` clips from the shards that are held back."""
         held_back = self.clips(self.held_back_shards)
         return held_back[:: max(1, len(held_back) // VALIDATION_CLIPS)]
 
@@ -154,11 +164,12 @@ class TrainingRun:
 
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
-        """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, and silence after it.
+        """Latents of the held-back clips, by shard and index, (n codes + 1 + SILENT_CODES, D) float16.
 
-        They are cached for these weights of the decoder.
+        A clip has latents for its codes, then for the stop code, then for the silence after it. The latents are cached
+        in the run's folder for the current weights of the decoder.
         """
-        path, decoder = self.folder / "latents.pt", self.autoregressive  # trains it if it is not yet trained
+        path, decoder = self.folder / "latents.pt", self.autoregressive  # trains the decoder if necessary
         clips = self.clips(self.held_back_shards)
         key = [sha256_of(self.folder / "autoregressive" / "checkpoint.pt"), len(clips), SILENT_CODES]
         cached = torch.load(path, weights_only=True) if path.exists() else {}
@@ -178,7 +189,7 @@ class TrainingRun:
         return latents
 
     def latents_with_silence(self, silent: int) -> Callable[[Clip], np.ndarray]:
-        """Return a function that returns a clip's latents, with ``silent`` of them after its last code."""
+        """Return a function that returns the latents of a clip's codes, and ``silent`` latents after these."""
         assert silent <= SILENT_CODES
         return lambda clip: self.latents[clip.shard, clip.index][: len(clip.codes) + silent]
 
@@ -224,7 +235,7 @@ class TrainingRun:
 
     @cached_property
     def parameters(self) -> dict[Path, list[np.ndarray]]:
-        """The source-filter parameters of the held-back clips' sound."""
+        """The source-filter parameters of the clips in each held-back shard."""
         return {shard: parameters_of(shard, self.folder / "parameters") for shard in self.held_back_shards}
 
     @cached_property

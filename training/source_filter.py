@@ -1,7 +1,8 @@
-"""Train source-filter vocoders, from latents or mels to the envelope and the pitch found in the speech.
+"""Train source-filter vocoders, which predict the envelope and the pitch of speech from latents or mels.
 
-The parameters are learned frame by frame. Means of envelopes would sound muffled, so a discriminator judges the
-envelopes, and the trained ones are sharpened.
+The networks learn the parameters of each frame from an analysis of the speech. A network that only minimises the error
+predicts the mean of possible envelopes, which sounds muffled. So a discriminator also judges the envelopes, and the
+weights of the trained network are changed to sharpen them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +24,20 @@ from training.pitch import pitch_of
 from training.speech import Shard
 from training.trainer import TrainedPart, Trainer
 
-FRAMES = 96  # frames in a crop
+FRAMES = 96  # number of frames in a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
-JUDGED_FROM = 700  # step from which the discriminator takes part, with growing weight
+JUDGED_FROM = 700  # step from which the discriminator judges envelopes. Its weight grows over the next RAMP steps
 RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
-SHARPENING, SMOOTH = 1.4, 3.0  # gain of an envelope's details, and deviation of the smoothing in points of the envelope
-LOUDER = 0.4  # log gain of sharpening, 3.5 dB, which is subtracted
+SHARPENING, SMOOTH = 1.4, 3.0  # factor for an envelope's details, and deviation of the Gaussian that smooths them away
+LOUDER = 0.4  # sharpening raises the log magnitudes by this, 3.5 dB, so it is subtracted
 
 
 def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
-    """Return the parameters (frames, 66) float32 of speech (S,) at 24 kHz, with a voicing of 1 or -1."""
+    """Analyse speech (S,) at 24 kHz, and return its parameters (frames, 66) float32.
+
+    The parameters of a frame are 64 points of the envelope, the pitch in octaves above ``MIDDLE``, and the voicing, 1
+    or -1.
+    """
     f0 = pitch_of(audio, frames, HOP)
     voiced = np.flatnonzero(f0)
     pitch = np.interp(np.arange(frames), voiced, f0[voiced]) if len(voiced) else np.full(frames, MIDDLE)
@@ -43,7 +48,7 @@ def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
 
 
 def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
-    """Return the parameters (L, 66) float16 of every clip in a shard, and store them in a file of ``folder``."""
+    """Return the parameters (L, 66) float16 of every clip in a shard. ``folder`` stores them after the first call."""
     path = folder / f"{shard.stem}.npz"
     if not path.exists():
         clips = [analysed(wave, len(wave) // HOP).astype(np.float16) for wave in Shard.load(shard).clips]
@@ -55,7 +60,10 @@ def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
 
 
 class EnvelopeJudge(nn.Module):
-    """A network from envelopes (B, L, 64) as pictures to the outputs of its layers, the last one its judgement."""
+    """A discriminator that judges envelopes (B, L, 64) as if they were pictures. It returns the outputs of all layers.
+
+    The last output is its judgement.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,10 +85,10 @@ class EnvelopeJudge(nn.Module):
         return features(self.layers, envelopes[:, None])
 
     def losses(self, ours: Tensor, theirs: Tensor) -> dict[str, Tensor]:
-        """Return least-squares losses (Mao et al. 2017) of envelopes (B, L, 64).
+        """Compute least-squares losses (Mao et al. 2017) of predicted and true envelopes, (B, L, 64) each.
 
-        The gradient of "discriminator" reaches only the judge. The gradient of "adversarial" and "features" reaches
-        only ``ours``.
+        The gradient of "discriminator" reaches only this discriminator. The gradients of "adversarial" and "features"
+        reach only ``ours``.
         """
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
         with torch.autocast(ours.device.type, torch.bfloat16):
@@ -95,16 +103,19 @@ class EnvelopeJudge(nn.Module):
 
 
 class ParametersInTraining(nn.Module):
-    """The network, and the discriminator that judges its envelopes."""
+    """The network that predicts parameters, and the discriminator that judges its envelopes."""
 
     def __init__(self, config: SourceFilterConfig):
         super().__init__()
         self.network, self.judge = SourceFilterNetwork(config), EnvelopeJudge()
-        self.register_buffer("unit", torch.ones(()))  # unit of the errors of envelopes
+        self.register_buffer("unit", torch.ones(()))  # errors of envelopes are divided by this
 
     @torch.no_grad()
     def begin_at(self, inputs: np.ndarray, envelopes: np.ndarray) -> None:
-        """Make the network begin at the mean of envelopes (n, 64), for inputs (m,) with any mean and deviation."""
+        """Set the initial weights so that the network predicts the mean of the envelopes (n, 64).
+
+        The first layer also normalises the inputs, whose numbers are ``inputs`` (m,).
+        """
         self.unit.fill_(float(envelopes.std()) or 1.0)
         self.network.head.bias[:ENVELOPE] = torch.from_numpy(envelopes.mean(axis=0))
         first = self.network.dec_in
@@ -112,9 +123,9 @@ class ParametersInTraining(nn.Module):
         first.bias -= first.weight.sum(dim=(1, 2)) * float(inputs.mean())
 
     def losses(self, frames: Tensor, target: Tensor, judged: float) -> dict[str, Tensor]:
-        """Return the losses of frames (B, L, channels) and parameters (B, L, 66).
+        """Compute the losses for input frames (B, L, channels) and true parameters (B, L, 66).
 
-        ``judged`` is the weight of the discriminator, 0 to 1.
+        ``judged`` is the weight of the discriminator, from 0 to 1.
         """
         with torch.autocast(frames.device.type, torch.bfloat16):
             output = self.network(frames, torch.ones_like(frames[..., 0]))
@@ -139,9 +150,16 @@ class ParametersInTraining(nn.Module):
 def drawn_crops(
     inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], batch: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw crops of clips with inputs (channels, L) and targets (L, 66).
+    """Draw crops of ``FRAMES`` frames from random clips.
 
-    Returns (batch, FRAMES, channels) and (batch, FRAMES, 66).
+    Args:
+        inputs: Input of each clip, (channels, L).
+        targets: Parameters of each clip, (L, 66).
+        batch: Number of crops.
+        generator: Generator of the random numbers.
+
+    Returns:
+        The inputs (batch, FRAMES, channels) and the parameters (batch, FRAMES, 66) of the crops.
     """
     crops = []
     for clip in torch.randint(len(inputs), (batch,), generator=generator).tolist():
@@ -153,9 +171,9 @@ def drawn_crops(
 def train_source_filter(
     part: TrainedPart, config: SourceFilterConfig, clips: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> SourceFilterNetwork:
-    """Train a network on ``clips()``: the input (channels, L) and parameters (L', 66) of each clip.
+    """Train a network on clips, and sharpen its envelopes.
 
-    The shorter length of both is used.
+    ``clips`` returns the input (channels, L) and the parameters (L', 66) of each clip. The longer of the two is cut.
     """
     torch.manual_seed(part.schedule.seed)
     model = ParametersInTraining(config)
@@ -184,9 +202,10 @@ def train_source_filter(
 
 @torch.no_grad()
 def sharpen(network: SourceFilterNetwork) -> None:
-    """Multiply the envelopes' details by ``SHARPENING`` in the weights, and preserve the loudness.
+    """Change the network's weights so that the details of its envelopes are multiplied by ``SHARPENING``.
 
-    The details are what a Gaussian would smooth away.
+    The details are the difference between an envelope and the envelope smoothed with a Gaussian. The loudness does not
+    change.
     """
     distance = torch.arange(ENVELOPE)[:, None] - torch.arange(ENVELOPE)
     smooth = torch.exp(-0.5 * (distance / SMOOTH) ** 2)

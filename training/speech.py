@@ -1,4 +1,7 @@
-"""Make the teachers' speech in shards, each with pitch and the mel that the quantiser encodes, and clips of it."""
+"""Make the speech on which the networks are trained: let teachers speak texts, and store the speech in shards.
+
+A teacher is a text-to-speech program. A shard is a file with some clips of one voice and their mel spectrograms.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,20 +19,21 @@ from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.pitch import RATE, pitch_of
 
-MAX_SECONDS = 11.5  # most seconds of a clip: the decoder has no more positions
-CLIP_SECONDS = 3.0  # seconds of a clip, to compute the number of clips from hours
-LOUDNESS = -19.0  # LUFS of every clip
-LEAD, TAIL = 0.08, 0.10  # seconds of silence before and after the words
-SOUND = 0.008  # samples above it are not silence
-STAND_IN = "tones"  # a teacher that needs no package
+MAX_SECONDS = 11.5  # longest clip in seconds, because the decoder has no more positions
+CLIP_SECONDS = 3.0  # assumed length of a clip in seconds, from which ``clips_in`` estimates numbers of clips
+LOUDNESS = -19.0  # loudness of every clip in LUFS
+LEAD, TAIL = 0.08, 0.10  # seconds of silence that a clip keeps before and after the words
+SOUND = 0.008  # a sample with a larger absolute value is not silence
+STAND_IN = "tones"  # name of a teacher that needs no package
 
-Speak = Callable[[str], np.ndarray]  # text → (S,) float32 at ``RATE``
+Speak = Callable[[str], np.ndarray]  # takes a text, and returns speech (S,) float32 at ``RATE``
 
 
 def teacher_of(name: str) -> Speak:
-    """Return a teacher by its name in the recipe.
+    """Load a teacher by the name that the recipe uses.
 
-    Raises UserError if it is unknown or its packages cannot be fetched.
+    Raises:
+        UserError: The teacher is unknown, or its packages cannot be fetched.
     """
     if name == STAND_IN:
         return tones
@@ -45,7 +49,7 @@ def teacher_of(name: str) -> Speak:
 
 
 def tones(text: str) -> np.ndarray:
-    """Return a tone for each letter, as a stand-in for a teacher."""
+    """Make a tone for each letter. This takes the place of a teacher in tests of the recipe."""
     time = np.arange(int(0.06 * RATE)) / RATE
     return np.concatenate([0.3 * np.sin(2 * np.pi * 120 * (1 + ord(letter) % 7) * time) for letter in text]).astype(
         np.float32
@@ -53,7 +57,10 @@ def tones(text: str) -> np.ndarray:
 
 
 def trim_and_level(audio: np.ndarray) -> np.ndarray:
-    """Return speech (S,) at equal loudness with short silences at its ends, or no samples if all is silent."""
+    """Set the loudness of speech (S,) to ``LOUDNESS``, and shorten the silence at its ends.
+
+    If the speech is silent, return no samples.
+    """
     meter = LoudnessMeter(RATE)
     meter.feed(np.pad(audio, (0, RATE // 2)))
     if not np.isfinite(meter.loudness):
@@ -66,13 +73,21 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Shard:
-    """Some clips of one voice."""
+    """Some clips of one voice, with their texts and mel spectrograms.
+
+    Attributes:
+        texts: Text of each clip.
+        audio: Samples of all clips, one clip after another, (samples,) int16 at 24 kHz.
+        samples: Number of samples of each clip, (clips,).
+        mel: Mel spectrograms of all clips (``conditioning_mel``), one after another, (frames, 80) float16.
+        frames: Number of mel frames of each clip, which is a multiple of 4, (clips,).
+    """
 
     texts: list[str]
-    audio: np.ndarray  # (samples,) int16 at 24 kHz, concatenated
-    samples: np.ndarray  # (clips,) lengths of clips in ``audio``
-    mel: np.ndarray  # (frames, 80) float16, ``conditioning_mel`` of the clips
-    frames: np.ndarray  # (clips,) lengths of clips in ``mel``, multiples of 4
+    audio: np.ndarray
+    samples: np.ndarray
+    mel: np.ndarray
+    frames: np.ndarray
 
     def save(self, path: Path) -> None:
         with replacing(path) as target, target.open("wb") as file:
@@ -92,12 +107,12 @@ class Shard:
 
     @property
     def clips(self) -> list[np.ndarray]:
-        """The clips, (S,) float32 at 24 kHz each."""
+        """The samples of each clip, (S,) float32 at 24 kHz."""
         return [clip.astype(np.float32) / 32767 for clip in np.split(self.audio, self.samples.cumsum()[:-1])]
 
     @property
     def pitches(self) -> list[np.ndarray]:
-        """The pitch of every clip, (L,) Hz at the mel's frames, 0 where it is unvoiced."""
+        """The pitch of each clip in Hz at its mel frames, (L,). It is 0 in unvoiced frames."""
         return [pitch_of(clip, int(frames)) for clip, frames in zip(self.clips, self.frames, strict=True)]
 
     @property
@@ -106,15 +121,15 @@ class Shard:
 
 
 def load_mels(shard: Path) -> list[np.ndarray]:
-    """Return the mel (L, 80) float16 of every clip in a shard."""
-    with np.load(shard) as data:  # loads only the arrays it uses
+    """Read the mel spectrogram (L, 80) float16 of every clip in a shard."""
+    with np.load(shard) as data:  # reads only the arrays that are used
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
 def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
-    """Return the mel (80, L) of a clip (S,) at 24 kHz.
+    """Compute the mel spectrogram (80, L) of a clip (S,) at 24 kHz.
 
-    L is a multiple of the four frames of a code. An incomplete last code is dropped.
+    A code takes four frames. Frames at the end that do not fill a code are dropped, so L is a multiple of 4.
     """
     mel = conditioning_mel(resample(audio, RATE, CONDITIONING_RATE), mel_norms)
     return mel[:, : mel.shape[1] // 4 * 4]
@@ -138,16 +153,22 @@ def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.nd
 def speak_all(
     folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int, workers: int
 ) -> list[Path]:
-    """Write the speech of all texts by a voice as shards with ``size`` clips. Existing shards stay."""
+    """Let a teacher speak all texts of a voice in several processes, and write shards with ``size`` clips each.
+
+    Shards that exist already are not written again.
+
+    Returns:
+        The paths of all shards of the voice.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [
         (folder / f"{index:04d}-{voice}.npz", texts[start : start + size], teacher, mel_norms)
         for index, start in enumerate(range(0, len(texts), size))
     ]
     if missing := [job for job in jobs if not job[0].exists()]:
-        teacher_of(teacher)  # fetches its packages once
+        teacher_of(teacher)  # fetches the teacher's packages before the processes start
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
-            list(pool.map(speak_shard, *zip(*missing, strict=True)))  # list() lets an error or Ctrl-C cancel the rest
+            list(pool.map(speak_shard, *zip(*missing, strict=True)))  # with list(), an error or Ctrl-C cancels the rest
     return [job[0] for job in jobs]
 
 
@@ -156,24 +177,32 @@ def voice_of(shard: Path, voices: Sequence[str]) -> int:
 
 
 def number_of(shard: Path) -> int:
-    """Return the shard's number among the shards of its voice."""
+    """Return the number of a shard among the shards of its voice, from the name of the file."""
     return int(shard.stem.split("-")[0])
 
 
 def clips_in(hours: float) -> int:
-    """Estimate how many clips these hours of speech have."""
+    """Estimate the number of clips in some hours of speech."""
     return round(hours * 3600 / CLIP_SECONDS)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip of the training speech."""
+    """One clip of the training speech.
 
-    text: list[int]  # token ids
-    codes: np.ndarray  # (n,) int64
-    voice: int  # index of the teacher
-    shard: Path  # file of its audio
-    index: int  # position in it
+    Attributes:
+        text: Token ids of the text.
+        codes: Codes of the speech, (n,) int64.
+        voice: Index of the voice.
+        shard: Path of the shard with the audio.
+        index: Index of the clip in the shard.
+    """
+
+    text: list[int]
+    codes: np.ndarray
+    voice: int
+    shard: Path
+    index: int
 
 
 def load_clips(
@@ -182,7 +211,7 @@ def load_clips(
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
         voice = voice_of(shard_path, voices)
-        with np.load(shard_path) as data:  # loads only the arrays it uses
+        with np.load(shard_path) as data:  # reads only the arrays that are used
             texts, frames = data["texts"].tolist(), data["frames"]
         rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
         clips += [
@@ -193,9 +222,10 @@ def load_clips(
 
 
 class Batches:
-    """Batches of clips with similar length, about ``size`` positions each. The first epoch begins with short clips.
+    """Batches of clips that have similar lengths. ``batches[step]`` has the indices of the clips of a step.
 
-    ``batches[step]`` depends only on the step.
+    A batch has about ``size`` positions in total. The first epoch begins with short clips. A batch depends only on its
+    step, so that a training that was interrupted continues with the same batches.
     """
 
     def __init__(self, lengths: Sequence[int], size: int, seed: int):
@@ -213,7 +243,7 @@ class Batches:
             order = np.argsort(self.lengths + rng.uniform(0, 6, len(self.lengths)))
             ends = np.cumsum(self.lengths[order]) // self.size
             batches = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
-            if epoch == 0:  # short clips first, shuffled within a third of the epoch
+            if epoch == 0:  # sort by length, and move each batch by up to a third of the epoch at random
                 keys = np.arange(len(batches)) + rng.uniform(0, len(batches) / 3, len(batches))
                 batches = [batches[index] for index in np.argsort(keys)]
             else:

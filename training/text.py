@@ -1,6 +1,6 @@
-"""Write the texts of the training speech: plain sentences, dictionary examples and definitions, and strings of words.
+"""Write the texts that the teachers speak: plain sentences, dictionary examples, definitions, and random words.
 
-All are lower case with numbers spelled out, like the output of the English normaliser.
+All texts are in lower case and have numbers spelled out, like the output of the English normaliser.
 """
 
 import random
@@ -16,27 +16,27 @@ from ane.system.files import replacing
 from ane.text import NORMALISERS
 
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
-SHARED_WORDS = 5  # successive words in common with a held-out sentence exclude a text
+SHARED_WORDS = 5  # a text that shares this many successive words with a held-out sentence is not used
 UNFIT = re.compile(
     r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
     r"\barse"
 )
 GRAMMAR: dict[str, str] = tomllib.loads(Path(__file__).with_name("grammar.toml").read_text(encoding="utf-8"))
 RULES = {name: options.split("|") for name, options in GRAMMAR.items()}
-SHARES = (0.40, 0.27, 0.15, 0.18)  # of the draws: plain sentences, examples, definitions, words
+SHARES = (0.40, 0.27, 0.15, 0.18)  # probabilities of plain sentences, examples, definitions and random words
 
 
 def held_out_sentences() -> list[str]:
-    """Return the sentences for measuring quality.
+    """Return the sentences on which quality is measured.
 
-    No training text shares ``SHARED_WORDS`` successive words with them.
+    No training text shares ``SHARED_WORDS`` successive words with one of these sentences.
     """
     text = (resources.files("training") / "held_out.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
-    """Yield endless different texts, none of which shares ``SHARED_WORDS`` successive words with a held-out sentence.
+    """Yield different texts without end. None shares ``SHARED_WORDS`` successive words with a held-out sentence.
 
     Args:
         wordnet: Folder with WordNet's data.noun, data.verb, data.adj and data.adv (Debian's wordnet-base).
@@ -68,7 +68,7 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
 
 
 def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -> str:
-    """Return a random expansion of a rule. The nesting of statements is limited."""
+    """Expand a rule of the grammar at random. From a depth of 4 on, no further statement is nested."""
     option = rng.choice(RULES[rule])
     while depth > 3 and "<statement>" in option:
         option = rng.choice(RULES[rule])
@@ -76,7 +76,7 @@ def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -
 
 
 def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
-    """Return every ``SHARED_WORDS`` successive words of each sentence, or all words of a shorter sentence."""
+    """Return all runs of ``SHARED_WORDS`` successive words in the sentences. A shorter sentence is one run."""
     runs = set()
     for sentence in sentences:
         words = re.findall(r"[a-z']+", sentence.lower())
@@ -85,9 +85,9 @@ def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
 
 
 def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
-    """Return example sentences and definitions of WordNet that consist of the tokenizer's characters.
+    """Read the example sentences and the definitions of WordNet that have only characters of the tokenizer.
 
-    A gloss is the part after "|": definitions, then examples in quotes, separated by semicolons.
+    In WordNet's data files, the text after "|" has definitions, then examples in quotes, separated by semicolons.
     """
     examples: set[str] = set()
     definitions: set[str] = set()
@@ -102,7 +102,7 @@ def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
 
 
 def cleaned(text: str) -> str:
-    """Return normalised text, or "" if it has digits, brackets, foreign letters or abbreviations."""
+    """Normalise a text. Return "" if it has digits, foreign letters or abbreviations. Text in brackets is removed."""
     text = re.sub(r"\s*\([^)]*\)", "", text).strip().replace("`", "'")
     if re.search(r"[^A-Za-z',.?!;: -]|[A-Z]{2}|\b[A-Za-z]\.", text) or len(text) < MIN_CHARACTERS:
         return ""
@@ -110,10 +110,10 @@ def cleaned(text: str) -> str:
 
 
 def spoken_words() -> tuple[list[str], list[float]]:
-    """Return frequent English words, and the cumulative sum of their weights.
+    """Return frequent English words, and the cumulative sums of the weights with which to draw them.
 
-    The words have only the letters a to z and are among the 40,000 most frequent. A weight is frequency ** 0.3, so that
-    rare words occur too.
+    The words have only the letters a to z, and are among the 40,000 most frequent words. A weight is
+    frequency ** 0.3, so that rare words are drawn too.
     """
     from wordfreq import get_frequency_dict
 
@@ -123,10 +123,10 @@ def spoken_words() -> tuple[list[str], list[float]]:
 
 
 def texts_of_a_voice(path: Path, wordnet: Path, count: int, seed: int) -> list[str]:
-    """Return the first ``count`` texts of the file, one per line.
+    """Return the first ``count`` lines of the file at ``path``. If it has fewer lines, write ``count`` texts first.
 
-    If the file has fewer, it is written first, with the texts of the seed. Raises UserError if there is no WordNet, or
-    if a text shares a run of words with a held-out sentence.
+    Raises:
+        UserError: WordNet is not in the folder, or a line shares a run of words with a held-out sentence.
     """
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if len(texts) < count:

@@ -1,4 +1,7 @@
-"""Run the training loop of every part: resume from checkpoints, average weights and record a curve."""
+"""Run the training loop that all parts share: resume from checkpoints, average weights, and record losses.
+
+A part is a network, or a network with modules that only training needs. The losses over time are the part's curve.
+"""
 
 import json
 import logging
@@ -19,31 +22,47 @@ from ane.system.files import replacing
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SECONDS = 120.0
-LOG_STEPS = 50
-CURVE_POINTS = 100  # points of the curve in exported weights
+CHECKPOINT_SECONDS = 120.0  # seconds between checkpoints
+LOG_STEPS = 50  # number of steps between points of the curve
+CURVE_POINTS = 100  # ``export`` keeps about this many points of the curve
 
-# (index of the step, its generator) → losses by name. The gradient is the gradient of "loss"
+# takes the index of a step and the step's generator, and returns losses by name. The step descends the loss "loss"
 Loss = Callable[[int, torch.Generator], dict[str, Tensor]]
 Positive = Annotated[float, Field(gt=0)]
 
 
 class PartSchedule(BaseModel):
-    """Steps, learning rate and AdamW's settings of one part, from its file in training/config."""
+    """Steps, learning rate and AdamW's settings of one part, from the part's file in training/config.
+
+    Attributes:
+        steps: Steps at which the runs of this part end, in ascending order. Each run continues where the run before it
+            ended.
+        rate: Highest learning rate, which is reached after ``warmup`` steps. From there it falls along a half cosine,
+            and is 0 at the end of the current run.
+        batch: Size of a batch. It counts positions for the decoder, frames for the denoiser, and crops or clips for
+            other parts.
+        warmup: Number of steps in which the learning rate rises.
+        betas: Betas of AdamW.
+        decay: Weight decay of AdamW.
+        clip: Largest norm of the gradient.
+        seed: Seed of the random choices.
+        average: Decay of the running mean of the weights. Later parts and the bundle use this mean. 0 means that they
+            use the last weights.
+        minutes: A call stops after this many minutes, even before the last step. ``None`` means no limit.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: tuple[int, ...]  # where each run ends, ascending. A run resumes at the step that the one before reached
-    rate: Positive  # after ``warmup`` steps; then a half cosine falls to 0 at the end of the current run
-    batch: Annotated[int, Field(gt=0)]  # crops or clips of a step; of the decoder positions, of the denoiser frames
+    steps: tuple[int, ...]
+    rate: Positive
+    batch: Annotated[int, Field(gt=0)]
     warmup: int = 100
     betas: tuple[float, float] = (0.9, 0.98)
-    decay: float = 0.01  # decay of the weights
-    clip: Positive = 1.0  # maximum norm of the gradient
+    decay: float = 0.01
+    clip: Positive = 1.0
     seed: int = 0
-    # decay of the running mean of the weights, which later parts and the bundle take. 0 means no mean
     average: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    minutes: float | None = None  # minutes after which a call stops before the last step. None means no limit
+    minutes: float | None = None
 
     @field_validator("steps")
     @classmethod
@@ -53,9 +72,9 @@ class PartSchedule(BaseModel):
         return steps
 
     def rate_at(self, step: int, began: int = 0) -> float:
-        """Return the learning rate of a step, counted from 0.
+        """Return the learning rate of a step. Steps count from 0.
 
-        It warms up after ``began``, the step where the optimiser was new.
+        The rate rises in the ``warmup`` steps after ``began``, which is the step at which the optimiser was new.
         """
         warm = min(1.0, (step - began + 1) / self.warmup) if self.warmup else 1.0
         end = next((end for end in self.steps if step < end), self.steps[-1])
@@ -65,18 +84,27 @@ class PartSchedule(BaseModel):
 
 @dataclass(frozen=True)
 class TrainedPart:
-    """Where and how one part is trained."""
+    """Where and how one part is trained.
 
-    folder: Path  # folder of the part's checkpoint and curve
+    Attributes:
+        folder: Folder of the part's checkpoint and curve.
+        schedule: Schedule of the part.
+        device: Torch device.
+        start: File that ``export`` wrote. If the part has no checkpoint, it starts from the weights in this file. The
+            file need not exist.
+    """
+
+    folder: Path
     schedule: PartSchedule
     device: str
-    start: Path  # a file of ``export`` with weights that it starts from without a checkpoint; need not exist
+    start: Path
 
 
 class Trainer:
-    """A trainer of a module, in a folder that holds its checkpoint and its curve.
+    """A trainer of a module. It stores the module's checkpoint and curve in the part's folder.
 
-    Step n draws from a generator seeded with n, so a resumed run equals an uninterrupted one.
+    Step n draws its random numbers from a generator with the seed n. So a run that was interrupted and resumed gives
+    the same weights as a run that was not.
     """
 
     def __init__(self, module: nn.Module, part: TrainedPart):
@@ -112,7 +140,7 @@ class Trainer:
             ) from error
 
     def start_from(self, path: Path) -> None:
-        """Load the weights and the step of a file that ``export`` wrote."""
+        """Load the weights, the step and the curve from a file that ``export`` wrote."""
         with safe_open(path, "pt") as file:
             self.load({name: file.get_tensor(name).float() for name in file.keys()}, path)  # noqa: SIM118
             facts = json.loads(file.metadata()["training"])
@@ -128,9 +156,11 @@ class Trainer:
         return self.step >= self.schedule.steps[-1] or self.out_of_time
 
     def run(self, loss: Loss, validate: Callable[[], dict[str, float]] | None = None) -> None:
-        """Train to the last step or to the limit of time.
+        """Train until the last step, or until the time limit.
 
-        ``validate`` is called at every checkpoint, and its results are added to the curve.
+        Args:
+            loss: Function that returns the losses of a step.
+            validate: Function that is called at every checkpoint. Its results are added to the curve.
         """
         started = saved = time.monotonic()
         while not self.finished:
@@ -156,7 +186,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         losses["loss"].backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.schedule.clip)
-        if torch.isfinite(norm):  # skip a batch whose gradient overflowed
+        if torch.isfinite(norm):  # otherwise the gradient overflowed, and the batch is skipped
             self.optimiser.step()
         self.step += 1
         decay = min(self.schedule.average, self.step / (self.step + 9))
@@ -166,7 +196,7 @@ class Trainer:
         return losses
 
     def result(self) -> nn.Module:
-        """Return the module with the running mean of its weights, for use."""
+        """Set the module's weights to their running mean, and return the module in evaluation mode."""
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, list(self.average.values()))
         return self.module.eval()
@@ -187,7 +217,7 @@ class Trainer:
 
 
 def export(checkpoint: Path, path: Path) -> None:
-    """Write a checkpoint's weights in half precision with its curve, averaged if it has an average."""
+    """Write the averaged weights of a checkpoint in half precision, with its step and curve, to a safetensors file."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     weights = {**state["module"], **state["average"]}
     curve = state["curve"][:: max(1, len(state["curve"]) // CURVE_POINTS)]

@@ -1,7 +1,7 @@
-"""Train the vocoders of samples: UnivNet from mels, HiFi-GAN from the decoder's latents.
+"""Train the vocoders that make samples: UnivNet from mels, and HiFi-GAN from the decoder's latents.
 
-The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences of
-successive samples. After ``JUDGED_FROM`` steps discriminators judge the sound too, because spectra alone leave a buzz.
+The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences between
+successive samples. From step ``JUDGED_FROM`` on, discriminators also judge the sound. Without them, it buzzes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,24 @@ from training.discriminators import Discriminators
 from training.speech import Clip, Shard
 from training.trainer import TrainedPart, Trainer
 
-WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))  # FFT, hop, window
-FRAMES, EDGE = 56, 4  # frames in a crop, and frames at each end that padding affects and the loss ignores
-LATENTS = 12  # latents in a crop
+WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))  # samples of FFT, hop and window
+FRAMES, EDGE = 56, 4  # frames in a crop of UnivNet, and frames at both ends of any crop that the loss ignores
+LATENTS = 12  # latents in a crop of HiFi-GAN
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, CLICK_WEIGHT, SPECTRAL_WEIGHT = 1.0, 0.5, 2.5
-JUDGED_FROM = 1500  # step from which the discriminators take part
-CLICK_WINDOW, FLOOR = 60, 1e-3  # samples in which the largest difference is compared, and a value added before the log
-CLIP_ENDS = 0.25  # share of batches with crops at the start of clips, and of batches with crops at the end
+JUDGED_FROM = 1500  # step from which the discriminators judge the sound
+CLICK_WINDOW, FLOOR = (
+    60,
+    1e-3,
+)  # samples in which the largest difference counts, and a number added before the logarithm
+CLIP_ENDS = 0.25  # share of batches whose crops are at the start of clips, and share of batches with crops at the end
 
 
 class SpectralLoss(nn.Module):
-    """Distance of spectra and of the largest differences of successive samples.
+    """The distance between two sounds, by their spectra and the largest differences between successive samples.
 
-    It adds spectral convergence and log-magnitude distance over ``WINDOWS``, the distance of log-mels, and the distance
-    of the largest differences. Without the last one, quiet speech may contain clicks.
+    It is the sum of spectral convergence and log-magnitude distance over ``WINDOWS``, the distance of log-mels, and the
+    distance of the largest differences. Without the largest differences, quiet speech may contain clicks.
     """
 
     def __init__(self) -> None:
@@ -46,7 +49,7 @@ class SpectralLoss(nn.Module):
         self.register_buffer("filters", torch.from_numpy(filters).float())
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """Compute the distance of two audios (B, S) as a scalar."""
+        """Compute the distance between two batches of audio (B, S), as a scalar."""
         total = output.new_zeros(())
         for size, hop, _ in WINDOWS:
             window = getattr(self, f"window_{size}")
@@ -61,9 +64,9 @@ class SpectralLoss(nn.Module):
 
 
 def largest_differences(audio: Tensor) -> Tensor:
-    """Return the log of the largest difference of successive samples, (B, S) → (B, n).
+    """Return the logarithm of the largest difference between successive samples in each window: (B, S) → (B, n).
 
-    There is one for each ``CLICK_WINDOW`` samples.
+    A window has ``CLICK_WINDOW`` samples.
     """
     differences = audio.diff(dim=1).abs()
     return torch.log(nn.functional.max_pool1d(differences[:, None], CLICK_WINDOW)[:, 0] + FLOOR)
@@ -80,12 +83,12 @@ class VocoderInTraining(nn.Module):
     def __init__(self, network: nn.Module):
         super().__init__()
         self.network, self.discriminators, self.spectral = network, Discriminators(), SpectralLoss()
-        for layer in network.modules():  # torch's defaults: larger weights saturate UnivNet's gates
+        for layer in network.modules():  # torch's default weights, because larger weights saturate UnivNet's gates
             if isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):
                 layer.reset_parameters()
 
     def losses(self, output: Tensor, target: Tensor, judged: bool) -> dict[str, Tensor]:
-        """Return losses of audio (B, S) by name. Without ``judged``, they compare only the spectra."""
+        """Compute the losses of audio (B, S), by name. Without ``judged``, only spectra are compared."""
         spectral = self.spectral(output, target)
         if not judged:
             return {"loss": SPECTRAL_WEIGHT * spectral, "spectral": spectral}
@@ -94,26 +97,34 @@ class VocoderInTraining(nn.Module):
 
 
 def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -> Tensor:
-    """Return audio (B, S) of crops without their edges, except where the clip itself starts or ends."""
+    """Remove the edges of crops (B, S), which padding affects, except where the clips themselves start or end."""
     return audio[:, 0 if at_start else EDGE * HOP : None if at_end else -EDGE * HOP]
 
 
 @dataclass
 class Crops:
-    """A source of crops of clips. A crop begins at a multiple of ``unit`` samples, and is ``count`` units long."""
+    """A source of random crops of clips.
 
-    waves: Sequence[np.ndarray]  # (S,) float32 at 24 kHz each
-    units: Sequence[int]  # length of each clip in units
+    Attributes:
+        waves: Audio of each clip, (S,) float32 at 24 kHz.
+        units: Length of each clip in units. A unit is a mel frame or a latent.
+        unit: Samples per unit. A crop begins at a multiple of this.
+        count: Length of a crop in units.
+        batch: Number of crops in a batch.
+    """
+
+    waves: Sequence[np.ndarray]
+    units: Sequence[int]
     unit: float
     count: int
     batch: int
 
     def draw(self, generator: torch.Generator) -> tuple[list[tuple[int, int]], bool, bool, Tensor]:
-        """Draw crops.
+        """Draw a batch of crops.
 
         Returns:
-            The clip and the first unit of each crop, whether all are at the start of their clips, whether all are at
-                the end, and their sound (batch, S).
+            The index of the clip and the first unit of each crop, whether all crops are at the start of their clips,
+            whether all crops are at the end of their clips, and the crops' audio (batch, S).
         """
         draw = float(torch.rand((), generator=generator))
         at_start, at_end = draw < CLIP_ENDS, draw > 1 - CLIP_ENDS
@@ -134,7 +145,14 @@ def train_vocoder(
     crops: Callable[[], Crops],
     sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor],
 ) -> nn.Module:
-    """Train a network whose output for crops is ``sound(crops, generator)``, (batch, S)."""
+    """Train a vocoder.
+
+    Args:
+        part: Part to train.
+        network: The vocoder.
+        crops: Function that makes the source of crops. It is called only if the part is not finished.
+        sound: Function that takes crops and a generator, and returns the vocoder's audio for the crops, (batch, S).
+    """
     model = VocoderInTraining(network)
     trainer = Trainer(model, part)
     if not trainer.finished:
@@ -176,7 +194,7 @@ def train_hifigan(
     latents: Callable[[Clip], np.ndarray],
     conditioning: np.ndarray,
 ) -> nn.Module:
-    """Train HiFi-GAN. ``latents`` returns (n, D) for a clip, and ``conditioning`` is (voices, D)."""
+    """Train HiFi-GAN. ``latents`` returns a clip's latents (n, D). ``conditioning`` has the latents (voices, D)."""
     torch.manual_seed(part.schedule.seed)
     network, hidden, voices = Hifigan(config), [], torch.from_numpy(conditioning).to(part.device)
     clips = [clip for clip in clips if len(clip.codes) > LATENTS]
