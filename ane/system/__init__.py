@@ -1,1 +1,4 @@
-"""Hold the lowest layer, which all other packages use: errors, files, folders, interruption, timing, the machine."""
+"""Provide the lowest layer of the tree: errors, files, folders, child processes, interruption, timing, the machine.
+
+All other packages may import from here, and nothing here imports from them.
+"""

@@ -1,7 +1,6 @@
-"""Check data that is declared once, as dataclasses, with pydantic.
+"""Check settings, requests and JSON records with pydantic, against the types and ranges that dataclasses declare.
 
-The data are frozen dataclasses with ranges (settings, requests), and records in JSON files. A wrong value gives one
-line that names it.
+The error for a wrong value is a single line that names the field.
 """
 
 import dataclasses
@@ -20,13 +19,14 @@ from ane.system.files import read_json
 
 T = TypeVar("T")
 Record = TypeVar("Record")
-WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")  # pydantic's kinds of faults
+# type of pydantic's error → text
+WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
 def validated(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen dataclass. A wrong value raises UserError, with one line that names the field."""
+    """Make ``cls`` a frozen dataclass that checks its values. A wrong value raises UserError, which names the field."""
     validating = dataclass(frozen=True, config=STRICT)(cls)
     initialise = validating.__init__
 
@@ -43,7 +43,7 @@ def validated(cls: type[T]) -> type[T]:
 
 
 def first_wrong_field(error: ValidationError, cls: type) -> str:
-    """Return the first fault as text: "lanes must be at least 1, got 0"."""
+    """Describe the first wrong value in an error, such as "lanes must be at least 1, got 0"."""
     fault = error.errors(include_url=False)[0]
     place, value = fault["loc"][0], fault["input"]
     fields = cls.__pydantic_fields__  # type: ignore[attr-defined]
@@ -70,13 +70,13 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
 
 
 def choices_text(fault: Any) -> str:
-    """Return text like "one of even, logsnr", or "" for a fault of another kind."""
+    """Describe the allowed choices, such as "one of even, logsnr". "" if the fault is not about a choice."""
     expected = fault.get("ctx", {}).get("expected", "")
     return f"one of {expected.replace(' or ', ', ').replace(chr(39), '')}" if expected else ""
 
 
 def range_text(limits: dict[str, float]) -> str:
-    """Return "from 0 to 1", "at least 1" or "above 0 and at most 1", or "" if there are no limits."""
+    """Describe limits, such as "from 0 to 1", "at least 1" or "above 0 and at most 1". "" if there are no limits."""
     if limits.keys() == {"ge", "le"}:
         return f"from {limits['ge']:g} to {limits['le']:g}"
     if limits.keys() == {"gt", "lt"}:
@@ -86,16 +86,16 @@ def range_text(limits: dict[str, float]) -> str:
 
 
 def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advice: str = "") -> Record:
-    """Read a record of the dataclass ``kind`` from JSON content. No value is converted to another type.
+    """Create a record from JSON content, without converting any value to another type.
 
     Args:
-        kind: Class of the record.
-        content: The JSON content.
-        where: File with the content, for the error.
-        advice: End of the error.
+        kind: Dataclass of the record.
+        content: JSON content.
+        where: File that has the content, for the message.
+        advice: End of the message.
 
     Raises:
-        UserError: A value is missing, or has another type or range than ``kind`` declares.
+        UserError: A value is missing, or does not have the type or range that ``kind`` declares.
     """
     try:
         return _adapter(kind).validate_json(json.dumps(content), strict=True)
@@ -104,9 +104,9 @@ def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advi
 
 
 def stored_record(kind: type[Record], path: Path) -> Record | None:
-    """Return the record of the dataclass ``kind`` in a file, or ``None`` if the file has no such record.
+    """Read a record of the dataclass ``kind`` from a JSON file.
 
-    The file may be missing, be damaged, or hold a record of another kind.
+    Returns ``None`` if the file is missing, is damaged, or contains a record of another kind.
     """
     with suppress(UserError):
         return read_record(kind, read_json(path), str(path))
@@ -114,7 +114,7 @@ def stored_record(kind: type[Record], path: Path) -> Record | None:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first fault that pydantic found: "networks: clvp: sha256 is missing"."""
+    """Describe the first fault that pydantic has found, such as "networks: clvp: sha256 is missing"."""
     fault = error.errors(include_url=False, include_context=False)[0]
     field = ": ".join(str(part) for part in fault["loc"])
     if fault["type"] == "missing":

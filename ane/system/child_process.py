@@ -1,7 +1,7 @@
-"""Start modules of this program in child processes. No other module does so.
+"""Start a module of this program in a child process. No other module does so.
 
-The child imports the same modules as this process, whatever the working directory contains. Its environment has no
-secrets. It ends when this process does, and it can be variables limits.
+The child imports the same modules as this process, even if the working directory contains others with the same names.
+Its environment has no secrets. It ends when this process ends. You can limit its memory, CPU time and files.
 
 It runs as ``python -P child_process.py OPTIONS MODULE ARGUMENTS…``, where OPTIONS are JSON.
 """
@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-WATCH_SECONDS = 0.02  # between two measurements of the resident memory
+WATCH_SECONDS = 0.02  # time between two measurements of the resident memory
 ROOT = str(Path(__file__).resolve().parents[2])
-# A child gets these variables. All others, such as tokens and keys, stay in this process
+# a child gets these environment variables, but no others, such as tokens and keys
 NAMES = {
     "PATH",
     "HOME",
@@ -78,17 +78,18 @@ SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 
 class ChildProcess(subprocess.Popen):
-    """A running module of this program, or another program.
+    """A child process that runs a module of this program, or another program.
 
     Args:
-        program: Name of a module, which runs as with ``python -m``, or the words of another program. Such a program
-            gets the same environment, but none of the other properties described here.
-        arguments: Further words.
-        environment: Variables to add.
-        memory, cpu_seconds, file_bytes: Limits of the child's use. ``None`` means no limit. On macOS, ``memory`` bounds
-            the resident memory, and the child watches it itself.
+        program: Name of a module, which runs as with ``python -m``, or the command line of another program. Another
+            program also gets the reduced environment, but has no limits and does not end with this process.
+        arguments: Further words of the command line.
+        environment: Environment variables to add.
+        memory, cpu_seconds, file_bytes: Limits for the child's memory (bytes), its CPU time (seconds) and the size of a
+            file that it writes (bytes). ``None`` means no limit. On macOS, ``memory`` limits the resident memory, which
+            the child measures itself.
         streams: ``stdin``, ``stdout``, ``stderr`` and ``text`` of ``subprocess.Popen``. By default, standard input is
-            closed, and the other streams are the streams of this process.
+            closed, and the child shares the other streams with this process.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class ChildProcess(subprocess.Popen):
         if not isinstance(program, str):
             super().__init__([*program, *arguments], env={**variables, **(environment or {})}, **streams)
             return
-        ending, self._lifeline = os.pipe()  # closes when this process ends for any reason, which the child notices
+        ending, self._lifeline = os.pipe()  # the system closes it when this process ends, which the child notices
         options = {"lifeline": ending, "memory": memory, "cpu_seconds": cpu_seconds, "file_bytes": file_bytes}
         command = [sys.executable, "-P", __file__, json.dumps(options), program, *arguments]
         variables |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}
@@ -136,7 +137,7 @@ class ChildProcess(subprocess.Popen):
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a child may have."""
+    """Select the environment variables that a child may have."""
     return {
         name: value
         for name, value in variables.items()
@@ -145,9 +146,9 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def import_paths() -> list[str]:
-    """Return the folders that this process imports from, without the working directory.
+    """Return the folders from which this process imports, except the working directory.
 
-    This program's folder comes last, because it may be the working directory.
+    The folder of this program comes last, because it may be the working directory.
     """
     here = os.path.realpath(os.curdir)
     paths = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) not in (here, ROOT)]
@@ -155,11 +156,14 @@ def import_paths() -> list[str]:
 
 
 def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int | None) -> None:
-    """Limit the resources that this process may use. With any limit, it leaves no core file.
+    """Limit the resources that this process may use. If it has a limit, it also writes no core file.
 
-    Apple Silicon reserves about 390 GiB of addresses for each process, so macOS refuses every smaller RLIMIT_AS
-    (https://github.com/WeblateOrg/weblate/pull/21763). There, the process watches its resident memory. If a system
-    refuses another limit, the process continues without it.
+    On Apple silicon, macOS reserves about 390 GiB of addresses for each process and rejects a smaller RLIMIT_AS
+    (https://github.com/WeblateOrg/weblate/pull/21763). On a Mac, the process therefore measures its resident memory
+    itself. If the system rejects one of the other limits, the process continues without this limit.
+
+    Args:
+        memory, cpu_seconds, file_bytes: See ``ChildProcess``.
     """
     requested = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
     limits = {kind: most for kind, most in requested.items() if most is not None}
@@ -176,8 +180,11 @@ def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int |
 
 
 def end_above(memory: int) -> None:
-    """End this process soon after its resident memory exceeds ``memory`` bytes, with a message on standard error."""
-    from ane.system.machine import peak_memory_bytes  # importable since load_program ran
+    """Start a thread that ends this process soon after its resident memory exceeds ``memory`` bytes.
+
+    The thread also writes a message to standard error.
+    """
+    from ane.system.machine import peak_memory_bytes  # load_program has made this import possible
 
     def watch() -> None:
         while (peak_memory_bytes() or 0) <= memory:
@@ -189,7 +196,7 @@ def end_above(memory: int) -> None:
 
 
 def end_with_parent(lifeline: int) -> None:
-    """End this process when the other end of the pipe is closed."""
+    """Start a thread that ends this process when the parent's end of the pipe ``lifeline`` is closed."""
 
     def watch() -> None:
         os.read(lifeline, 1)
@@ -199,7 +206,7 @@ def end_with_parent(lifeline: int) -> None:
 
 
 def load_program() -> None:
-    """Import the package that this file belongs to, even if another package of that name would be found first."""
+    """Import the package ``ane`` that contains this file, even if Python would find another package ``ane`` first."""
     package = Path(ROOT) / "ane"
     spec = importlib.util.spec_from_file_location(
         "ane", package / "__init__.py", submodule_search_locations=[str(package)]

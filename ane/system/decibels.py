@@ -1,4 +1,4 @@
-"""Compute the signal-to-noise ratio, which says how close one array is to another."""
+"""Compute the signal-to-noise ratio of two arrays, which says how close they are."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def snr_db(reference: Any, actual: Any) -> float:
-    """Compute 10·log10(Σ reference² / Σ (reference − actual)²) in float64.
+    """Compute the signal-to-noise ratio 10·log10(Σ reference² / Σ (reference − actual)²) in float64.
 
     Args:
         reference, actual: Arrays, or CPU tensors, of the same shape.
 
     Returns:
-        Decibels. ∞ if both are equal. −∞ if the reference is all zeros and ``actual`` is not, or if any number is NaN
-            or infinite.
+        The signal-to-noise ratio in dB. It is ∞ if both arrays are equal. It is −∞ if ``reference`` is all zeros and
+            ``actual`` is not, or if any number is NaN or infinite.
 
     Raises:
         ValueError: The shapes differ.

@@ -1,6 +1,6 @@
-"""Define the exceptions whose messages are written for the user. Every other exception that escapes is a bug."""
+"""Define the exceptions whose messages are for users. If any other exception reaches a user, that is a bug."""
 
-from __future__ import annotations  # an old Python imports this module to say that it is too old
+from __future__ import annotations  # so that an old Python can import this module, and then report that it is too old
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """Bad input, or a machine that cannot do the requested work.
+    """Means that the input is wrong, or that this machine cannot do the requested work.
 
-    The message is one line that says what was wrong, where, and what to do about it. The command line prints it after
-    ``ane: error:`` and exits with status 1. Characters that cannot be printed are escaped.
+    The message is one line. It says what is wrong, where it is, and what to do about it. The command line prints the
+    message after ``ane: error:`` and exits with status 1. Characters that cannot be printed are escaped.
 
-    An error that names a parameter is an ``InvalidValueError``. If a model, a voice, a backend or a file is missing, it
-    is a ``NotFoundError``.
+    If you pass the name of a parameter, you get an ``InvalidValueError``. Raise ``NotFoundError`` if a model, a voice,
+    a backend or a file is missing.
 
     Attributes:
-        parameter: Name of the wrong parameter, or "". The message begins with this name, which a command replaces by
-            the name of its flag.
+        parameter: Name of the parameter whose value is wrong, or "". The message begins with this name, and a command
+            replaces it by the name of its flag.
     """
 
     def __new__(cls, message: str = "", parameter: str = "", *rest: Any, **named: Any) -> Self:
@@ -32,8 +32,8 @@ class UserError(Exception):
 
 
 class InvalidValueError(UserError):
-    """A value that a parameter does not take. ``parameter`` is the name of the parameter."""
+    """Means that a parameter cannot have this value. ``parameter`` is the name of the parameter."""
 
 
 class NotFoundError(UserError):
-    """A model, a voice, a backend or a file that does not exist."""
+    """Means that a model, a voice, a backend or a file does not exist."""

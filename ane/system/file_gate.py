@@ -1,7 +1,7 @@
-"""Decide which files may be opened, and reject outputs that would replace a file that a command reads.
+"""Open only regular files, and reject an output that would replace a file that a command reads.
 
-Files are compared by identity: the device and the inode that a path leads to. Links, other spellings of a path and
-names that differ only in capitals, if the file system ignores those, do not hide one file from another.
+Two paths name the same file if they lead to the same device and inode. This also finds links, other spellings of a
+path, and, if the file system ignores capitals, names that differ only in capitals.
 """
 
 import errno
@@ -20,13 +20,14 @@ NamedFiles = Iterable[tuple[str, Path | str]]
 
 
 def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
-    """Open a regular file for reading. Opening a named pipe would wait forever, and a device has no end.
+    """Open a regular file for reading, but no named pipe, which might wait forever, and no device, which has no end.
 
     Raises:
         OSError: ``path`` is not a regular file, has more than ``limit`` bytes, or cannot be opened.
     """
     check_regular(path, limit)
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # in case it has become a pipe since the check
+    # O_NONBLOCK, because the path may have become a pipe since the check
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_regular(os.fstat(opened), path, limit)
         return os.fdopen(opened, "rb")
@@ -36,16 +37,16 @@ def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
 
 
 def read_regular(path: Path | str, limit: int) -> bytes:
-    """Return the content of a regular file of at most ``limit`` bytes. Raises OSError as ``open_regular`` does."""
+    """Read a regular file of at most ``limit`` bytes. Raises OSError as ``open_regular`` does."""
     with open_regular(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:  # a file of the kernel has no size
+    if len(content) > limit:  # a file such as /proc/cpuinfo reports no size
         raise _too_large(path, limit)
     return content
 
 
 def check_regular(path: Path | str, limit: int | None = None) -> None:
-    """Raise OSError for a path that ``open_regular`` would not open. Call this before a library opens the path."""
+    """Raise OSError if ``open_regular`` would not open this path. Call this before a library opens the path."""
     _check_regular(os.stat(path), path, limit)
 
 
@@ -63,16 +64,16 @@ def _too_large(path: Path | str, limit: int) -> OSError:
 
 
 def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
-    """Reject outputs that are also inputs, or that are the same file.
+    """Reject an output that is also an input or another output. This opens no file.
 
-    An input folder stands for every file in it that exists. An output folder replaces everything in it.
+    An input folder means every file that exists in it. Writing an output folder replaces everything in it.
 
     Args:
-        reads: Pairs of a name, such as a flag, and an input file or folder. "-" is standard input.
-        writes: Pairs of a name and an output file or folder. "-" and devices are never rejected.
+        reads: Name, such as a flag, and path of each input file or folder. The path "-" means standard input.
+        writes: Name and path of each output file or folder. The path "-" and devices are never rejected.
 
     Raises:
-        UserError: An output is rejected. Nothing was opened.
+        UserError: An output is also an input or another output.
     """
     inputs: dict[Identity, str] = {}
     folders_of_inputs: dict[Identity, str] = {}
@@ -100,10 +101,10 @@ def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
 
 
 def identity(path: Path | str) -> Identity | None:
-    """Return the device and inode that a path leads to, or ``None`` for a device, a pipe or an impossible path.
+    """Return the identity of a file: the device and inode to which a path leads.
 
-    For a path that does not exist, return the device and inode of the nearest folder that exists, and the names that
-    follow.
+    If the path does not exist, the identity is the device and inode of the nearest folder that exists, and the names
+    that follow in the path. A device, a pipe or an impossible path has the identity ``None``.
     """
     try:
         real = Path(os.path.realpath(os.path.expanduser(path)))
@@ -119,20 +120,23 @@ def identity(path: Path | str) -> Identity | None:
 
 
 def standard_input() -> Identity | None:
-    """Return the identity of the file that standard input comes from, or ``None`` if it is a terminal or a pipe."""
+    """Return the identity of the file from which standard input comes. ``None`` if it is a terminal or a pipe."""
     try:
         status = os.fstat(sys.stdin.fileno())
-    except (AttributeError, OSError, ValueError):  # closed, or replaced by an object without a descriptor
+    except (AttributeError, OSError, ValueError):  # it is closed, or an object without a file descriptor
         return None
     return (status.st_dev, status.st_ino, ()) if stat.S_ISREG(status.st_mode) else None
 
 
 def _folders_of(path: Path | str) -> list[Identity]:
-    """Return the identities of the folders that contain the file at ``path``, or [] for standard input."""
+    """Return the identities of all folders that contain the file at ``path``. For standard input there are none."""
     parents = Path(os.path.realpath(os.path.expanduser(path))).parents if str(path) != "-" else ()
     return [folder for folder in map(identity, parents) if folder is not None]
 
 
 def _name(name: str) -> str:
-    """Return a name as the file system compares it. macOS ignores capitals, and how accents are encoded."""
+    """Convert a file name to the form that the file system compares.
+
+    macOS ignores capitals, and how accents are encoded.
+    """
     return unicodedata.normalize("NFC", name).casefold() if sys.platform == "darwin" else name

@@ -1,4 +1,4 @@
-"""Read and write files so that a reader never sees half of a new file, and each error is one clear line."""
+"""Read and write files. Nobody ever sees a file that is half written, and every error is a single line."""
 
 import difflib
 import json
@@ -19,7 +19,7 @@ from ane.system.file_gate import read_regular
 from ane.system.interruption import check_interrupted, uninterrupted
 from ane.system.staging import StagingFolder, clean_up
 
-MAX_JSON = 64 << 20  # bytes of a manifest, a tokenizer or a config
+MAX_JSON = 64 << 20  # largest size, in bytes, of a manifest, a tokenizer or a config
 
 
 @contextmanager
@@ -30,28 +30,28 @@ def replacing(
     lasting: bool = False,
     check: Callable[[Path], object] | None = None,
 ) -> Iterator[Path]:
-    """Yield a temporary path and rename it to ``destination`` when the block ends without an error.
+    """Yield a temporary path, and rename it to ``destination`` if the block ends without an error.
 
-    The temporary path is next to ``destination`` and has the same file name, so a writer that chooses its format by
-    suffix works unchanged. The new file or folder gets the mode of the old one: a file that only its owner can read
-    stays so. Leftovers from killed processes that wrote to ``destination`` are removed.
+    The temporary path is next to ``destination`` and has the same file name, because some writers choose a format by
+    the suffix. The new file or folder gets the permissions of the old one. If a process was killed while it wrote to
+    ``destination``, its temporary files are removed.
 
     Args:
-        destination: Path to write. ``~`` at its start is the user's home.
-        directory: Whether the temporary path is a new directory. An existing directory at ``destination`` is replaced
-            as a whole: the old one exists until the new one does, even after an interruption.
-        lasting: Whether the new content is flushed to the disk before it replaces the old one, so that a power failure
-            loses neither. Use it for content that a user cannot make again.
+        destination: Path to write. ``~`` at its start means the user's home.
+        directory: Whether to write a directory. It replaces an existing directory as a whole. The old directory exists
+            until the new one takes its place, even after an interruption.
+        lasting: Whether to flush the new content to the disk before it replaces the old content, so that a power
+            failure cannot destroy both. Use it for content that a user cannot make again.
         check: Function that is called with ``destination`` immediately before the rename. If it raises an error, the
-            rename does not happen.
+            old content stays.
 
     Raises:
-        UserError: ``destination`` cannot be written: the folder is missing or read-only, the disk is full, or there is
-            a file in place of a directory or the reverse.
+        UserError: ``destination`` cannot be written: its folder is missing or read-only, the disk is full, it is a
+            file but should be a directory, or it is a directory but should be a file.
     """
     destination = Path(os.path.expanduser(destination))
     _check_name(destination)
-    if os.path.islink(destination):  # replaces the link's target, not the link
+    if os.path.islink(destination):  # replaces the target of the link
         destination = Path(os.path.realpath(destination))
     staging = StagingFolder(destination)
     old: Path | None = None
@@ -94,7 +94,10 @@ def replacing(
 
 
 def _exchange(new: Path, destination: Path, old: Path) -> None:
-    """Move the folder ``destination`` to ``old`` and ``new`` to ``destination``. Undo the first if the second fails."""
+    """Move the folder ``destination`` to ``old``, then ``new`` to ``destination``.
+
+    If the second fails, undo the first.
+    """
     try:
         os.replace(destination, old)
         os.replace(new, destination)
@@ -105,21 +108,21 @@ def _exchange(new: Path, destination: Path, old: Path) -> None:
 
 
 def _is_only_copy(old: Path | None, destination: Path) -> bool:
-    """Return whether ``destination`` was moved to ``old`` and nothing has replaced it."""
+    """Return whether ``destination`` has been moved to ``old`` and nothing has taken its place."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
 
 
 def keep_mode(new: Path, existing: Path) -> None:
-    """Give ``new`` the permissions of ``existing``, if that exists."""
+    """Give ``new`` the permissions of ``existing``, if there is such a file."""
     with suppress(FileNotFoundError):
         os.chmod(new, stat.S_IMODE(os.stat(existing).st_mode) & 0o777)
 
 
 def rename_to_new(source: Path, destination: Path) -> None:
-    """Rename a file to a name that does not exist. Raises FileExistsError if something else has taken the name.
+    """Rename a file to a name that does not exist yet. Raises FileExistsError if the name exists.
 
-    That other file is kept, because a hard link, unlike a rename, fails if the name exists. On a file system without
-    hard links this is not possible.
+    A file with this name is never lost, because the function makes a hard link, which fails if the name exists. On a
+    file system without hard links, a file that appears at the last moment may be lost.
     """
     try:
         os.link(source, destination)
@@ -132,7 +135,7 @@ def rename_to_new(source: Path, destination: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Make the content of a file, or of all files in a folder, survive a power failure."""
+    """Flush a file, or all files in a folder, to the disk, so that their content survives a power failure."""
     if os.path.isdir(path):
         for entry in path.iterdir():
             flush(entry)
@@ -143,7 +146,7 @@ def flush(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, if the system can open folders."""
+    """Flush the names in a folder to the disk, so that they survive a power failure, if the system can open folders."""
     with suppress(OSError):
         opened = os.open(path, os.O_RDONLY)
         try:
@@ -153,14 +156,14 @@ def flush_folder(path: Path) -> None:
 
 
 def write_whole(file: RawIOBase, data: bytes) -> None:
-    """Write all of ``data`` to an unbuffered file, whose ``write`` may accept only a part."""
+    """Write all of ``data`` to an unbuffered file. A single ``write`` may accept only a part of it."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def link_or_copy(source: Path | str, destination: Path | str) -> None:
-    """Make a hard link to a file, or copy it if that fails: between file systems, or on one without links."""
+    """Make a hard link to a file. If the file systems do not allow this, copy the file."""
     try:
         os.link(source, destination)
     except OSError:
@@ -168,10 +171,11 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
 
 
 def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
-    """Raise UserError, before any work is done, for a file that ``replacing`` could not write.
+    """Raise UserError if ``replacing`` could not write this file. Call this before you begin long work.
 
-    Unless ``makes_folders`` is True, the folder must exist too. For a link, that is the folder of its target. "-"
-    always passes.
+    Args:
+        path: Path of the file. "-" always passes.
+        makes_folders: Whether the folder of the file may be missing. For a link, this is the folder of its target.
     """
     if str(path) == "-":
         return
@@ -194,16 +198,16 @@ def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UserError for a path whose folder does not exist, because it may be mistyped."""
+    """Raise UserError if the folder of a path does not exist, because the path may be mistyped."""
     if not os.path.isdir(path.absolute().parent):
         raise UserError(f"cannot write {path}: there is no folder {path.parent}: make it first, or choose another")
 
 
 def no_such_file(path: Path | str) -> str:
-    """Return the words about a file that does not exist: where it should be, and a similar name that exists there."""
+    """Say in which folder a missing file should be, and suggest a similar name that exists there."""
     try:
         name, folder = Path(path).name, Path(path).absolute().parent
-    except OSError:  # the working directory was deleted
+    except OSError:  # somebody has deleted the working directory
         return "no such file or folder"
     if not os.path.isdir(folder):
         return f"there is no folder {folder}"
@@ -214,18 +218,17 @@ def no_such_file(path: Path | str) -> str:
 
 
 def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) -> None:
-    """Raise UserError for a folder that must not be written.
-
-    A folder with ``marker`` is replaced on request. Any other folder is never replaced.
+    """Check that a command may write a folder, such as a bundle, to ``path``.
 
     Args:
-        path: The folder.
-        marker: Name of a file that every such folder has.
-        content: Words for its content, such as "a bundle".
-        overwrite: Whether a folder with ``marker`` may be replaced.
+        path: Path of the folder.
+        marker: Name of a file that every folder of this kind has. A folder without this file is never replaced.
+        content: Name for the content of such folders, for messages, such as "a bundle".
+        overwrite: Whether to replace a folder that has the file ``marker``.
 
     Raises:
-        UserError: There is a file or another folder, or a folder with ``marker`` and ``overwrite`` is False.
+        UserError: There is already a file at ``path``, or a folder of another kind, or a folder of this kind and
+            ``overwrite`` is false.
     """
     if not os.path.lexists(path):
         return
@@ -239,9 +242,9 @@ def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) 
 
 
 def _check_name(path: Path) -> None:
-    """Raise UserError for a path that no file can have.
+    """Raise UserError if no file can have this path.
 
-    The path is too long, cannot be encoded, or is in a deleted working directory.
+    It may be too long, may contain characters that cannot be encoded, or may be in a deleted working directory.
     """
     try:
         path.absolute()
@@ -252,9 +255,14 @@ def _check_name(path: Path) -> None:
 
 
 def write_json(destination: Path | str, value: Any) -> None:
-    """Write ``value`` as JSON to a file, whole or not at all. "-" means standard output (one line).
+    """Write ``value`` as JSON to a file, so that nobody sees a file that is half written.
 
-    NaN and infinity, which JSON lacks, become null. If the destination is a device or a pipe, it is written directly.
+    JSON has no NaN and no infinity, so both become null.
+
+    Args:
+        destination: Path of the file. "-" means standard output, as a single line. A device or a pipe is written
+            directly.
+        value: Value to write.
 
     Raises:
         UserError: The file cannot be written.
@@ -274,7 +282,7 @@ def write_json(destination: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
+    """Read a JSON file.
 
     Raises:
         UserError: The file is missing, is not a regular file, is larger than ``MAX_JSON``, cannot be read, or is not
@@ -282,7 +290,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(read_regular(path, MAX_JSON).decode("utf-8"))
-    except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: a name that the file system cannot have
+    except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: no file can have such a name
         raise UserError(f"cannot read {path}: {_reason(error)}") from error
     except RecursionError:
         raise UserError(f"{path} is not usable: its JSON is nested too deeply") from None
@@ -291,15 +299,15 @@ def read_json(path: Path) -> Any:
 
 
 def zip_directory(file: BinaryIO) -> tuple[int, int]:
-    """Return the number of entries and bytes in the directory of a ZIP archive, which zipfile reads into memory.
+    """Return the number of entries and of bytes in a ZIP archive's directory, before zipfile reads it into memory.
 
-    See APPNOTE.TXT, 4.3.14 to 4.3.16.
+    The format is in APPNOTE.TXT, 4.3.14 to 4.3.16.
 
     Raises:
         ValueError: The file has no such directory.
     """
     size = file.seek(0, 2)
-    file.seek(max(0, size - 65_633))  # a comment of 65,535 bytes, and the records before it
+    file.seek(max(0, size - 65_633))  # the end of the file: a comment of up to 65,535 bytes, and the records before it
     tail = file.read()
     file.seek(0)
     at = tail.rfind(b"PK\x05\x06")
@@ -314,7 +322,7 @@ def zip_directory(file: BinaryIO) -> tuple[int, int]:
 
 
 def _finite(value: Any) -> Any:
-    """Copy a JSON value with ``None`` in place of NaN and infinity."""
+    """Copy a value for JSON, and replace NaN and infinity by ``None``."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -323,5 +331,5 @@ def _finite(value: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error without its number and its path."""
+    """Return the message of an error without the error number and the path."""
     return getattr(error, "strerror", None) or str(error)

@@ -1,8 +1,8 @@
-"""End a command on Ctrl-C or SIGTERM with an exception between two steps of its Python code.
+"""End a command by an exception when the user presses Ctrl-C or SIGTERM arrives.
 
-The signals that arrived are also recorded, because the exception can get lost. C code that calls Python may discard it
-(libsndfile's callbacks) or turn it into another error (safetensors), and Python code may swallow it (a bare ``except``
-around an import).
+The exception can get lost. C code that calls Python may discard it (callbacks of libsndfile) or replace it by another
+error (safetensors), and Python code may catch it (a bare ``except`` around an import). The code here therefore also
+records the signals, so that ``check_interrupted`` can raise the exception again.
 """
 
 import signal
@@ -14,19 +14,19 @@ from types import FrameType
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to stop.
+    """Means that a signal has asked the command to stop.
 
-    This is not KeyboardInterrupt itself. If that one passes through ``exec``, ``python -m`` ends the process as SIGINT
-    would, whatever its exit status.
+    We do not raise KeyboardInterrupt itself. If a KeyboardInterrupt passes through ``exec``, ``python -m`` ends the
+    process as SIGINT would end it, and not with the exit status that the command chooses.
     """
 
 
 class Interruptions:
-    """The handler for both signals.
+    """The handler for SIGINT and SIGTERM.
 
     Attributes:
-        received: Numbers of the signals that arrived.
-        deferrals: Number of active ``uninterrupted`` blocks.
+        received: Numbers of the signals that have arrived.
+        deferrals: Number of ``uninterrupted`` blocks that are running.
     """
 
     def __init__(self) -> None:
@@ -38,25 +38,27 @@ class Interruptions:
         self.check()
 
     def check(self) -> None:
-        """Raise Stopped if a signal arrived, except within ``uninterrupted``."""
+        """Raise Stopped if a signal has arrived. Inside an ``uninterrupted`` block, do nothing."""
         if self.received and not self.deferrals:
             raise Stopped
 
     def restore_default_handlers(self) -> None:
-        """Make the next signal end the process immediately. Call it after cleaning up."""
+        """Make the next signal end the process immediately. Call this once you have cleaned up."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)
 
 
-_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)  # None in other threads
+# ``None`` in all threads except the main one
+_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)
 
 
 @contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """Raise Stopped for both signals within the block. This has no effect outside the main thread.
+    """Raise Stopped inside the block when SIGINT or SIGTERM arrives. This has no effect outside the main thread.
 
-    A signal that is ignored stays ignored, such as SIGINT in a background job of a shell.
+    If the process ignores a signal, it continues to do so. A shell, for example, lets its background jobs ignore
+    SIGINT.
     """
     ours = Interruptions()
     if threading.current_thread() is not threading.main_thread():
@@ -64,7 +66,7 @@ def interruptions() -> Iterator[Interruptions]:
         return
     before = {
         number: handler
-        for number in (signal.SIGTERM, signal.SIGINT)  # None means that Python did not set the handler
+        for number in (signal.SIGTERM, signal.SIGINT)  # ``None`` means that a handler was set outside Python
         if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     token = _current.set(ours)
@@ -80,7 +82,10 @@ def interruptions() -> Iterator[Interruptions]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defer Stopped (within ``interruptions``) to the end of a block in which it would get lost or do harm."""
+    """Delay Stopped until the end of the block, in which the exception would get lost or do harm.
+
+    This has an effect only inside an ``interruptions`` block.
+    """
     current = _current.get()
     if current is None:
         yield
@@ -94,7 +99,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def check_interrupted() -> None:
-    """Raise Stopped (within ``interruptions``) if a signal arrived whose exception got lost."""
+    """Raise Stopped if a signal has arrived whose exception got lost. Call this inside an ``interruptions`` block."""
     current = _current.get()
     if current is not None:
         current.check()

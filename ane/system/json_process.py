@@ -1,4 +1,7 @@
-"""Run a program in a separate process that answers requests. It may hang, crash or be killed, and be measured."""
+"""Run a program that answers JSON requests in a separate process, where it may hang or crash without harm.
+
+The process also has a peak memory of its own, which you can read.
+"""
 
 import json
 import os
@@ -19,9 +22,10 @@ from ane.system.machine import peak_memory_bytes
 
 
 class ProcessEndedError(UserError):
-    """The program ended instead of answering.
+    """Means that the program has ended instead of answering.
 
-    ``status`` is its exit status, or minus the number of the signal that ended it.
+    Attributes:
+        status: Exit status of the program, or the negative number of the signal that ended it.
     """
 
     def __init__(self, message: str, status: int = 1):
@@ -30,14 +34,17 @@ class ProcessEndedError(UserError):
 
 
 class ProcessTimeoutError(UserError):
-    """The program did not answer in time, and was ended."""
+    """Means that the program did not answer in time. It has been ended."""
 
 
 def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
-    """Prepare a function that answers requests, then answer every line of standard input. The program calls this.
+    """Answer every line of standard input with a line on standard output, until the input ends. The program calls this.
 
-    A UserError of an answer becomes {"error": message}. All other output goes to standard error, because libraries
-    print on standard output.
+    While the program runs, all other output goes to standard error, because libraries may print on standard output.
+
+    Args:
+        make: Function that prepares the program and returns the function that answers a request. If the latter raises
+            UserError, the answer is {"error": message}.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -56,23 +63,25 @@ def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None
 
 
 class JsonProcess:
-    """A running program that prints a line {"ready": …} and then answers every line of JSON with another line.
+    """A running program that prints a line {"ready": …} and then answers each line of JSON with another line of JSON.
 
-    Use it as a context manager. Leaving it closes the program's input and waits for its end.
+    Use it as a context manager. At the end of the block, it closes the program's input and waits until the program
+    ends.
 
     Args:
-        command: A module of this program, or the words of another program (``ChildProcess``).
-        environment: Variables to add.
-        advice: Advice for the user if the program cannot be run.
-        limit: Seconds until it must be ready. ``None`` means no limit.
+        command: Name of a module of this program, or command line of another program (see ``ChildProcess``).
+        environment: Environment variables to add.
+        advice: Advice for the user if the program cannot be started.
+        limit: Seconds within which the program must be ready. ``None`` means no limit.
 
     Attributes:
-        ready: The first line.
-        cold_start: Seconds from the start until the first line.
-        peak_bytes: Largest resident set, known after the end. ``None`` if the system does not report it.
+        ready: Content of the first line.
+        cold_start: Seconds from the start of the program to the first line.
+        peak_bytes: Largest resident memory of the program, in bytes, once it has ended. ``None`` if the system does not
+            report it.
 
     Raises:
-        UserError: The program cannot be run, or ends before it is ready.
+        UserError: The program cannot be started, or ends before it is ready.
         ProcessTimeoutError: The program is not ready in time.
     """
 
@@ -111,14 +120,18 @@ class JsonProcess:
         self.cold_start = time.perf_counter() - started
 
     def ask(self, request: Any, limit: float | None = None) -> dict[str, Any]:
-        """Return the answer to a request, within ``limit`` seconds.
+        """Send a request, and return the answer.
+
+        Args:
+            request: JSON value to send.
+            limit: Seconds within which the program must answer. ``None`` means no limit.
 
         Raises:
-            UserError: The answer is {"error": …}.
-            ProcessEndedError: The program ended instead. The message has its status and its last line of output.
-            ProcessTimeoutError: The program did not answer in time.
+            UserError: The answer is {"error": message}.
+            ProcessEndedError: The program has ended instead. The message has its exit status and its last line of
+            output. ProcessTimeoutError: The program did not answer in time.
         """
-        with suppress(BrokenPipeError):  # the program has ended: reading the answer reports it
+        with suppress(BrokenPipeError):  # the program has ended, which the read below reports
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         return self._answer(limit)
@@ -150,7 +163,7 @@ class JsonProcess:
         return f"{self.name} ended with status {status}: {last}"
 
     def kill(self) -> None:
-        """End the program, even if it is busy."""
+        """End the program immediately, even if it is busy."""
         self._process.kill()
         self.close()
 
@@ -173,6 +186,6 @@ class JsonProcess:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:  # it may be busy with work that is no longer needed
+        if kind is not None:  # the program may be busy with a request that nobody needs any more
             self._process.terminate()
         self.close()

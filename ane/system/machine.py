@@ -1,4 +1,4 @@
-"""Report facts about this machine: cores, memory, processor, system version."""
+"""Report facts about this machine: its cores, memory, processor and system version."""
 
 import os
 import platform
@@ -24,10 +24,15 @@ def memory_bytes() -> int | None:
 
 
 def peak_memory_bytes(pid: int | None = None) -> int | None:
-    """Return the largest resident set so far of this process or another, or ``None`` if the system does not report it.
+    """Return the largest resident memory that a process has had so far, in bytes.
 
-    On Linux it is read from /proc, because ``ru_maxrss`` of getrusage starts with the value of the parent process.
-    Other systems report it only for this process.
+    On Linux, the function reads it from /proc, because ``ru_maxrss`` of getrusage starts with the parent's value.
+
+    Args:
+        pid: Number of the process. ``None`` means this process. Only Linux reports other processes.
+
+    Returns:
+        The number of bytes, or ``None`` if the system does not report it.
     """
     try:
         status = Path(f"/proc/{pid or 'self'}/status").read_text()
@@ -42,7 +47,7 @@ def peak_memory_bytes(pid: int | None = None) -> int | None:
 
 
 def processor_name() -> str:
-    """Return the processor's name as its maker writes it, or its architecture if the name is unknown."""
+    """Return the name of the processor, such as "Apple M2 Pro", or its architecture if the name is unknown."""
     if sys.platform == "darwin":
         return printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     try:
@@ -55,21 +60,22 @@ def processor_name() -> str:
 
 @cache
 def macos_version() -> str:
-    """Return the version of this Mac's system, such as "15.3", or "" on other systems.
+    """Return the version of macOS, such as "15.3", or "" on other systems.
 
-    ``platform.mac_ver`` is used only if ``sw_vers`` does not answer. It returns 16 instead of 26 to a Python that was
-    built with an older SDK (https://github.com/python/cpython/issues/135675).
+    The function asks the program ``sw_vers``, and ``platform.mac_ver`` only if ``sw_vers`` fails. For a Python that was
+    built with an older SDK, ``platform.mac_ver`` returns 16 instead of 26
+    (https://github.com/python/cpython/issues/135675).
     """
     return printed("sw_vers", "-productVersion") or platform.mac_ver()[0]
 
 
 def macos_at_least(*wanted: int) -> bool:
-    """Return whether this Mac's system has version ``wanted`` or a newer one."""
+    """Return whether this Mac has macOS ``wanted`` or a newer version."""
     return tuple(int(part) for part in macos_version().split(".") if part.isdigit()) >= wanted
 
 
 def system_version() -> str:
-    """Return the name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)"."""
+    """Return the name and version of the operating system, such as "ubuntu 24.04" or "macOS 15.3 (24D60)"."""
     if sys.platform == "darwin":
         build = printed("sw_vers", "-buildVersion")
         return f"macOS {macos_version()}".rstrip() + (f" ({build})" if build else "")
@@ -81,7 +87,7 @@ def system_version() -> str:
 
 
 def printed(*command: str) -> str:
-    """Return the standard output of a command, or "" if it fails."""
+    """Run a command, and return its standard output, or "" if the command fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,8 @@
-"""Locate the package's folders: its cache, the user's voices, bundles, defaults. Nothing here creates or reads one.
+"""Locate the folders of this program: the cache, the user's voices and bundles, and the file with the user's defaults.
 
-The library platformdirs chooses them: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG base
-directories on Linux. If ``ANE_HOME`` is set, everything is in that one folder instead.
+The functions only return paths: they create and read nothing. The library platformdirs chooses the folders. On macOS
+they are in ``~/Library/Caches`` and ``~/Library/Application Support``, and on Linux in the XDG base directories. If the
+environment variable ``ANE_HOME`` is set, everything is in that folder instead.
 """
 
 import os
@@ -17,28 +18,28 @@ _APPLICATION = "tortoise-ane"
 
 
 def cache_dir() -> Path:
-    """Return the folder for data that can be computed or downloaded again: compiled models, latents of clips."""
+    """Return the folder for data that the program can make or download again, such as compiled models and latents."""
     home = _ane_home()
     return home / "cache" if home else _of_platform(platformdirs.user_cache_dir)
 
 
 def data_dir() -> Path:
-    """Return the folder for data that cannot be computed again: voices and bundles."""
+    """Return the folder for data that the program cannot make again: voices and bundles."""
     return _ane_home() or _of_platform(platformdirs.user_data_dir)
 
 
 def voices_dir() -> Path:
-    """Return the folder of the user's voices."""
+    """Return the folder with the user's voices."""
     return data_dir() / "voices"
 
 
 def bundles_dir() -> Path:
-    """Return the folder of converted and downloaded models."""
+    """Return the folder with converted and downloaded models."""
     return data_dir() / "bundles"
 
 
 def config_file() -> Path:
-    """Return the file with the user's defaults for commands, which need not exist."""
+    """Return the path of the file with the user's defaults for commands. The file need not exist."""
     return (_ane_home() or _of_platform(platformdirs.user_config_dir)) / "config.toml"
 
 
@@ -52,12 +53,12 @@ def _of_platform(folder_of: Callable[..., str]) -> Path:
         folder = Path(folder_of(_APPLICATION, appauthor=False))
         if folder.is_absolute():
             return folder
-    # for example in a container whose user has neither HOME nor an entry in the user database
+    # this happens in a container if HOME is not set and the user database does not have the user
     raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
 
 
 def check_working_directory() -> None:
-    """Raise UserError if the working directory was deleted. There, oneMKL, for one, ends the process."""
+    """Raise UserError if somebody has deleted the working directory. Libraries such as oneMKL would end the process."""
     try:
         os.getcwd()
     except OSError:

@@ -1,6 +1,6 @@
 """Check whether this Python and this Mac can run the program.
 
-Any Python 3 can read this file, so that an unsuitable one can say so.
+Every Python 3 can import this file, so that an unsuitable Python can report the problem.
 """
 
 import platform
@@ -11,8 +11,8 @@ OLDEST_MACOS = 14  # torch has no wheels for older systems
 INSTALL = "install it with `uv tool install --python 3.12 .`, which brings a Python that can"
 
 
-def python_problem(version=None):  # type: ignore[no-untyped-def]  # a union type is an error in old Pythons
-    """Return why a Python, by default this one, cannot run the program, or "" if it can."""
+def python_problem(version=None):  # type: ignore[no-untyped-def]  # old Pythons reject union types
+    """Return why a version of Python (default: this one) cannot run the program, or "" if it can."""
     major, minor = (version or sys.version_info)[:2]
     if OLDEST_PYTHON <= (major, minor) <= NEWEST_PYTHON:
         return ""
@@ -22,7 +22,7 @@ def python_problem(version=None):  # type: ignore[no-untyped-def]  # a union typ
 
 
 def mac_problem() -> str:
-    """Return why this Mac, or its Python for Intel, cannot run the program, or "" if it can or is not a Mac."""
+    """Return why this Mac, or its Python for Intel, cannot run the program. "" if it can, or if this is not a Mac."""
     if sys.platform != "darwin":
         return ""
     from ane.system.machine import macos_at_least, macos_version, printed
@@ -31,7 +31,7 @@ def mac_problem() -> str:
         if printed("sysctl", "-n", "sysctl.proc_translated") == "1":
             return f"this Python is for Intel processors and runs under Rosetta: {INSTALL}"
         return "this Mac has an Intel processor, and tortoise-ane needs Apple silicon: use another Mac, or Linux"
-    # Python's answer takes no time. It may be wrong, but is never newer than the system
+    # Python's answer comes first, because it takes no time. It may be too old a version, but never too new
     if int(platform.mac_ver()[0].partition(".")[0] or 0) >= OLDEST_MACOS or macos_at_least(OLDEST_MACOS):
         return ""
     return f"this Mac has macOS {macos_version()}, and tortoise-ane needs macOS {OLDEST_MACOS} or newer: update it"

@@ -1,4 +1,4 @@
-"""List the formats of sound files, one row per suffix. Writers, flags, requests and help are made from these rows."""
+"""List the formats of sound files, one row per suffix. Writers, flags, requests and help texts all use these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class MediaFormat:
-    """How PyAV writes a format: FFmpeg's container and encoder, bits per second, and whether it can hold a cover."""
+    """Says how PyAV writes a format: FFmpeg's container and encoder, bits per second, whether it can have a cover."""
 
     container: str
     encoder: str
     bit_rate: int | None = None
     cover: bool = False
-    rate: int | None = None  # Hz. None means the sound's rate
-    gain: float = 1.0  # factor that multiplies the samples before they are encoded
+    rate: int | None = None  # sample rate of the file in Hz; None means the rate of the sound
+    gain: float = 1.0  # factor by which to multiply the samples before encoding
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -22,13 +22,13 @@ class FileFormat:
     """A format of sound files.
 
     Attributes:
-        media: How PyAV writes it. ``None`` means that PyAV does not.
-        sndfile: libsndfile's container and the encoding that it writes there. ``None`` means that libsndfile does not
-            write the format.
-        clip: Whether a folder of clips may have clips in this format.
-        tags: Whether it holds a title and an author.
-        media_type: Media type of the server's sound in this format. "" means that the server does not send it.
-        sent: FFmpeg's options in place of ``media.options`` if the muxer cannot seek back.
+        media: How PyAV writes the format. ``None`` means that PyAV does not write it.
+        sndfile: Container and encoding with which libsndfile writes the format. ``None`` means that libsndfile does not
+            write it.
+        clip: Whether the clips of a voice may have this format.
+        tags: Whether a file in this format can contain a title and an author.
+        media_type: Media type with which the server sends the format. "" means that the server does not send it.
+        sent: FFmpeg options that replace ``media.options`` when FFmpeg cannot seek in the output, as for a server.
     """
 
     media: MediaFormat | None = None
@@ -45,7 +45,7 @@ FORMATS = {
         MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}), ("WAV", "PCM_16"), True, media_type="audio/wav"
     ),
     ".flac": FileFormat(MediaFormat("flac", "flac", cover=True), ("FLAC", "PCM_16"), True, media_type="audio/flac"),
-    # LAME multiplies all samples by 0.95, and FFmpeg has no option against it
+    # LAME multiplies all samples by 0.95, and FFmpeg has no option to prevent this
     ".mp3": FileFormat(
         MediaFormat("mp3", "libmp3lame", 64_000, cover=True, gain=1 / 0.95, options={"id3v2_version": "3"}),
         ("MP3", "MPEG_LAYER_III"),
@@ -66,8 +66,8 @@ FORMATS = {
     ),
     ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac"),
 }
-# PLAIN_SUFFIXES: formats that libsndfile writes, without an extra. MEDIA_SUFFIXES: all others
+# libsndfile writes PLAIN_SUFFIXES. PyAV, which the extra "books" installs, writes MEDIA_SUFFIXES
 PLAIN_SUFFIXES = [suffix for suffix, row in FORMATS.items() if row.sndfile]
 MEDIA_SUFFIXES = [suffix for suffix, row in FORMATS.items() if not row.sndfile]
 SUFFIX_HELP = f"{', '.join(PLAIN_SUFFIXES)}, or with the extra books {', '.join(MEDIA_SUFFIXES)}"
-SENT = (*(suffix[1:] for suffix, row in FORMATS.items() if row.media_type), "pcm")  # names of the server's formats
+SENT = (*(suffix[1:] for suffix, row in FORMATS.items() if row.media_type), "pcm")  # formats that the server sends

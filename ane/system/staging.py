@@ -1,7 +1,8 @@
-"""Make staging folders: hidden folders next to a file or folder, for its new content while that is written.
+"""Make staging folders, in which processes write the new content of a file or folder.
 
-A staging folder is called ``.NAME.RANDOM.partial``. Its process holds a lock on a file in it, and the system releases
-that lock however the process ends. So a leftover from a killed process can be distinguished from a folder in use.
+A staging folder is a hidden folder next to this file or folder. Its name is ``.NAME.RANDOM.partial``. The process that
+writes holds a lock on a file in the staging folder. The system releases this lock when the process ends for any reason,
+so a staging folder without a lock is a leftover of a process that was killed.
 """
 
 import contextlib
@@ -16,29 +17,29 @@ from uuid import uuid4
 
 _NAME = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _LOCK = ".lock"
-_OLD = "old-"  # prefix of the folder that holds a replaced directory until it is deleted
-_DAY = 24 * 3600  # seconds after which a staging folder without a lock counts as abandoned
+_OLD = "old-"  # prefix of the subfolder that contains a replaced directory until it is deleted
+_DAY = 24 * 3600  # seconds after which a staging folder without a lock file counts as abandoned
 
 
 class StagingFolder:
-    """A staging folder for ``destination``. ``path`` is known before ``create``, so that ``remove`` always works."""
+    """A staging folder for ``destination``. You can call ``remove`` at any time, also before ``create``."""
 
     def __init__(self, destination: Path):
-        # only the start of the name, which may itself be as long as the file system allows
+        # the prefix shortens the name, which may already be as long as the file system allows
         self.path = destination.parent / f"{_prefix(destination)}{uuid4().hex[:16]}.partial"
         self._lock: int | None = None
 
     def create(self) -> None:
-        """Make the folder and lock it. Raises OSError if it cannot be made."""
+        """Create the folder and lock it. Raises OSError if the folder cannot be created."""
         self.path.mkdir(mode=0o700)
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(OSError):  # a file system without locks: no process gets one
+        with contextlib.suppress(OSError):  # on a file system without locks, no process gets a lock
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(unlocked, self.path / _LOCK)  # under this name it is locked from the start
+        os.rename(unlocked, self.path / _LOCK)  # the file gets this name only once it is locked
 
     def folder_for_old(self) -> Path:
-        """Make a folder inside for the directory that is being replaced."""
+        """Create a subfolder for the directory that is being replaced, and return its path."""
         return Path(tempfile.mkdtemp(dir=self.path, prefix=_OLD))
 
     def release(self) -> None:
@@ -52,9 +53,10 @@ class StagingFolder:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the staging folders anywhere under ``folder`` that killed processes left behind and that can be deleted.
+    """Find the staging folders of killed processes, anywhere under ``folder``, that can be deleted.
 
-    A folder that holds the only copy of a replaced directory is left out (``clean_up`` restores it).
+    If a staging folder contains the only copy of a replaced directory, it is not listed. ``clean_up`` restores the
+    directory.
     """
     folders = []
     for root, names, _ in os.walk(folder):
@@ -65,10 +67,10 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def clean_up(destination: Path) -> None:
-    """Remove leftovers from killed processes that wrote to ``destination``.
+    """Remove the staging folders of killed processes that wrote to ``destination``.
 
-    A process that was killed while it exchanged two directories leaves the old one in its staging folder and none at
-    ``destination``. In that case, the old one is put back.
+    If a process was killed while it replaced a directory, the old directory may be in the staging folder and nothing at
+    ``destination``. The function then moves the old directory back.
     """
     with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
         names = [
@@ -94,23 +96,26 @@ def _prefix(destination: Path) -> str:
 
 
 def _only_copy(staging: Path) -> Path | None:
-    """Return the replaced directory in a staging folder if no new one has replaced it."""
+    """Return the old directory in a staging folder if it is the only copy, because no new one has taken its place."""
     old = next(staging.glob(f"{_OLD}*/*"), None)
     return old if old is not None and not os.path.lexists(staging.parent / old.name) else None
 
 
 def _is_abandoned(staging: Path) -> bool:
-    """Return whether the process that made a staging folder has ended. Without a lock file, assume so after a day."""
+    """Return whether the process of a staging folder has ended.
+
+    Without a lock file, assume that it ends within a day.
+    """
     try:
         if not os.path.lexists(staging / _LOCK):
             return time.time() - os.lstat(staging).st_mtime > _DAY
         lock = os.open(staging / _LOCK, os.O_RDWR)
-    except OSError:  # it was deleted since, or belongs to another user
+    except OSError:  # somebody has just deleted it, or it belongs to another user
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    except OSError:  # in use, or a file system without locks
+    except OSError:  # the folder is in use, or the file system has no locks
         return False
     finally:
         os.close(lock)

@@ -1,4 +1,4 @@
-"""Handle standard streams that are closed, full or gone, so that a command that does not need them still works."""
+"""Keep commands working if a standard stream that they do not need is closed, full or gone."""
 
 import logging
 import os
@@ -11,13 +11,14 @@ from typing import Any, TextIO
 
 _REDIRECTING = threading.Lock()
 LOGGER = logging.getLogger("ane")
-PATIENCE = 1.0  # seconds after which a command says that it waits for a pipe
+PATIENCE = 1.0  # seconds after which a command reports that it is waiting for a pipe
 
 
 def open_closed_streams() -> None:
-    """Open the null device in place of closed standard streams, so that no other file takes their descriptors.
+    """Open the null device in place of each closed standard stream, so that no other file gets its descriptor.
 
-    For input it is opened write-only and for output read-only, so that using them is an error: "Bad file descriptor".
+    The null device is opened for writing in place of standard input, and for reading in place of an output. Using such
+    a stream is therefore an error: "Bad file descriptor".
     """
     modes = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for number, (name, flags, mode) in enumerate(modes):
@@ -36,12 +37,12 @@ def open_closed_streams() -> None:
 
 
 def is_closed(stream: TextIO | None) -> bool:
-    """Return whether a standard stream was closed when the program began."""
+    """Return whether a standard stream was closed when the program started."""
     return stream is None or getattr(stream, "was_closed", False)
 
 
 class TolerantStream:
-    """A stream whose writes never fail. Once it cannot be written, the rest goes to the null device."""
+    """A stream whose writes never fail. After the first write that would fail, all output goes to the null device."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -65,7 +66,7 @@ class TolerantStream:
 
 @contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """Keep standard error from raising within the block, and make names that are not valid UTF-8 printable."""
+    """Make writes to standard error succeed inside the block, even if it is gone or a name is not valid UTF-8."""
     open_closed_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -87,11 +88,11 @@ def discard(stream: TextIO) -> None:
 
 @contextmanager
 def silent_c_libraries() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device within the block.
+    """Hide what C libraries print inside the block, by redirecting file descriptor 2 to the null device.
 
-    ALSA prints a dozen lines there if it finds no device, Core AI prints a line for each function, and libmpg123 prints
-    lines about damaged MP3. If another thread is in such a block, which redirects the descriptor for all threads, this
-    thread does not redirect it again.
+    ALSA prints a dozen lines if it finds no device, Core AI prints a line for each function, and libmpg123 prints lines
+    about damaged MP3. The redirection applies to all threads. If another thread is already inside such a block, this
+    thread redirects nothing.
     """
     if not _REDIRECTING.acquire(blocking=False):
         yield
@@ -115,7 +116,7 @@ def silent_c_libraries() -> Iterator[None]:
 
 @contextmanager
 def waiting_stated(file: str) -> Iterator[None]:
-    """Log a line if a named pipe keeps the command waiting within the block."""
+    """Log a line if a named pipe keeps the command waiting inside the block for more than ``PATIENCE`` seconds."""
     timer = threading.Timer(PATIENCE, LOGGER.info, ("waiting for text from the pipe %s", file))
     timer.daemon = True
     if Path(file).expanduser().is_fifo():

@@ -1,4 +1,4 @@
-"""Record when each phase of a request ran, as `ane say --json` reports it, and close generators that do the work."""
+"""Record when each phase of a request ran, for `ane say --json`, and close the generators that do the work."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +9,9 @@ from typing import TypeVar
 
 @contextmanager
 def closing_source(source: Iterable) -> Iterator[None]:
-    """Close ``source`` when the block ends, if it can be closed.
+    """Close ``source`` when the block ends, if it has a method ``close``.
 
-    A generator that reads from another one uses this to close that one when it is itself closed.
+    If a generator reads from another generator inside this block, closing the first also closes the second.
     """
     try:
         yield
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Span:
-    """A period in which a phase ran, in seconds since the timeline began."""
+    """A period in which a phase ran. Its times are in seconds since the start of the timeline."""
 
     phase: str
     start: float
@@ -34,45 +34,50 @@ class Span:
 
 
 class Timeline:
-    """Spans of work, recorded by one thread. A phase that begins within another one interrupts it.
+    """Records the spans of one thread's work. If a phase begins inside another phase, it interrupts that phase.
 
     Attributes:
-        spans: Spans in the order in which they ended.
-        text_ready: Seconds until the text was known. The work before that is done once for many texts.
-        first_audio: Seconds until the first audio, or ``None`` before that.
+        spans: Spans, in the order in which they ended.
+        text_ready: Seconds from the start of the timeline until the text was known. Earlier work, such as loading, is
+            done once for many texts.
+        first_audio: Seconds from the start of the timeline until the first audio. ``None`` means that there is none
+            yet.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._began = clock, clock()
         self._active: list[
             tuple[str, float]
-        ] = []  # phases that have begun and not ended, with the time when each last started
+        ] = []  # phases that have not ended, and the time when each last began or continued
         self._reported: dict[str, float] = {}
         self.spans: list[Span] = []
         self.text_ready = 0.0
         self.first_audio: float | None = None
 
     def branch(self) -> "Timeline":
-        """Return a timeline for another thread's work on the same text. Its spans are also spans of this timeline."""
+        """Create a timeline for another thread's work on the same text.
+
+        Its spans also become spans of this timeline.
+        """
         other = Timeline(self._clock)
         other._began, other.spans = self._began, self.spans
         return other
 
     def now(self) -> float:
-        """Return the seconds since the timeline began."""
+        """Return the seconds since the start of the timeline."""
         return self._clock() - self._began
 
     def mark_text_ready(self) -> None:
         self.text_ready = self.now()
 
     def mark_first_audio(self) -> None:
-        """Record the time of the first audio. Later calls change nothing."""
+        """Record that the first audio exists now. Later calls change nothing."""
         if self.first_audio is None:
             self.first_audio = self.now()
 
     @contextmanager
     def record(self, phase: str) -> Iterator[None]:
-        """Record the block as work of ``phase``."""
+        """Record the time of the block as work of ``phase``."""
         self._end_span()
         self._active.append((phase, self.now()))
         try:
@@ -84,7 +89,7 @@ class Timeline:
                 self._active[-1] = (self._active[-1][0], self.now())
 
     def record_each(self, phase: str, items: Iterator[T]) -> Iterator[T]:
-        """Yield the items, and record the time of computing each item as work of ``phase``."""
+        """Yield the items of an iterator. Record the time that it takes to compute them as work of ``phase``."""
         with closing_source(items):
             while True:
                 with self.record(phase):
@@ -95,14 +100,14 @@ class Timeline:
                 yield item
 
     def seconds_by_phase(self) -> dict[str, float]:
-        """Return the seconds of work by phase, in the order in which the phases began."""
+        """Return the seconds of work for each phase, in the order in which the phases first began."""
         seconds: dict[str, float] = {}
         for span in sorted(self.spans, key=lambda span: span.start):
             seconds[span.phase] = seconds.get(span.phase, 0.0) + span.end - span.start
         return seconds
 
     def new_seconds_by_phase(self) -> dict[str, float]:
-        """Return ``seconds_by_phase`` since the last call of this function: the work on one text among several."""
+        """Return the seconds of work for each phase since the last call of this method: the work on one more text."""
         before, self._reported = self._reported, self.seconds_by_phase()
         return {phase: seconds - before.get(phase, 0.0) for phase, seconds in self._reported.items()}
 

@@ -1,10 +1,10 @@
-"""Report the version of this package."""
+"""Report the version of tortoise-ane."""
 
 import importlib.metadata
 
 
 def version() -> str:
-    """Return the installed version, or "(not installed)" in a checkout."""
+    """Return the installed version, or "(not installed)" in a checkout that is not installed."""
     try:
         return importlib.metadata.version("tortoise-ane")
     except importlib.metadata.PackageNotFoundError:
