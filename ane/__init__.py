@@ -140,7 +140,8 @@ def transcribe(
 
     Raises:
         NotFoundError: There is no such recording, model or backend.
-        UserError: The recording or the model is damaged, the model is not Whisper, or it lacks a requested feature.
+        UserError: The recording or the model is damaged, the model is not a Whisper model, or it lacks a requested
+            feature.
     """
     from ane.audio.reader import read_recording
     from ane.backends import load_backend

@@ -247,7 +247,9 @@ def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Se
                 f"precision ({exceptions}): leave it out"
             )
         if others:
-            LOGGER.info("not stored in %s: %s", option.precision, exceptions)
+            LOGGER.info(
+                "some networks cannot be stored in %s and are stored otherwise: %s", option.precision, exceptions
+            )
 
 
 def check_choice(flag: str, value: str, known: Sequence[str]) -> None:

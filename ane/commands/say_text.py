@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_SPOKEN = 4 << 20  # maximum bytes of a text, because `ane say` prepares the whole text before it speaks
 DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}  # first bytes of a file → kind of document
-NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
+NO_TEXT = "no text given: name TEXT or -f FILE, or pipe the text in"
 
 
 def reads_standard_input(args: argparse.Namespace) -> bool:

@@ -81,7 +81,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             if not served.model.has_latents:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
-                raise RefusedError(f"there is a voice {name} already", 400, "name")
+                raise RefusedError(f"a voice {name} exists already: choose another name", 400, "name")
             with tempfile.TemporaryDirectory() as folder:
                 clip = Path(folder) / f"{name}.wav"
                 soundfile.write(clip, audio, rate, "FLOAT")

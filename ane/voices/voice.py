@@ -144,8 +144,8 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     missing = [key for key in _LATENT_KEYS if key not in tensors]
     if missing:
         raise UserError(
-            f"{path}: is not a voice file, which has {' and '.join(_LATENT_KEYS)}, because it lacks "
-            f"{' and '.join(missing)}: create it again"
+            f"{path}: is not a voice file, because it lacks {' and '.join(missing)} (a voice file has "
+            f"{' and '.join(_LATENT_KEYS)}): create it again"
         )
     ar, diffusion = (_latent(tensors[key], path, key) for key in _LATENT_KEYS)
     return Voice(
@@ -207,8 +207,8 @@ def _tensors(path: Path) -> list[np.ndarray]:
     if isinstance(content, torch.Tensor):
         if "hifigan_cond_latents" not in path.name:
             raise UserError(
-                f"{path}: is not a voice but one tensor: use the pair of latents (1, 1024) and (1, 2048), or name a "
-                "fork's single latent for HiFi-GAN hifigan_cond_latents….pth"
+                f"{path}: is not a voice but one tensor: use the pair of latents (1, 1024) and (1, 2048). If this is a "
+                "fork's single latent for HiFi-GAN, rename the file to hifigan_cond_latents….pth"
             )
         content = [content]
     rows = list(content) if isinstance(content, (tuple, list)) else []

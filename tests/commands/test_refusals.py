@@ -72,7 +72,7 @@ def test_no_text(complain, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert "no text given" in complain("say", "-o", "out.wav")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    assert "no text given: pass TEXT, -f FILE or pipe it in" in complain("say", "-o", "out.wav")
+    assert "no text given: name TEXT or -f FILE, or pipe the text in" in complain("say", "-o", "out.wav")
 
 
 def test_a_clip_that_cannot_be_used_is_named(say, speech, tmp_path):
