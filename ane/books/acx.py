@@ -1,4 +1,4 @@
-"""Prepare an audiobook for ACX: one file per chapter, with the encoding, levels, room tone and credits ACX requires.
+"""Prepare an audiobook for ACX: one file per chapter. ACX prescribes its encoding, levels, room tone and credits.
 
 Source: https://help.acx.com/s/article/what-are-the-acx-audio-submission-requirements.
 """

@@ -165,7 +165,7 @@ def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
 
 
 def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
-    """Return a note for each subtitle that starts late although the ones before it play at ``MAX_CUE_SPEED``."""
+    """Return a note for each subtitle that starts late, although the speech before it plays at ``MAX_CUE_SPEED``."""
     starts = {timed.chunk.number: timed for timed in timeline.chunks}
     late = [
         (starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])

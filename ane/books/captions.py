@@ -14,12 +14,12 @@ LINE = 80  # characters per line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
-    """Render SubRip subtitles, one per chunk. If the words have times, there is one per word, with it underlined."""
+    """Render SubRip subtitles, one per chunk. If the words have times, each word has one, which underlines that word."""
     return subtitles.srt(cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
 
 
 def vtt(timeline: BookTimeline) -> str:
-    """Render the subtitles of ``srt`` as WebVTT, with a note before each chapter that contains its title."""
+    """Render the subtitles of ``srt`` as WebVTT. Before each chapter, a note contains the title."""
     parts = (
         f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n"
         + subtitles.vtt(cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(

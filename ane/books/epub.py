@@ -131,7 +131,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 class SpineReader:
     """A reader that collects the chapters of a book. ``read_file`` reads the next text file of the spine.
 
-    A file that the contents do not list becomes a separate chapter. Otherwise, omitting the file before would omit it.
+    A file that the contents do not list becomes a separate chapter, because the file before may be left out.
     """
 
     archive: BookArchive

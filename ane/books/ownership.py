@@ -20,7 +20,7 @@ FileState = tuple[int, ...]  # values that change when somebody replaces, edits 
 
 
 class FileOwnership:
-    """The decision which files belong to a job. With ``force``, the job may replace any file."""
+    """The rules that decide which files belong to a job. With ``force``, the job may replace any file."""
 
     def __init__(self, store: JobStore, force: bool = False):
         self.store, self.force = store, force

@@ -185,6 +185,6 @@ def differences(text: str, transcript: str) -> list[ChunkProblem]:
 
 
 def letters_apart(one: str, other: str) -> int:
-    """Return how many letters of the longer string the other string does not have in the same order."""
+    """Count the letters of the longer string that the other string lacks, with both read in order."""
     common = sum(block.size for block in SequenceMatcher(None, one, other, False).get_matching_blocks())
     return max(len(one), len(other)) - common

@@ -17,7 +17,7 @@ from ane.system.errors import UserError
 
 
 def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
-    """Return a copy of the embedded bundle that has packages, if ``backend`` runs packages. Return other models as is.
+    """Return a copy of the embedded bundle that has packages, if ``backend`` runs packages. Return any other model.
 
     The first call converts the copy, which takes a minute or two, and caches it. With the backend "auto" nothing is
     converted, because the CPU speaks the small embedded model without delay. For all other models, the user runs

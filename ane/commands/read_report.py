@@ -81,7 +81,8 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
     Args:
         force: Whether to accept a text with fewer than half of the spoken chunks.
-        pruned: Whether this run will delete the sound of chunks that are no longer in the text. It warns only then.
+        pruned: Whether this run will delete the sound of chunks that are no longer in the text. If not, nothing is
+            warned of.
 
     Raises:
         UserError: More than half of the spoken chunks are not in the text, so the job belongs to another text.

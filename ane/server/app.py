@@ -202,7 +202,7 @@ def speech_routes(service: Service) -> APIRouter:
 
 
 async def first_piece(response: SpeechResponse, request: Request) -> SoundPiece:
-    """Wait for the first sound, because the status of the answer is not sent before. An error can then still set it.
+    """Wait for the first sound before the HTTP status is sent, so that an error can still set the status.
 
     Raises:
         UserError: The request is wrong.

@@ -63,7 +63,7 @@ class Connections:
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:
-        """Add a new connection, which waits for its client's request. Close it if all others are being answered."""
+        """Add a new connection, which waits for a request. If all other connections are being answered, close it."""
         if len(self._open) >= self.most:
             if not self._waiting:
                 close()

@@ -93,7 +93,7 @@ class ServerSettings:
         preload: Names of models to load at the start.
         memory: Maximum bytes of all loaded bundles together, as on disk. ``None`` means no limit.
         idle_release: Seconds after which an unused model is released. ``None`` means never.
-        voices: The voice for each name that clients may use instead.
+        voices: The voice that each additional name stands for.
         ignore_instructions: Whether to ignore the field ``instructions``. If not, it is an error.
         token: Bearer token that clients must send. "" means that only clients on the same machine get answers.
         hosts: Names by which clients may call the server, in lower case. () allows any name, except that a server whose

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
-    """Return the result of ``work``, unless ``watched`` raises an error first. Neither runs any more afterwards.
+    """Return the result of ``work``, unless ``watched`` raises an error first. Both have ended when this returns.
 
     Raises:
         Exception: An error of ``work`` or of ``watched``.
@@ -61,7 +61,7 @@ async def next_text(
         read: Function that reads the text.
         seconds: Maximum seconds to wait.
         idle: Maximum seconds to wait if another client needs this client's connection.
-        is_full: Function that returns whether another client needs it.
+        is_full: Function that returns whether another client needs the connection.
 
     Raises:
         TimeoutError: No text came in time.
@@ -77,7 +77,7 @@ async def next_text(
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """Return the result of ``work``, and cancel the work if the client leaves. The request's body was read before.
+    """Return the result of ``work``, and cancel the work if the client leaves. Read the request's body before this.
 
     Raises:
         RefusedError: The client has left (status 499).

@@ -166,7 +166,7 @@ async def receive(
 
 
 async def refuse(socket: WebSocket, error: Exception, seconds: float) -> None:
-    """Send an error to the client within ``seconds``, and close the socket with it. Log a fault of the server."""
+    """Send an error to the client within ``seconds``, and close the socket. If it is a fault of the server, log it."""
     status, content = error_content(error)
     reason = content["error"]["message"].encode()[:MAX_REASON].decode(errors="ignore")
     try:
