@@ -190,7 +190,7 @@ class SpineReader:
         try:
             _, items = self._items(path, {}, {})
         except UserError:
-            items = []  # a file that nobody reads may be damaged
+            items = []  # a file that is left out may be damaged
         blocks = [item for item in items if isinstance(item, TextBlock)]
         if prose_length(blocks) > longest:
             return False

@@ -106,7 +106,7 @@ def write_epub(
     suffix, sound_type = (".m4a", "audio/mp4") if has_pyav() else (".mp3", "audio/mpeg")
     chapters = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")  # must be first and uncompressed
+        archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")  # EPUB requires it first, uncompressed
         archive.writestr("META-INF/container.xml", CONTAINER)
         for number, part in enumerate(timeline.parts(), 1):
             chapter = overlaid_chapter(f"chapter-{number:03}", part, facts)

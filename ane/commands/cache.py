@@ -110,7 +110,8 @@ def collect() -> list[CacheItem]:
         folder = paths.cache_dir() / name
         if folder.is_dir() and not folder.is_symlink():
             kinds |= {path: kind for path in sorted(folder.iterdir()) if _is_ours(path)}
-    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}  # one may be inside the other
+    # one folder may be inside the other
+    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}
     for path in sorted({path for folder in folders for path in leftovers(folder)}):
         kinds.setdefault(path, LEFTOVERS)
     return [CacheItem(kind, path, size_of(path)) for path, kind in kinds.items()]

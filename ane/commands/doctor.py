@@ -19,7 +19,7 @@ from ane.system.machine import macos_version, memory_bytes, processor_name, syst
 from ane.system.requirements import mac_problem, python_problem
 from ane.system.version import version as ane_version
 
-MIN_DISK = 1e9  # bytes, enough for the converted embedded voice
+MIN_DISK = 1e9  # minimum free bytes, which are enough for the converted embedded voice
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (  # package, extra of tortoise-ane, purpose
     ("onnxruntime", "onnx", "backend onnx"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.bundles.contents import Contents
 
 HUB = "hub"
-OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
+OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default. jbetker/tortoise-tts-v2 lacks hifidecoder.pth
 DESCRIPTION = """
 Read official checkpoints and write a bundle, which is a folder that loads fast and records SHA-256 hashes of its files.
 After -o NAME, use the bundle with --bundle NAME. A path must contain a slash.

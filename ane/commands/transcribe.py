@@ -127,7 +127,7 @@ def transcribe(args: argparse.Namespace) -> int:
     if args.word_times and chosen_format(args) == "txt":
         raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
-        if not os.path.exists(file):  # before any file is transcribed
+        if not os.path.exists(file):  # check all files before transcribing any
             raise UserError(f"{file}: {no_such_file(file)}")
     model = open_whisper(args.model)
     options = TranscriptionOptions(

@@ -126,7 +126,7 @@ def speech_routes(service: Service) -> APIRouter:
 
     def model_card(name: str) -> ModelCard:
         if name not in catalogue.models:
-            return ModelCard(id=name)  # this model transcribes
+            return ModelCard(id=name)  # a model that transcribes has no presets, seed or voice
         known = catalogue.models[name]
         return ModelCard(
             id=name,
