@@ -138,7 +138,8 @@ def data_section(source: Mapping[str, Any]) -> str:
 - Texts: {plain:.0%} are sentences of a small grammar of everyday English, {examples:.0%} example sentences and
   {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), and {strings:.0%} strings of
   frequent words. These are the first 40,000 words of wordfreq (Robyn Speer, https://github.com/rspeer/wordfreq, data
-  CC BY-SA 4.0). The repository does not contain this list. No text shares five successive words with the sentences below.
+  CC BY-SA 4.0). The repository does not contain this list. No text shares five successive words with the sentences
+  that were used to measure quality.
 """
 
 
@@ -169,8 +170,8 @@ def score_section(quality: Mapping[str, Any]) -> str:
         f"""## Quality
 
 The teachers, and presets of this bundle, spoke {quality["settings"]["sentences"]} sentences outside the training data.
-DistillMOS and DNSMOS are networks that estimate how natural and how free of noise listeners would find the speech, from 1 to 5. Whisper base
-counted the word errors. To measure this again, run `python -m benchmarks quality`.
+DistillMOS and DNSMOS are networks that estimate how natural and how free of noise listeners would find the speech, from
+1 to 5. Whisper base counted the word errors. To measure this again, run `python -m benchmarks quality`.
 
 | teacher or preset | voice | DistillMOS | 95 % interval | word error rate | DNSMOS | pitch, Hz |
 |---|---|---:|---|---:|---:|---:|"""
