@@ -1,8 +1,8 @@
-"""Compare the default voice with hibari-tts, which its model comes from, and `ane transcribe` with other programs.
+"""Compare the default voice with hibari-tts, Kokoro with kokoro-onnx, and `ane transcribe` with other programs.
 
-Both voices speak the same sentences in turns, in one process, on one thread, and ours also on two. Seconds of processor
-time hardly change with other work on the machine. If the package and weights of a peer are unavailable, it is named and
-left out. ``benchmarks.transcribers`` has the programs that transcribe.
+The voices speak the same sentences in turns, in one process, on one thread, and the default voice also on two. Seconds
+of processor time hardly change with other work on the machine. If the package and weights of a peer are unavailable,
+it is named and left out. ``benchmarks.transcribers`` has the programs that transcribe.
 """
 
 import argparse
@@ -22,16 +22,18 @@ from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder
 from benchmarks.embedded import first_sound_call
 from benchmarks.harness import Benchmark, BenchmarkResult
+from benchmarks.kokoro_peer import kokoro_voices
 from benchmarks.server import TEXTS
 from benchmarks.transcribers import transcriptions
 
 LONG = " ".join(TEXTS)  # several chunks
 Voice = Callable[[str], float]  # speaks a text, and returns the seconds of its sound
-ABSENT = "kokoro-onnx and KittenTTS are not measured here"
+KOKORO_TEXTS = 6  # sentences for Kokoro, which speaks a fortieth as fast as the default voice
+ABSENT = "KittenTTS is not measured here: its weights are in no package"
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    measured = {"speech": speaking, "transcription": hearing}
+    measured = {"speech": speaking, "kokoro": speaking_kokoro, "transcription": hearing}
     unknown = [name for name in options.only if name not in measured]
     if unknown:
         raise UserError(f"--only {','.join(unknown)}: there are {', '.join(measured)}")
@@ -49,6 +51,18 @@ def speaking(rounds: int) -> list[BenchRow]:
         calls.append(RepeatedCall(BenchRow(f"heart, {threads} threads", "first sound", "ms", {}), read))
     print(ABSENT, file=sys.stderr)
     return measure_in_rounds(calls, rounds)
+
+
+def speaking_kokoro(rounds: int) -> list[BenchRow]:
+    with tempfile.TemporaryDirectory() as folder:
+        calls = [
+            RepeatedCall(
+                BenchRow(name, f"{KOKORO_TEXTS} sentences", "× real time", {}),
+                partial(speed, voice, TEXTS[:KOKORO_TEXTS]),
+            )
+            for name, voice in kokoro_voices(Path(folder))
+        ]
+        return measure_in_rounds(calls, rounds)
 
 
 def hearing(rounds: int) -> list[BenchRow]:
@@ -85,7 +99,13 @@ def speed(voice: Voice, texts: tuple[str, ...]) -> dict[str, float | None]:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--only", type=comma_separated, default=(), metavar="NAME,…", help="speech or transcription (default: both)")
+    add(
+        "--only",
+        type=comma_separated,
+        default=(),
+        metavar="NAME,…",
+        help="speech, kokoro, transcription (default: all)",
+    )
 
 
 BENCHMARK = Benchmark(
