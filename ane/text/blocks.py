@@ -18,7 +18,7 @@ class TextBlock:
 
     kind: str  # ``HEADING``, ``PARAGRAPH``, ``ITEM``, ``QUOTATION`` or ``SCENE_BREAK``, which has no text
     text: str = ""  # words with single spaces between them; "\n" is a line break that matters, as in a verse
-    language: str = ""  # BCP 47 tag that the source gives the block; "" if there is none
+    language: str = ""  # BCP 47 tag of the block in the source; "" if there is none
     level: int = 0  # level of a heading, from 1
     cue: tuple[float, float] | None = None  # for a subtitle: the seconds at which it begins and ends
 

@@ -28,8 +28,8 @@ Where English has several readings, the rules choose one:
   in ``SHORT_WORDS``. Other words in capitals (UNESCO), and the words in ``PRONOUNCED``, are spoken as words. Three or
   more consecutive words in capitals are ordinary words, unless all are acronyms. Then only the words in ``SPELLED`` are
   spelled.
-* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. Of a placeholder such as <name>,
-  only the words are read. Dashes between words become commas.
+* HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. A placeholder such as <name> is
+  read without its brackets. Dashes between words become commas.
 """
 
 import html

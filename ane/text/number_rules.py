@@ -1,4 +1,4 @@
-"""Read telephone numbers, ranges, money and units: all digits except dates, times and counts."""
+"""Define the rules for telephone numbers, versions, ranges, money, units and magnitudes."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ane.text.lexicon import (
 from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
 
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
-COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"  # 1.299,50 €: decimal comma
+COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"  # amount with a decimal comma: 1.299,50 €
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
 CURRENCY_NAME = any_of(
     {
@@ -49,15 +49,16 @@ LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
 UNIT_POWER = r"(?P<power>[²³]|(?<=m)[23])?"
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
-# of a number in powers of ten: 3×10^8 m/s
+# The unit after a number in powers of ten: 3×10^8 m/s.
 UNIT_AFTER = rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?"
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
-# "a $5 note" is a "five dollar note", and "a £5 to £10 note" a "five to ten pound note"
+# An article before money or a unit, which is then singular: "a $5 note" is "a five dollar note", and "a £5 to £10 note"
+# is "a five to ten pound note".
 ARTICLE = re.compile(r"\b[Aa]n?\s+(?:[\d.,]+(?:ft|in)? (?:to|by) )*\Z")
-MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # the unit before one is singular: "50 m pool"
+MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before one of them is singular: "50 m pool"
 MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
 DETERMINER = re.compile(r"\b(?:the|this|that|each|every|his|her|its|my|our|your|their|[\w.]+['’]s)\s+\Z", re.IGNORECASE)
-QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # a quotation mark closes here
+QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # text before a closing quotation mark
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ def expand_lettered_number(match: re.Match) -> str:
 def expand_version(match: re.Match) -> str:
     """Read 2.0.1 as "two point zero point one". Four groups are an IP address, read digit by digit."""
     parts = match[0].split(".")
-    if re.fullmatch(r"\d{1,3}(\.\d{3}){2}", match[0]):  # 1.234.567: points as thousands separators
+    if re.fullmatch(r"\d{1,3}(\.\d{3}){2}", match[0]):  # 1.234.567 has points between thousands
         return number_words.number(match[0].replace(".", ""))
     if len(parts) == 4:
         return " dot ".join(map(number_words.digits, parts))
@@ -88,7 +89,7 @@ def expand_version(match: re.Match) -> str:
 
 
 def expand_money(match: re.Match) -> str:
-    """Read £1.50 as "one pound and fifty pence", €3 million as "three million euros", and $2/h with "per hour"."""
+    """Read £1.50 as "one pound and fifty pence", €3 million as "three million euros", and the "/h" of $2/h, too."""
     groups = match.groupdict()
     one, many, hundredth, hundredths = CURRENCIES[groups["sign"]]
     amount = groups["amount"]
@@ -132,7 +133,7 @@ def expand_range_of_money(match: re.Match) -> str:
 
 
 def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, str]) -> str:
-    """Read "1" and "50" with the pound's row of ``CURRENCIES`` as "one pound and fifty pence"."""
+    """Read "1" and "50" as "one pound and fifty pence". ``currency`` is a value of ``CURRENCIES``."""
     one, many, hundredth, hundredths = currency
     amounts = []
     if whole.strip("0"):
@@ -155,9 +156,9 @@ def plural(unit: str) -> str:
 
 
 def expand_quantity(match: re.Match) -> str:
-    """Read 5km as "five kilometers", 1 °C as "one degree celsius", 20 m² as "twenty square meters", and so on.
+    """Read 5km as "five kilometers", 1 °C as "one degree celsius", and 20 m² as "twenty square meters".
 
-    Between the number and a noun the unit is singular: 5-km, "a 5 km walk".
+    Before a noun, the unit is singular: "a 5 km walk", "5-km walk".
     """
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
@@ -169,19 +170,19 @@ def expand_quantity(match: re.Match) -> str:
 
 
 def expand_unit(match: re.Match, single: bool = False) -> str:
-    """Read the unit of a match, and the unit after its slash: m/s is "meters per second"."""
+    """Read the unit of a match, and the unit after a slash: m/s is "meters per second". ``single`` means singular."""
     unit = POWERS[match["power"] or ""] + UNITS[match["unit"]]
     return (unit if single else plural(unit)) + expand_per_unit(match.groupdict())
 
 
 def parts_in_words(amounts: Sequence[str | None], units: Sequence[str]) -> list[str]:
-    """Write ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"], without an amount that is ``None``."""
+    """Write ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"]. An amount ``None`` is skipped."""
     known = [(re.sub(r"^0+(?=\d)", "", amount), unit) for amount, unit in zip(amounts, units, strict=True) if amount]
     return [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in known]
 
 
 def expand_duration(match: re.Match) -> str:
-    """Read 1m23s as "one minute twenty-three seconds". One part alone is left to the rule of units."""
+    """Read 1m23s as "one minute twenty-three seconds". If there is only one unit, another rule reads it."""
     parts = parts_in_words(match.groups(), ("hour", "minute", "second"))
     return " ".join(parts) if len(parts) > 1 else match[0]
 
@@ -201,7 +202,7 @@ def expand_height(match: re.Match) -> str:
 
 
 def expand_millions(match: re.Match) -> str:
-    """Read 5M as "five million". After a word such as "seat" the letter is part of a label, and nothing changes."""
+    """Read 5M as "five million". After a word such as "seat", 5M is a label, and stays unchanged."""
     if follows(match, LABELLED):
         return match[0]
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
@@ -237,7 +238,7 @@ PHONE_RULES = (
     rule("v2.0", r"\b[vV](?:er)?\.?\s?(?=\d+\.\d)", "version "),
     rule("2.0.1 and 192.168.0.1", r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)", expand_version),
 )
-SIGN_RULES = (  # these expand signs between and before numbers; later rules expand the numbers
+SIGN_RULES = (  # these rules expand signs before and between numbers, and later rules expand the numbers
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])", lambda match: match[0].replace(" ", "")),
     rule(
         "a Boeing 747-400",
@@ -371,4 +372,8 @@ UNIT_RULES = (
         lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0],
     ),
 )
-RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)  # the rules of counts and units come later
+RULES: tuple[TextRule, ...] = (
+    *PHONE_RULES,
+    *SIGN_RULES,
+    *MONEY_RULES,
+)  # english.py adds the rules for counts and units later

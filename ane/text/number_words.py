@@ -1,6 +1,6 @@
-"""Write numbers in English words, American style: 342 is "three hundred forty-two", without commas.
+"""Write numbers in American English words without commas: 342 is "three hundred forty-two".
 
-Cardinals and ordinals follow Unicode's rules (CLDR, package unicode-rbnf).
+Cardinal and ordinal numbers follow the rules of Unicode's CLDR (package unicode-rbnf).
 """
 
 import re
@@ -8,7 +8,7 @@ from functools import cache
 
 from unicode_rbnf import RbnfEngine
 
-LONGEST = 15  # digits; longer numbers are read digit by digit
+LONGEST = 15  # largest number of digits; longer numbers are read digit by digit
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -72,7 +72,9 @@ def clock(hour: int, minute: int, twelve_hour: bool) -> str:
     """Write 10:30 as "ten thirty", 10:05 as "ten oh five", 10:00 as "ten o'clock", and 14:00 as "fourteen hundred".
 
     Args:
-        twelve_hour: Whether "a m" or "p m" follows, so that 10:00 is "ten". Otherwise 0:00 is "midnight".
+        hour: Hour of the day.
+        minute: Minute of the hour.
+        twelve_hour: Whether "a m" or "p m" follows, so that 10:00 is "ten". If not, 0:00 is "midnight".
     """
     if minute:
         return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
@@ -84,10 +86,11 @@ def clock(hour: int, minute: int, twelve_hour: bool) -> str:
 
 
 def fraction(numerator: int, denominator: int) -> str:
-    """Write 1/2 as "one half", 3/4 as "three quarters", 8/10 as "eight out of ten" (a rating), 50/50 as "fifty fifty".
+    """Write 1/2 as "one half", 3/4 as "three quarters", 8/10 as "eight out of ten", and 50/50 as "fifty fifty".
 
-    Proper fractions with denominators up to 100 are read as fractions. In prose, n/10 and n/100 with n > 1 are ratings.
-    Other fractions are "over": 22/7 is "twenty-two over seven".
+    n/10 and n/100 with n > 1 are ratings ("out of"), because that is what they usually are in prose. Other proper
+    fractions with denominators up to 100 are fractions. All others are read with "over": 22/7 is "twenty-two over
+    seven".
     """
     rating = (denominator in (10, 100) and numerator > 1) or (denominator == numerator == 5)
     if rating:

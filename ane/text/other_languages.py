@@ -1,8 +1,8 @@
-"""Recognise the language of a text in Latin letters, and write its numbers in words.
+"""Recognise other European languages than English, and write their numbers in words.
 
-The commonest words of a text decide its language. Numbers in words serve fine-tunes that speak the language. Only
-cardinals are spelt out, with dots between thousands and a decimal comma, by the rules of Unicode's CLDR (package
-unicode-rbnf). Ordinals, dates, units and abbreviations stay as they are written.
+The commonest words of a text decide its language. Writing numbers in words helps models that were fine-tuned for the
+language. Only cardinal numbers are written in words, by the rules of Unicode's CLDR (package unicode-rbnf). They may
+have dots between thousands and a decimal comma. Ordinals, dates, units and abbreviations stay unchanged.
 """
 
 import re
@@ -12,7 +12,8 @@ from functools import partial
 from ane.text.number_words import LONGEST, spelling
 from ane.text.upstream import normalise_basic
 
-# what is said for the comma of a decimal fraction; CLDR's Polish reads the digits after it as zeros
+# The word for the decimal comma in each language. The digits after it are read one by one, because CLDR's Polish rules
+# read them as zeros.
 COMMA = {
     "de": "komma",
     "es": "coma",
@@ -27,7 +28,7 @@ BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")  # between a let
 
 
 def normalise_language(text: str, language: str) -> str:
-    """Write a text in lower case with single spaces, and its numbers in words of ``language``, a key of ``COMMA``."""
+    """Write a text in lower case with single spaces, and its numbers in words. ``language`` is a key of ``COMMA``."""
 
     def spelt(match: re.Match[str]) -> str:
         whole, fraction = _whole(re.sub(r"\D", "", match[1]), language), match[2]
@@ -49,7 +50,7 @@ def _digits(digits: str, language: str) -> str:
 LANGUAGES: dict[str, Callable[[str], str]] = {name: partial(normalise_language, language=name) for name in COMMA}
 
 
-LEAST, SHARE = 4, 0.2  # words of a language that a text must have, and of all its words
+LEAST, SHARE = 4, 0.2  # a text must have this many common words of a language, and this share of all its words
 ENGLISH = frozenset(
     re.findall(
         r"\w+",
@@ -59,7 +60,7 @@ ENGLISH = frozenset(
 )
 COMMON = {
     name: frozenset(words.split()) - ENGLISH
-    for name, words in {  # except words that are English too
+    for name, words in {  # the lists lack words that are also English
         "German": "der das und ich nicht ist ein eine auf zu dem den wir sie es für von sich mit im bin möchte nach",
         "French": "le la les et je ne pas est un une des du dans que qui vous nous pour sur elle il au très",
         "Spanish": "el la los las y es un una de que en con por para se del lo yo muy está",
@@ -72,7 +73,7 @@ COMMON = {
 
 
 def foreign_language(text: str) -> str:
-    """Return the name of a text's language, or "" for English and for a text that is too short to tell."""
+    """Return the name of a text's language. Returns "" if it is English, or if the text is too short to tell."""
     words = re.findall(r"[^\W\d_]+", text.casefold())
     counts = {name: sum(word in common for word in words) for name, common in COMMON.items()}
     best = max(counts, key=lambda name: counts[name])

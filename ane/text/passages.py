@@ -1,4 +1,4 @@
-"""Divide a text at its pauses and changes of voice into passages, each with one speed and volume."""
+"""Divide a text into passages, at its pauses and where the voice changes. A passage has one voice, speed and volume."""
 
 import math
 import re
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from ane.system.errors import UserError
 
 MAX_PAUSE = 60.0  # seconds
-SPEEDS = (0.5, 2.0)  # of a passage, relative to the rest of the speech
-GAINS = (0.0, 2.0)  # 2: 6 dB louder
+SPEEDS = (0.5, 2.0)  # smallest and largest speed of a passage, relative to the whole speech
+GAINS = (0.0, 2.0)  # smallest and largest factor for the samples of a passage; 2 is 6 dB louder
 
-# [voice:NAME] until [voice], [pause:1.5s], [pause:500ms], and the commands of macOS's say, [[slnc 500]], of which only
-# that one is known here
+# Commands in a text: [voice:NAME] until [voice], [pause:1.5s] or [pause:500ms], and the commands of macOS's `say`. Of
+# these, only [[slnc 500]] has an effect here.
 COMMAND = re.compile(
     r"\[voice(?::(?P<voice>[^\[\]\n]{0,80}))?\]|\[pause\b(?P<pause>[^\]\n]{0,40})\]?"
     r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?"
 )
 MARKED = re.compile(r"\[voice:([^\[\]\n]{1,80})\](.*)\[voice\]", re.DOTALL)
-# a command of macOS's say that is not known → what does the same here
+# Command of macOS's `say` without effect here → advice, for the error message.
 INSTEAD = {
     "rate": "write SSML, where <prosody> has a rate, or change the speed of the whole text",
     "volm": "write SSML, where <prosody> has a volume",
@@ -28,19 +28,19 @@ INSTEAD = {
     "nmbr": "write SSML, where <say-as> spells out digits",
     "inpt": "respell words with a lexicon",
 }
-Quotation = tuple[int, int, str]  # where it begins and ends in a text, and the name of the voice that speaks it
+Quotation = tuple[int, int, str]  # its start and end in a text, and the name of the voice that speaks it
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A piece of a text, and the silence after it.
+    """A piece of a text that is spoken with one voice, speed and volume, and the silence after it.
 
     Attributes:
-        text: The text to speak. It may be empty.
+        text: Text to speak. It may be empty.
         silence: Seconds of silence after the text.
-        speed: Speed relative to the rest of the speech. 2 is twice as fast.
-        gain: Factor for the samples.
+        speed: Speed relative to the whole speech. 2 is twice as fast.
+        gain: Factor by which the samples are multiplied.
         voice: Name of the voice. "" means the voice of the whole speech.
     """
 
@@ -54,13 +54,14 @@ class Passage:
 def read_pauses(
     text: str, first_line: int = 1, strict: bool = True, voice: str = "", quotations: Sequence[Quotation] = ()
 ) -> list[Passage]:
-    """Divide a text at its pauses and at its changes of voice.
+    """Divide a text at its pauses and where the voice changes.
 
     Args:
-        first_line: The number of its first line, for messages.
-        strict: Whether text that only looks like a pause is an error. Otherwise it stays in the text.
-        voice: The voice that speaks until the text names a voice.
-        quotations: The quotations in the text that have a voice, in order.
+        text: Text with commands such as [pause:1.5s] and [voice:NAME].
+        first_line: Line number of the text's beginning, for messages.
+        strict: Whether an invalid command, such as [pause:x], is an error. If not, it stays in the text.
+        voice: Name of the voice that speaks until the text names another one.
+        quotations: Quotations in the text that have a voice, in order.
     """
     passages, end = list[Passage](), 0
     line, counted = first_line, 0
@@ -92,24 +93,24 @@ def is_voice(match: re.Match[str]) -> bool:
 
 
 def last_voice(text: str, before: str = "") -> str:
-    """Return the voice that speaks at the end of a text. ``before`` is the voice at its beginning."""
+    """Return the voice that speaks at the end of a text. ``before`` is the voice at the beginning of the text."""
     voices = [(match["voice"] or "").strip() for match in COMMAND.finditer(text) if is_voice(match)]
     return voices[-1] if voices else before
 
 
 def with_voice_mark(text: str, voice: str) -> str:
-    """Mark a text as spoken by ``voice``, if that is not ""."""
+    """Put a text between [voice:NAME] and [voice], unless ``voice`` is ""."""
     return f"[voice:{voice}]{text}[voice]" if voice else text
 
 
 def without_voice_mark(text: str) -> tuple[str, str]:
-    """Remove the mark that ``with_voice_mark`` wrote, and return the text and the voice ("" if there is no mark)."""
+    """Undo ``with_voice_mark``. Returns the text, and the name of the voice or ""."""
     match = MARKED.fullmatch(text)
     return (match[2], match[1]) if match else (text, "")
 
 
 def without_words(text: str) -> str:
-    """Return the last voice mark of a text, and pauses that last as long as all its pauses together."""
+    """Remove all words from a text, but keep the last change of voice, and the total silence of its pauses."""
     voices = [match[0] for match in COMMAND.finditer(text) if is_voice(match)][-1:]
     silence = sum(passage.silence for passage in read_pauses(text))
     pauses = [
@@ -120,17 +121,17 @@ def without_words(text: str) -> str:
 
 
 def without_commands(text: str) -> str:
-    """Remove the pauses and voice marks of a text, and also text that only looks like one."""
+    """Remove all commands from a text, valid and invalid ones."""
     return " ".join(COMMAND.sub(" ", text).split()) if COMMAND.search(text) else text
 
 
 def pause_seconds(match: re.Match[str], where: str) -> float:
-    """Return the length of a pause that ``COMMAND`` matched, in seconds. Raises UserError if it is not a pause."""
+    """Return the seconds of a pause that ``COMMAND`` matched. Raises UserError if the match is not a valid pause."""
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
         raise UserError(
-            f"{where}: {command} is a command of macOS that is not known here; only [[slnc 500]], a pause "
-            f"in milliseconds, is: {INSTEAD.get(name, 'remove it')}"
+            f"{where}: {command} is a command of macOS's say that has no effect here, where only [[slnc 500]], a pause "
+            f"in milliseconds, does: {INSTEAD.get(name, 'remove it')}"
         )
     if name:
         duration = f"{match['value'].strip()}ms" if command.endswith("]]") else ""
@@ -141,11 +142,11 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
 
 
 def duration_seconds(duration: str, where: str, example: str) -> float:
-    """Read "1.5s" as 1.5 and "500ms" as 0.5. Raises UserError if it is not a duration, or longer than ``MAX_PAUSE``."""
+    """Read "1.5s" as 1.5 and "500ms" as 0.5. Raises UserError for other text, and beyond ``MAX_PAUSE``."""
     match = DURATION.fullmatch(duration)
     if not match:
         raise UserError(f"{where} is not a pause: write {example}")
     seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
     if seconds > MAX_PAUSE:
-        raise UserError(f"{where} is longer than {MAX_PAUSE:g} s, the longest pause: shorten it")
+        raise UserError(f"{where} is longer than {MAX_PAUSE:g} s, the longest pause that is allowed: shorten it")
     return seconds

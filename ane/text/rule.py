@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ane.text.lexicon import SENTENCE_STARTERS
 
-INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"  # 1,234,567, 12,34,567 or plain digits
+INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"  # digits, also with commas as in 1,234,567 or 12,34,567
 NUMBER = rf"(?:{INTEGER}(?:\.\d+)?|(?<![\w.])\.\d+)"
 
 NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][a-z']*)")
@@ -17,7 +17,7 @@ LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 class TextRule:
     """One substitution of the normaliser: each match of ``pattern`` becomes ``replacement``, as in ``re.sub``.
 
-    ``name`` is an example that the rule matches, or a description.
+    ``name`` is an example of text that the rule matches, or a description of it.
     """
 
     name: str
@@ -29,7 +29,7 @@ class TextRule:
 
 
 def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> TextRule:
-    """Build a ``TextRule`` from a pattern that is not compiled yet."""
+    """Build a ``TextRule``, and compile its pattern."""
     return TextRule(name, re.compile(pattern), replacement)
 
 
@@ -40,20 +40,21 @@ def apply_rules(rules: Iterable[TextRule], text: str) -> str:
 
 
 def any_of(words: Iterable[str]) -> str:
-    """Build a pattern that matches any of ``words``, longest first, so that "km" comes before "k"."""
+    """Build a pattern that matches any of ``words``. Longer words are tried first, so that "km" comes before "k"."""
     return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
 
 
 def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match | None:
-    r"""Return the match of ``pattern``, which ends with \Z, in the ``longest`` characters before ``match``.
+    r"""Return the match of ``pattern``, which must end with \Z, in the ``longest`` characters before ``match``.
 
-    A rule with a long context stays fast if its pattern begins with its rare part, and then calls this.
+    Rules call this for context before the text that they match. A rule is faster if its pattern begins with a rare
+    character, and not with a long context.
     """
     return pattern.search(match.string[max(0, match.start() - longest) : match.start()])
 
 
 def period_after(match: re.Match) -> str:
-    """Return "." if the abbreviation at the end of ``match`` also ends its sentence, and "" otherwise."""
+    """Return "." if the abbreviation at the end of ``match`` also ends a sentence, and otherwise ""."""
     if LINE_END.match(match.string, match.end()):
         return "."
     following = NEXT_WORD.match(match.string, match.end())

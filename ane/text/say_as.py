@@ -1,4 +1,4 @@
-"""Turn the text of ``<say-as>`` in SSML into words, for the kinds that W3C, Polly and Google define."""
+"""Turn the text of SSML's ``<say-as>`` into words, for the values of interpret-as that W3C, Polly and Google define."""
 
 import re
 import unicodedata
@@ -35,14 +35,15 @@ DATE_FORMATS = ("mdy", "dmy", "ymd", "md", "dm", "ym", "my", "y", "m", "d")
 
 
 def say_as(text: str, kind: str, form: str = "") -> str:
-    """Turn ``text`` into words, read as a kind such as "characters" or "cardinal".
+    """Turn the text of ``<say-as>`` into words.
 
     Args:
-        kind: A key of ``KINDS``.
-        form: SSML's ``format``, or "".
+        text: Text of the element.
+        kind: Value of the attribute interpret-as, a key of ``KINDS``, such as "characters" or "cardinal".
+        form: Value of the attribute format, or "".
 
     Raises:
-        ValueError: The kind or format is unknown, or the text is not of that kind.
+        ValueError: ``kind`` or ``form`` is unknown, or the text cannot be read in this way.
     """
     text = " ".join(text.split())
     if kind not in KINDS:
@@ -53,7 +54,7 @@ def say_as(text: str, kind: str, form: str = "") -> str:
 
 
 def characters(text: str, _: str) -> str:
-    """Read "A-1" as "A, dash, one". Letters keep their case, so that the normaliser reads them by name."""
+    """Read "A-1" as "A, dash, one". Letters keep their case, so that the normaliser reads their names."""
     names = [character_name(character) for character in text if not character.isspace()]
     return ", ".join(names)
 
@@ -66,7 +67,7 @@ def character_name(character: str) -> str:
         return letter.upper()
     if character in SIGN_NAMES:
         return SIGN_NAMES[character]
-    raise ValueError(f"{character!r} has no name to be read by: use <sub alias=…> for it")
+    raise ValueError(f"{character!r} has no name that could be read: use <sub alias=…> for it")
 
 
 def cardinal(text: str, _: str) -> str:
@@ -85,22 +86,22 @@ def ordinal(text: str, _: str) -> str:
 
 def telephone(text: str, _: str) -> str:
     if not re.fullmatch(r"\+?[\d\s().-]{2,40}", text) or not re.search(r"\d", text):
-        raise ValueError(f"{text!r} is not a telephone number: it may have digits, +, -, ., spaces and brackets")
+        raise ValueError(f"{text!r} is not a telephone number: use only digits, +, -, ., spaces and brackets")
     return ("plus " if text.startswith("+") else "") + number_words.digit_groups(text)
 
 
 def date(text: str, form: str) -> str:
-    """Read a date. With a format its parts are in that order.
+    """Read a date. ``form`` is the order of its parts, such as "mdy".
 
-    Without a format, the normaliser's rules must know the date.
+    If ``form`` is "", the date must be one that the normaliser's rules know.
     """
     if not form:
         return by_rules(text, RULES, "a date: add a format such as mdy")
-    form = re.sub(r"(.)\1+", r"\1", form)  # "yyyymmdd", as Polly and Google write it
+    form = re.sub(r"(.)\1+", r"\1", form)  # Polly and Google write "yyyymmdd" for "ymd"
     if form not in DATE_FORMATS:
         raise ValueError(f"format {form!r} is not supported: use one of {', '.join(DATE_FORMATS)}")
     parts = re.findall(r"\d+|[^\W\d_]+", re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1 \2 \3", text))
-    fault = ValueError(f"{text!r} is not a date of the format {form}: write its parts in that order, as 12/31/2024")
+    fault = ValueError(f"{text!r} is not a date in the format {form}: write its parts in that order, as in 12/31/2024")
     if len(parts) != len(form):
         raise fault
     values = dict(zip(form, parts, strict=True))
@@ -136,7 +137,7 @@ def time(text: str, form: str) -> str:
 
 def digits(text: str, _: str) -> str:
     if not re.fullmatch(r"[\d\s.,-]{1,200}", text) or not re.search(r"\d", text):
-        raise ValueError(f"{text!r} is not made of digits: write them alone")
+        raise ValueError(f"{text!r} has other characters than digits: remove them")
     return number_words.digit_groups(text)
 
 
@@ -151,12 +152,12 @@ def fraction(text: str, _: str) -> str:
 
 
 def as_written(text: str, _: str) -> str:
-    """Return the text unchanged: the normaliser reads it rightly without a hint."""
+    """Return the text unchanged, because the normaliser reads it correctly without a hint."""
     return text
 
 
 def by_rules(text: str, rules: tuple[TextRule, ...], wanted: str) -> str:
-    """Apply the rules to the whole text. Raises ValueError if they change nothing, or leave a digit."""
+    """Apply rules to the whole text. Raises ValueError if they change nothing, or leave a digit."""
     words = apply_rules(rules, text)
     if words == text or re.search(r"\d", words):
         raise ValueError(f"{text!r} is not {wanted}")

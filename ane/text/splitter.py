@@ -1,7 +1,8 @@
-"""Split text into chunks that are spoken in one pass.
+"""Split text into chunks that a model speaks in one pass.
 
-Every possible break has a cost. Breaks between paragraphs and sentences cost least, and a sentence is broken only if it
-is too long. The chunks get similar lengths, because the model tends to babble on very short ones.
+Every place where the text could be broken has a cost. Breaks between paragraphs and between sentences cost least, so a
+sentence is broken only if it is too long. The chunks get similar lengths, because models tend to babble on very short
+ones.
 """
 
 import re
@@ -16,7 +17,7 @@ from ane.text.lexicon import ENDINGS, MAGNITUDES, NUMBERED, PER_WORDS, PHRASES, 
 if TYPE_CHECKING:
     import numpy as np
 
-DESIRED = 200  # characters, as upstream
+DESIRED = 200  # desired number of characters in a chunk, as in upstream
 MAXIMUM = 300
 HARD_BREAK = "|"
 
@@ -24,41 +25,41 @@ HARD_BREAK = "|"
 def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
     """Split ``text`` into chunks of about ``desired`` and at most ``maximum`` characters. A longer word stays whole.
 
-    "|" in the text is a break too, as in upstream's read.py. Chunks without a letter or digit are dropped. If no chunk
-    has one, all are returned, and the tokenizer rejects the text.
+    As in upstream's read.py, "|" in the text always ends a chunk. Chunks without letters and digits are dropped. But if
+    all chunks are like this, all of them are returned, so that the tokenizer can reject the text.
 
     Raises:
         UserError: ``1 <= desired <= maximum`` does not hold.
     """
     if not 1 <= desired <= maximum:
         raise UserError(
-            f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
-            "1 and at most maximum"
+            f"cannot split text into chunks of about {desired} and at most {maximum} characters: the first number must "
+            "be at least 1, and at most the second"
         )
     chunks: list[str] = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
     return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
 
 
-# The cost of a break. The length of a chunk costs at most 1 (see ``pack``), so breaks within a sentence are a last
-# resort; but a very short chunk sounds worse than any break.
+# The costs of breaks. The length of a chunk usually costs at most 1 (see ``pack``), so a sentence is broken only as a
+# last resort. But a very short chunk sounds worse than any break.
 PARAGRAPH = 0.0
 SENTENCE = 0.05
-QUOTED = 0.3  # between sentences of one quotation
-UNCERTAIN = 0.5  # after a period, before a word in lower case
-LINE = 6.0  # at a line break within a sentence
-CLAUSE = 8.0  # after ";", ":", ")" or a dash
+QUOTED = 0.3  # a break between two sentences of one quotation
+UNCERTAIN = 0.5  # a break after a period, if a word in lower case follows
+LINE = 6.0  # a break at the end of a line, within a sentence
+CLAUSE = 8.0  # a break after ";", ":", ")" or a dash
 COMMA = 10.0
 WORD = 40.0
-GLUED = 1000.0  # between a number and its unit or next group, an abbreviation and its name or number
-SHORT_CHUNK = 50.0  # cost of a chunk shorter than a fifth of the desired length
-CHUNK = 0.05  # cost of every chunk: two must be better than one
+GLUED = 1000.0  # a break after a number that has a unit or more digits, or after an abbreviation such as "Dr."
+SHORT_CHUNK = 50.0  # additional cost of a chunk that is shorter than a fifth of the desired length
+CHUNK = 0.05  # cost of every chunk, so that text is not split without a reason
 
 CLOSING = "\"'”’»)]}*_"
 OPENING = "\"'“‘«([{*_¿¡"
 MARKS = re.compile(r"[.!?…。！？]$")
 ENUMERATOR = re.compile(r"\(?\d{1,3}[.)]")
 NUMBER = re.compile(r"[$€£¥]?\d[\d.,]*")
-DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")  # of a telephone number
+DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")  # a group of digits in a telephone number
 WORD_TEXT = re.compile(r"(?:\{[^{}]{0,200}\}|\S)+")  # phonemes in braces are one word
 QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.values()) for plural in ("", "s"))
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
@@ -77,12 +78,12 @@ class TextPiece(str):
 
 
 def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[TextPiece]:
-    """Split ``text`` into chunks. Joined by spaces, they are ``text`` with each run of whitespace as one space."""
+    """Split ``text`` into chunks. Joined by spaces, the chunks are ``text`` with single spaces."""
     return pack(pieces(words(text), maximum), desired, maximum)
 
 
 def words(text: str) -> list[TextPiece]:
-    """Split ``text`` into words with their punctuation and the cost of a break after them."""
+    """Split ``text`` into words. Each has its punctuation, and the cost of a break after it."""
     spans = list(WORD_TEXT.finditer(text))
     parts, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
@@ -101,11 +102,11 @@ def words(text: str) -> list[TextPiece]:
 
 
 def break_cost(word: str, gap: str, following: str) -> float:
-    """Return the cost of a break between ``word`` and ``following``. The whitespace between them is ``gap``."""
+    """Return the cost of a break between ``word`` and ``following``. ``gap`` is the whitespace between them."""
     if gap.count("\n") > 1:
         return PARAGRAPH
     if not any(map(str.isalnum, following)):
-        return WORD  # ". . ." and "—" stay with the word before
+        return WORD  # punctuation such as ". . ." and "—" stays with the word before it
     core = word.rstrip(CLOSING)
     abbreviation = is_abbreviation(core, following)
     if MARKS.search(core) and not abbreviation:
@@ -122,14 +123,14 @@ def break_cost(word: str, gap: str, following: str) -> float:
 
 
 def is_abbreviation(word: str, following: str) -> bool:
-    """Return whether the period of ``word`` belongs to it and ends no sentence: "Dr.", or "U.S." before "Army"."""
+    """Return whether the period of ``word`` does not end a sentence: "Dr.", or "U.S." before "Army"."""
     if not word.endswith(".") or word.endswith(".."):
         return False
     stem, following = word[:-1].lstrip(OPENING).lower(), following.lstrip(OPENING)
     if stem in TITLES or stem in PHRASES:
         return True
     if len(stem) == 1 and word[-2].isupper() and following[:1].isdigit():
-        return False  # Class D. 4 went
+        return False  # a label, as in "Class D. 4 went"
     if stem in NUMBERED or stem.capitalize() in SHORT_MONTHS:
         return following[:1].isdigit()
     if stem not in ENDINGS and not INITIALS.fullmatch(stem):
@@ -139,13 +140,16 @@ def is_abbreviation(word: str, following: str) -> bool:
 
 
 def is_quantity(word: str, following: str) -> bool:
-    """Return whether ``word`` is a number and ``following`` its unit or magnitude: "5 km", "$3 million"."""
+    """Return whether ``word`` is a number and ``following`` is its unit or magnitude: "5 km", "$3 million"."""
     unit = following.rstrip(CLOSING + ".,;:!?")
     return NUMBER.fullmatch(word) is not None and (unit in UNITS or unit in MAGNITUDES or unit.lower() in QUANTITIES)
 
 
 def pieces(parts: list[TextPiece], maximum: int) -> list[TextPiece]:
-    """Join words into clauses, which ``pack`` compares faster. A sentence above ``maximum`` stays in words."""
+    """Join words into clauses, so that ``pack`` has fewer breaks to compare.
+
+    The words of a sentence that is longer than ``maximum`` are not joined.
+    """
     result: list[TextPiece] = []
     for sentence in cut_after(parts, QUOTED):
         if len(join(sentence)) > maximum:
@@ -158,7 +162,7 @@ def pieces(parts: list[TextPiece], maximum: int) -> list[TextPiece]:
 
 
 def cut_after(parts: list[TextPiece], cost: float) -> list[list[TextPiece]]:
-    """Cut a sequence into runs that end where a break costs at most ``cost``."""
+    """Cut a sequence of pieces after each piece whose break costs at most ``cost``."""
     result: list[list[TextPiece]] = [[]]
     for piece in parts:
         result[-1].append(piece)
@@ -168,13 +172,16 @@ def cut_after(parts: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
-    """Join pieces into one. Its break is the break after the last piece."""
+    """Join pieces into one. The cost of its break is that of the last piece."""
     return TextPiece(" ".join(run), run[-1].cost)
 
 
 @lru_cache(maxsize=16)
 def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.ndarray, np.ndarray]":
-    """Return two costs for each length up to ``maximum``: of its distance from ``desired``, and of its shortness."""
+    """Compute two costs of a chunk for each length up to ``maximum``, in two arrays.
+
+    The first cost is for the distance from ``desired``, and the second one is for chunks that are too short.
+    """
     import numpy as np
 
     distances = np.array([(length / desired - 1) ** 2 for length in range(maximum + 1)])
@@ -182,28 +189,29 @@ def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.nda
 
 
 def pack(parts: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
-    """Join neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
+    """Join consecutive pieces into chunks of at most ``maximum`` characters, by dynamic programming.
 
-    The cost of a chunk is ``CHUNK``, plus the squared relative distance of its length from ``desired``, plus the cost
-    of the break after it. If ``maximum`` is above twice ``desired``, that distance can exceed 1. Then its maximum
-    multiplies the costs of short chunks and of breaks from ``UNCERTAIN`` up.
+    The total cost is minimal. A chunk costs ``CHUNK``, plus the squared relative distance of its length from
+    ``desired``, plus the cost of the break after it, plus ``SHORT_CHUNK`` if it is very short. If ``maximum`` is more
+    than twice ``desired``, the squared distance can exceed 1. Then ``SHORT_CHUNK``, and the costs of breaks from
+    ``UNCERTAIN`` up, are multiplied by its largest possible value.
     """
-    import numpy as np  # every command's --help imports this module, so numpy is imported here
+    import numpy as np  # not at the top, because every command's --help imports this module
 
     if len(parts) < 2:
         return parts
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in parts]
-    ends = [0]  # ends[j]: length of the first j pieces, each with a space after it
+    ends = [0]  # ends[j] is the length of the first j pieces, each with a space after it
     for piece in parts:
         ends.append(ends[-1] + len(piece) + 1)
     length_costs = costs_of_lengths(desired, maximum, weight)
-    positions, best = np.array(ends), np.zeros(len(ends))  # best[j]: lowest cost of the first j pieces
-    start, first = [0], 0  # start[j]: where the last chunk of the first j pieces begins
+    positions, best = np.array(ends), np.zeros(len(ends))  # best[j] is the lowest cost of the first j pieces
+    start, first = [0], 0  # start[j] is the first piece of the last chunk, if the first j pieces are packed
     for j in range(1, len(ends)):
         while first < j - 1 and ends[j] - ends[first] - 1 > maximum:
             first += 1
-        if ends[j] - ends[first] - 1 > maximum:  # a single word
+        if ends[j] - ends[first] - 1 > maximum:  # a single word that is longer than maximum
             options = best[first:j] + CHUNK + ((ends[j] - ends[first] - 1) / desired - 1) ** 2 + costs[j - 1]
         else:
             length = ends[j] - positions[first:j] - 1

@@ -1,7 +1,7 @@
-"""Read SSML (W3C, Speech Synthesis Markup Language 1.1), as far as the models can do the things that it asks for.
+"""Read SSML 1.1, the W3C's Speech Synthesis Markup Language, as far as the models support what it asks for.
 
-Markup without effect on the words, such as ``<emphasis>``, is left out with a note. Markup that decides which words are
-spoken is rejected if it cannot be read. All faults of a document are reported at once, with their lines.
+Markup that does not change the words, such as ``<emphasis>``, is ignored, and a note says so. Markup that decides which
+words are spoken is an error if it cannot be read. One message reports all faults of a document, with their lines.
 """
 
 import re
@@ -13,13 +13,13 @@ from ane.system.errors import UserError
 from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds
 from ane.text.say_as import say_as
 
-BLEEPED = ("expletive", "bleep")  # a pause stands for the word, as a beep does elsewhere
-BLEEP = 0.4  # seconds
+BLEEPED = ("expletive", "bleep")  # values of interpret-as for which a pause replaces the word; other systems beep
+BLEEP = 0.4  # length of this pause in seconds
 
 
-MAX_DEPTH = 100  # of elements in one another
-MAX_FAULTS = 20  # that a message names
-# Elements, with the attributes that have an effect.
+MAX_DEPTH = 100  # largest number of nested elements
+MAX_FAULTS = 20  # largest number of faults in a message
+# Supported elements, with their attributes that have an effect.
 ELEMENTS = {
     "speak": ("xml:lang",),
     "p": ("xml:lang",),
@@ -31,7 +31,7 @@ ELEMENTS = {
     "voice": ("name",),
     "lang": ("xml:lang",),
 }
-# Elements without effect on the words, with advice. An element with a prefix, such as amazon:effect, has none either.
+# Elements that are ignored, with advice for the note. Elements with a prefix, such as amazon:effect, are ignored, too.
 WITHOUT_EFFECT = {
     "emphasis": "",
     "mark": "",
@@ -40,27 +40,27 @@ WITHOUT_EFFECT = {
     "meta": "",
     "metadata": "",
     "phoneme": ": respell the word with <sub> or a lexicon",
-    "lexicon": ": give a lexicon beside the text",
+    "lexicon": ": give a lexicon together with the text",
     "audio": ": the text in it is spoken, and its sound is not played",
     "desc": "",
 }
-SILENT = ("meta", "metadata", "lexicon", "desc")  # whose text is not spoken
+SILENT = ("meta", "metadata", "lexicon", "desc")  # elements whose text is not spoken
 HARMLESS = ("xmlns", "version", "id", "xml:id", "xml:base", "xsi:schemaLocation", "onlangfailure")
 REQUIRED = {"sub": "alias", "say-as": "interpret-as"}
 STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}  # seconds
 RATES = {"x-slow": 0.5, "slow": 0.8, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.6}
 VOLUMES = {"silent": 0.0, "x-soft": 0.25, "soft": 0.5, "medium": 1.0, "default": 1.0, "loud": 1.41, "x-loud": 2.0}
-PROSODY = {"rate": (RATES, SPEEDS, '"120%"'), "volume": (VOLUMES, GAINS, '"-6dB"')}  # names, limits, an example
-TEXT_ONLY = ("sub", "say-as")  # elements that hold text and no elements
+PROSODY = {"rate": (RATES, SPEEDS, '"120%"'), "volume": (VOLUMES, GAINS, '"-6dB"')}  # named values, limits, example
+TEXT_ONLY = ("sub", "say-as")  # elements that may contain text but no elements
 
 
 def read_ssml(document: str) -> list[Passage]:
-    """Read the passages of a document, at least one. ``read_passages`` lists the errors."""
+    """Read an SSML document. Returns at least one passage. ``read_passages`` says which errors this raises."""
     return list(merged(SsmlReader().read(document))) or [Passage("")]
 
 
 def ssml_notes(document: str) -> list[str]:
-    """Return a sentence for each kind of markup in a valid document that has no effect, with its lines."""
+    """List the markup of a valid document that has no effect: one sentence for each kind, with its line numbers."""
     reader = SsmlReader()
     reader.read(document)
     return [f"SSML, line {', '.join(map(str, sorted(lines)))}: {note}" for note, lines in reader.notes.items()]
@@ -68,29 +68,29 @@ def ssml_notes(document: str) -> list[str]:
 
 @dataclass(frozen=True)
 class SsmlElement:
-    """An open element, with the speed, gain and voice within it."""
+    """An element that has not ended yet, with the speed, gain and voice of the text in it."""
 
     name: str
     attributes: Mapping[str, str]
     speed: float
     gain: float
     voice: str = ""
-    first: int = 0  # index of the first passage within it
+    first: int = 0  # index of the first passage in it
 
 
 class SsmlReader:
-    """Collects the passages of a document. It accepts no document type, so nothing external is read."""
+    """Reads a document and collects its passages. It rejects document types, so that no external file is read."""
 
     def __init__(self) -> None:
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
-        self._text = ""  # the text of an open TEXT_ONLY element
-        self._replaced = False  # whether the last text came from such an element
-        self.faults: list[str] = []  # each with its line
-        self.notes: dict[str, set[int]] = {}  # what has no effect, with the lines
+        self._text = ""  # the text so far of a TEXT_ONLY element that has not ended
+        self._replaced = False  # whether the last text came from a TEXT_ONLY element
+        self.faults: list[str] = []  # messages with line numbers
+        self.notes: dict[str, set[int]] = {}  # sentence about markup without effect → line numbers
 
     def read(self, document: str) -> list[Passage]:
-        # the text is decoded: an encoding that it declares is out of date
+        # The document is a str, so the encoding that it declares no longer applies.
         parser = self._parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
 
@@ -113,15 +113,15 @@ class SsmlReader:
         return self.passages
 
     def fault(self, text: str, line: int = 0) -> None:
-        """Record a fault of the document. All faults are reported together."""
+        """Record a fault of the document. ``read`` reports all faults together."""
         self.faults.append(f"line {line or self._parser.CurrentLineNumber}: {text}")
 
     def note(self, text: str) -> None:
-        """Record a note on markup without effect."""
+        """Record a note about markup that has no effect."""
         self.notes.setdefault(text, set()).add(self._parser.CurrentLineNumber)
 
     def error(self, fault: str) -> UserError:
-        """Return the error for a fault after which no more of the document can be read."""
+        """Build the error for a fault after which the rest of the document cannot be read."""
         return UserError(f"SSML, line {self._parser.CurrentLineNumber}: {fault}")
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -148,7 +148,7 @@ class SsmlReader:
         if name in WITHOUT_EFFECT or ":" in name:
             self.note(f"<{name}> has no effect{WITHOUT_EFFECT.get(name, '')}")
         elif name not in ELEMENTS:
-            self.fault(f"<{name}> is not supported: remove it; {', '.join(ELEMENTS)} are")
+            self.fault(f"<{name}> is not supported: remove it (supported are {', '.join(ELEMENTS)})")
         else:
             for attribute in attributes:
                 if attribute not in (*ELEMENTS[name], *HARMLESS) and not attribute.startswith("xmlns:"):
@@ -157,11 +157,11 @@ class SsmlReader:
                 self.note("<prosody> without rate or volume has no effect")
         if parent and parent.name in (*TEXT_ONLY, "break"):
             self.fault(
-                f"<{parent.name}> holds an element: it must hold "
-                + ("nothing" if parent.name == "break" else "text only")
+                f"<{parent.name}> contains an element, but it must contain "
+                + ("nothing" if parent.name == "break" else "only text")
             )
         if not (language := attributes.get("xml:lang", "en")).lower().startswith("en"):
-            self.note(f"xml:lang is {language!r}: all text is read as English")
+            self.note(f"xml:lang {language!r} has no effect, because all text is read as English")
         required = REQUIRED.get(name) or ("name" if name == "voice" and not attributes.keys() - {"name"} else "")
         if required and not attributes.get(required, "").strip():
             self.fault(f"<{name}> has no {required}: add it")
@@ -174,7 +174,7 @@ class SsmlReader:
             self._text += text
         elif element.name == "break" and text.strip():
             self.fault(
-                "<break> holds text: it must hold nothing", max(1, self._parser.CurrentLineNumber - text.count("\n"))
+                "<break> contains text, but it must be empty", max(1, self._parser.CurrentLineNumber - text.count("\n"))
             )
         else:
             self._add(text, element)
@@ -184,7 +184,7 @@ class SsmlReader:
         if name == "sub":
             self._add(element.attributes.get("alias", ""), element)
         elif name == "say-as" and element.attributes.get("interpret-as") in BLEEPED:
-            self.note("a pause stands for an expletive")
+            self.note("a pause replaces an expletive")
             self.passages.append(Passage("", BLEEP))
         elif name == "say-as":
             kind, form = element.attributes.get("interpret-as", ""), element.attributes.get("format", "")
@@ -193,15 +193,15 @@ class SsmlReader:
             try:
                 self._add(say_as(self._text, kind, form), element)
             except ValueError as error:
-                if kind:  # what is missing is a fault already
+                if kind:  # a missing interpret-as has been recorded as a fault
                     self.fault(str(error))
         elif name == "audio" and not any(passage.text.strip() for passage in self.passages[element.first :]):
-            self.fault("<audio> has no text to speak in place of its sound: write one in it, or remove it")
+            self.fault("<audio> has no text to speak instead of its sound: write text into it, or remove it")
         elif name in ("p", "s"):
             self._end_sentence()
 
     def _add(self, text: str, element: SsmlElement) -> None:
-        """Append text. The text of an element is a separate word, so a space goes between it and an adjacent letter."""
+        """Append text. The text of a TEXT_ONLY element is a separate word, so spaces separate it from other letters."""
         before = self.passages[-1].text[-1:] if self.passages else ""
         replaced = element.name in TEXT_ONLY
         if (replaced or self._replaced) and before.isalnum() and text[:1].isalnum():
@@ -210,7 +210,7 @@ class SsmlReader:
         self.passages.append(Passage(text, 0.0, element.speed, element.gain, element.voice))
 
     def _end_sentence(self) -> None:
-        """End the paragraph of the text so far, with a period if it has no mark."""
+        """End the paragraph, and add a period if it does not end with a punctuation mark."""
         for index in range(len(self.passages) - 1, -1, -1):
             passage = self.passages[index]
             if text := passage.text.rstrip():
@@ -221,7 +221,7 @@ class SsmlReader:
                 return
 
     def _pause(self, attributes: Mapping[str, str]) -> float:
-        """Return the seconds of a break, 0 after a fault."""
+        """Return the seconds of a <break>, or 0 if its attributes are not valid."""
         if "time" in attributes:
             try:
                 return duration_seconds(
@@ -236,7 +236,13 @@ class SsmlReader:
         return STRENGTHS.get(strength, 0.0)
 
     def _prosody(self, attributes: Mapping[str, str], name: str, around: float) -> float:
-        """Apply an attribute of <prosody> to the speed or gain ``around`` it. Returns the result, within the limits."""
+        """Apply an attribute of <prosody>. Returns the new speed or gain, within the limits.
+
+        Args:
+            attributes: Attributes of the element.
+            name: Name of the attribute, "rate" or "volume".
+            around: Speed or gain of the text around the element.
+        """
         named, (least, most), example = PROSODY[name]
         text = attributes.get(name, "medium").strip()
         value = named[text] if text in named else prosody_factor(name, text)
@@ -248,14 +254,14 @@ class SsmlReader:
         result = min(max(around * value, least), most)
         if result != around * value:
             self.note(
-                f"{name} of <prosody> is {around * value:g} times the normal one, with those around it, and is "
-                f"spoken at {result:g}"
+                f"{name} of <prosody>, together with the elements around it, is {around * value:g} times the normal "
+                f"{name}: {result:g} is used instead"
             )
         return result
 
 
 def prosody_factor(name: str, text: str) -> float | None:
-    """Read "120%", "+20%" and "1.2" as a rate, and "-6dB" as the volume 0.501. Returns ``None`` for other text."""
+    """Convert "120%", "+20%" or "1.2" to the rate 1.2, and "-6dB" to the volume 0.501. Other text becomes ``None``."""
     if name == "volume":
         match = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
         return round(10 ** (float(match[1]) / 20), 3) if match else None
@@ -266,7 +272,7 @@ def prosody_factor(name: str, text: str) -> float | None:
 
 
 def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """Join neighbours that sound alike and have no silence between them, and leave out empty passages."""
+    """Join consecutive passages with the same voice, speed and gain and no silence between them. Drop empty ones."""
     held: Passage | None = None
     for passage in passages:
         alike = (

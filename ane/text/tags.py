@@ -1,11 +1,11 @@
-"""Read the tags and the text of HTML, XHTML and XML, in time and memory that grow only with the length of the markup.
+"""Split HTML, XHTML and XML into tags and text, in time and memory that are linear in the length of the markup.
 
-This is a tokenizer, not a parser of document types: it declares, loads and expands nothing. It replaces each of HTML's
-predefined character references once. So a "billion laughs" or an external entity is text without a meaning. It reads
-sloppy markup as browsers do, as far as that matters for reading aloud.
+This tokenizer is safe for files from strangers. It ignores document types, so it loads no external entity and expands
+no "billion laughs". It replaces only HTML's predefined character references, once. It reads sloppy markup as browsers
+do, as far as that matters for reading aloud.
 
-The standard library does not fit: expat rejects sloppy XHTML, and the time of html.parser (Python 3.11.7) grows with
-the square of the number of unfinished comments and tags.
+The standard library does not fit. expat rejects sloppy XHTML. html.parser (Python 3.11.7) takes time that is quadratic
+in the number of unfinished comments and tags.
 """
 
 import re
@@ -14,25 +14,31 @@ from html import unescape
 from types import MappingProxyType
 from typing import NamedTuple
 
-# Every part is bounded by the next "<", so no start can make the scan of another one long; possessive: no backtracking.
+# A tag. The scan of a tag ends at the next "<" at the latest, and possessive quantifiers never backtrack. So the total
+# time is linear.
 TAG = re.compile(r"""<(/?)([A-Za-z_][\w:.-]{0,100})((?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+)>""")
 BROKEN_TAG = re.compile(r"</?[A-Za-z_][^<>]*+>")
 ATTRIBUTE = re.compile(r"""([\w:.-]{1,100})(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?""")
-DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)  # a document type that declares something
-OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))  # tried in this order
-RAW_TEXT = ("script", "style")  # their content is not markup, and is left out
+DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)  # start of a document type that contains declarations
+OTHER = (
+    ("<!--", "-->"),
+    ("<![CDATA[", "]]>"),
+    ("<?", "?>"),
+    ("<!", ">"),
+)  # beginnings and ends of other markup, which are tried in this order
+RAW_TEXT = ("script", "style")  # elements whose content is not markup; it is left out
 
 
 class MarkupToken(NamedTuple):
     """A start tag, an end tag or text."""
 
     kind: str  # "start", "end" or "text"
-    value: str  # the name of the element without its prefix, in lower case; or the text
-    attributes: Mapping[str, str] = MappingProxyType({})  # of a start tag; names in lower case, with their prefix
+    value: str  # the text, or the name of the element in lower case and without its prefix
+    attributes: Mapping[str, str] = MappingProxyType({})  # attributes of a start tag; names are in lower case
 
 
 def tokenize(markup: str) -> Iterator[MarkupToken]:
-    """Yield the tags and the text of ``markup``, in order. An empty element (``<br/>``) is a start and an end."""
+    """Yield the tags and the text of ``markup``, in order. ``<br/>`` is a start tag and an end tag."""
     position, end = 0, len(markup)
     while position < end:
         opening = markup.find("<", position)
@@ -81,14 +87,17 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
     yield MarkupToken("start", name, attributes)
     if tag[3].endswith("/"):
         yield MarkupToken("end", name)
-    elif tag[2].lower() in RAW_TEXT:  # not a <w:style> of Word
+    elif tag[2].lower() in RAW_TEXT:  # with the prefix, because <w:style> in a Word document is not raw text
         close = re.compile(f"</{name}", re.IGNORECASE).search(markup, tag.end())
         return close.start() if close else len(markup)
     return tag.end()
 
 
 def element_texts(markup: str, *names: str) -> list[list[str]]:
-    """Return the texts of the elements with each name, in single spaces and of at most 500 characters."""
+    """Collect the texts of all elements with certain names. Returns a list of texts for each of ``names``.
+
+    A text has single spaces, and is cut after 500 characters.
+    """
     texts: dict[str, list[str]] = {name: [] for name in names}
     inside = ""
     for token in tokenize(markup):

@@ -1,7 +1,7 @@
-r"""Convert Unicode text to ASCII and the few signs that the English normaliser expands.
+r"""Convert Unicode text to ASCII, except for a few signs that the English normaliser spells out later.
 
-Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Emoji and other pictures are dropped. Line
-breaks become "\n", and other control characters are dropped.
+Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Line breaks become "\n". Emoji, other pictures
+and other control characters are dropped.
 """
 
 import re
@@ -15,7 +15,7 @@ from ane.text.lexicon import CURRENCIES, DETERMINERS, ELEMENTS, RULERS, UNITS
 from ane.text.number_words import roman
 from ane.text.rule import TextRule, any_of, follows, rule
 
-# signs for which the normaliser has rules
+# Signs that stay, because the normaliser has rules for them.
 KEPT = frozenset("°–—×÷±≈≠≤≥√∞§¶©µ→²³‰−").union(sign for sign in CURRENCIES if len(sign) == 1 and not sign.isascii())
 
 REPLACED = {
@@ -74,11 +74,13 @@ SIGN_NAMES = {
     "∝": "proportional to",
 }
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
-WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")  # with the marks on its letters
-# Arrows, boxes, shapes, ornaments and emoji, which say nothing.
+WORD = re.compile(
+    r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*"
+)  # a word with letters that are not ASCII, and their combining marks
+# Arrows, boxes, shapes, ornaments and emoji, which are not spoken.
 PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
-# The ways to treat words in other scripts, with the text of their warning.
+# What to do with words that are not in Latin script, and the end of the warning about them.
 UNREADABLE = {
     "nearest": "read as the English ones nearest to them: the voice speaks English",
     "spell": "spelt by name",
@@ -93,7 +95,7 @@ ELEMENT = any_of(ELEMENTS)
 
 @lru_cache(maxsize=4096)
 def ascii_character(character: str) -> str:
-    """Write one character in ASCII: letters and numbers of any script by their sound, unknown symbols as a space."""
+    """Write one character in ASCII. Letters and numbers of any script are romanised. Unknown symbols become a space."""
     if character.isascii():
         return character if character.isprintable() or character == "\n" else " " if character.isspace() else ""
     if character in KEPT:
@@ -104,18 +106,20 @@ def ascii_character(character: str) -> str:
     romanised = anyascii(character)
     if category[0] in "LMN":
         if "/" in romanised:
-            return f" {romanised}"  # 2½ → 2 1/2
+            return f" {romanised}"  # the space makes 2½ "2 1/2"
         return f"{romanised} " if "一" <= character <= "\u9fff" else romanised
     if category[0] == "P":
         return romanised
     if category in ("Sc", "Sm"):
         return spoken_sign(character)
     plain = unicodedata.normalize("NFKC", character)
-    return "" if category[0] == "C" else plain if category == "So" and plain.isascii() else " "  # ㎏ → kg
+    return (
+        "" if category[0] == "C" else plain if category == "So" and plain.isascii() else " "
+    )  # for example, ㎏ becomes kg
 
 
 def spoken_sign(character: str) -> str:
-    """Read ∪ as "union": a currency or mathematical sign has its Unicode name. An arrow is silent."""
+    """Read a currency or mathematical sign by its Unicode name: ∪ as "union". An arrow becomes a space."""
     plain, name = unicodedata.normalize("NFKC", character), unicodedata.name(character, "").lower()
     if len(plain) == 1 and plain.isascii():
         return plain
@@ -123,8 +127,8 @@ def spoken_sign(character: str) -> str:
 
 
 def script_of(word: str) -> str:
-    """Return the script of a word, such as "Cyrillic", or "" if it is Latin after all or a single Greek letter."""
-    if re.fullmatch(GREEK, word):  # a single letter is a symbol
+    """Return the script of a word, such as "Cyrillic". Returns "" for Latin script, and for a single Greek letter."""
+    if re.fullmatch(GREEK, word):  # a single Greek letter is a symbol
         return ""
     name = unicodedata.name(word[0], "").partition(" ")[0]
     latin = name in ("LATIN", "MODIFIER") or unicodedata.normalize("NFKC", word[0])[0].isascii()
@@ -137,7 +141,7 @@ def foreign_scripts(text: str) -> list[str]:
 
 
 def unread_signs(text: str) -> list[str]:
-    """List the signs of ``text`` that are not spoken, except pictures, arrows and ornaments: "⌘"."""
+    """List the signs of ``text`` that are not spoken, such as "⌘", but not pictures, arrows and ornaments."""
     return (
         []
         if text.isascii()
@@ -156,15 +160,16 @@ def readable(text: str, unreadable: str) -> str:
     """Rewrite the words of ``text`` that are not in Latin script.
 
     Args:
-        unreadable: A key of ``UNREADABLE``, which says how. "refuse" raises UserError if there is such a word.
+        text: Text to rewrite.
+        unreadable: What to do with such words, a key of ``UNREADABLE``. "refuse" raises UserError if there is one.
     """
 
     def replaced(match: re.Match[str]) -> str:
         script = script_of(word := match[0])
         if script and unreadable == "refuse":
             raise UserError(
-                f"unreadable is refuse, and the text has {script} letters, {word[:40]!r}: write them in "
-                "Latin ones, or choose another unreadable",
+                f"unreadable is refuse, and the text has {script} letters, as in {word[:40]!r}: write the word in "
+                "Latin letters, or choose another value of unreadable",
                 "unreadable",
             )
         spelt = " ".join(filter(None, map(letter_name, word))) if unreadable == "spell" else ""
@@ -176,7 +181,7 @@ def readable(text: str, unreadable: str) -> str:
 def letter_name(character: str) -> str:
     """Return the name of a letter: "pe" for П, "ko" for こ.
 
-    A character without a name, such as a Chinese one, is romanised.
+    A character that has no name of its own, such as a Chinese character, is romanised.
     """
     match = LETTER_NAME.search(unicodedata.name(character, ""))
     return match[1].lower() if match else anyascii(character)
@@ -189,12 +194,12 @@ def expand_roman_character(match: re.Match) -> str:
 
 
 def expand_greek(match: re.Match) -> str:
-    """Read a single Greek letter, which is a symbol, by its name: α is "alpha", Δt is "delta t"."""
+    """Read a single Greek letter by its name, because it is a symbol: α is "alpha", and Δt is "delta t"."""
     return unicodedata.name(match[1]).split()[-1].lower() + (" " if match[2] else "")
 
 
 def expand_superscript(match: re.Match) -> str:
-    """Write 10⁶ as 10^6. Later rules read x² and km³, and footnote marks are dropped."""
+    """Write 10⁶ as 10^6. Later rules read x² and km³. A superscript after a word is a footnote's mark, and dropped."""
     base, superscript = match[1], match[2]
     if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):  # a word
         return base
@@ -204,7 +209,10 @@ def expand_superscript(match: re.Match) -> str:
 
 
 def expand_mark(match: re.Match) -> str:
-    """Name the ™ of "the ™ sign" and "write ™ after it". After a name and among pictures it is silent: "Coke ™"."""
+    """Read the ™ in "the ™ sign" and "write ™ after it" by its name. After a name ("Coke ™") it is not spoken.
+
+    It is not spoken among pictures, either.
+    """
     word = follows(match, WORD_BEFORE)
     named = SIGN_AFTER.match(match.string, match.end()) or (
         word and (word[1].islower() or word[1].lower() in DETERMINERS)
@@ -218,7 +226,7 @@ SIGN_AFTER = re.compile(r"[\"')]?\s(?:sign|symbol|mark|character)s?\b")
 CODE = re.compile(r"`[^`\s]+\Z")
 RULER_BEFORE = re.compile(rf"\b(?i:{any_of(RULERS)})\s+\Z")
 
-# First what needs more than one character.
+# These rules come first, because they look at more than one character.
 RULES: tuple[TextRule, ...] = (
     rule("line ends", "\r\n?", "\n"),
     rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),

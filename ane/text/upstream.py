@@ -1,12 +1,19 @@
-"""Normalise text as upstream does (tortoise/utils/tokenizer.py), quirks included, so that token ids are equal.
+"""Normalise text as upstream does (tortoise/utils/tokenizer.py), with its quirks, so that token ids are equal.
 
-Upstream transliterates with Unidecode, which is GPL. Here ``anyascii`` does it, and ``TRANSLITERATION`` and ``GREEK``
-hold upstream's result where the two differ. After lower-casing the result is upstream's for ASCII, Latin-1, Latin
-Extended-A, modern and ancient Greek, the alphabets of Russian, Ukrainian, Bulgarian and Serbian, General Punctuation,
-currency signs, fractions, superscripts, circled and full-width characters, common arrows, and emoji (dropped). It
-differs in places for phonetic letters (Latin Extended-B, IPA, modifier letters), rare symbols, historic Greek and
-Cyrillic letters, Armenian, Georgian, Hebrew, Arabic, the scripts of India, Thai, kana (one sign in six), Hangul (two
-syllables in five) and Chinese (one character in eight).
+Upstream transliterates with Unidecode, which is GPL. This module uses ``anyascii`` instead. Where both differ,
+``TRANSLITERATION`` and ``GREEK`` have upstream's result. In lower case, the result equals upstream's for:
+
+* ASCII, Latin-1 and Latin Extended-A
+* modern and ancient Greek, and the alphabets of Russian, Ukrainian, Bulgarian and Serbian
+* General Punctuation, currency signs, fractions, superscripts, and circled and full-width characters
+* common arrows, and emoji, which are dropped
+
+Some characters of these groups become something else than in upstream:
+
+* phonetic letters (Latin Extended-B, IPA, modifier letters) and rare symbols
+* historic Greek and Cyrillic letters
+* Armenian, Georgian, Hebrew, Arabic, the scripts of India, and Thai
+* kana (one sign in six), Hangul (two syllables in five) and Chinese (one character in eight)
 """
 
 import re
@@ -17,7 +24,7 @@ from anyascii import anyascii
 from ane.text import number_words
 from ane.text.rule import TextRule, apply_rules, rule
 
-LONGEST = 33  # digits of the longest number that upstream reads as one
+LONGEST = 33  # number of digits in the longest number that upstream can read as one number
 SCALES = (
     "",
     "thousand",
@@ -131,7 +138,7 @@ TRANSLITERATION = {
     "\u037e": "?",
 } | dict.fromkeys("⁏⁐⁑⁔⁕⁖⁘⁙⁚⁛⁜⁝⁞", "")
 
-# The classical transliteration of Greek; upstream drops accents and breathings.
+# The classical transliteration of Greek. Upstream drops accents and breathings.
 GREEK = {
     "α": "a",
     "β": "b",
@@ -188,8 +195,8 @@ ABBREVIATIONS = tuple(
 def normalise_upstream(text: str) -> str:
     """Apply upstream's english_cleaners: ASCII, lower case, numbers and abbreviations in words, no double quotes.
 
-    Upstream raises an error for a number beyond inflect's range, and for "$,5". Here such digits are read one by one,
-    or stay as they are.
+    Upstream raises an error for a number that is too large for inflect, and for "$,5". Here, the digits of such a
+    number are read one by one, and "$,5" stays unchanged.
     """
     text = apply_rules((*NUMBER_RULES, *ABBREVIATIONS), "".join(map(transliterate, text)).lower())
     return re.sub(r"\s+", " ", text).replace('"', "")
@@ -201,7 +208,7 @@ def normalise_basic(text: str) -> str:
 
 
 def transliterate(character: str) -> str:
-    """Write one character in ASCII, as upstream does. The module's docstring lists where the result differs."""
+    """Write one character in ASCII, as upstream does. This module's docstring lists the differences."""
     if character.isascii():
         return character
     if character in TRANSLITERATION:
@@ -211,7 +218,7 @@ def transliterate(character: str) -> str:
         ascii_letter = GREEK[letter.lower()]
         return ascii_letter if letter.islower() else ascii_letter.capitalize()
     if "∀" <= character <= "⋿" or "☀" <= character <= "➿" or "\U0001f200" <= character <= "\U0001faff":
-        return ""  # mathematical operators, dingbats, emoji: upstream drops them, anyascii spells them
+        return ""  # upstream drops mathematical operators, dingbats and emoji, but anyascii would spell them
     ascii_text = anyascii(character)
     if "一" <= character <= "\u9fff":
         return f"{ascii_text} "
@@ -231,7 +238,7 @@ def expand_dollars(match: re.Match) -> str:
 
 
 def expand_integer(match: re.Match) -> str:
-    """Read numbers between 1000 and 3000 as years. Larger numbers keep the commas that inflect writes."""
+    """Read a number between 1000 and 3000 as a year. A larger number has commas in its words, which inflect writes."""
     if len(match[0]) > LONGEST:
         return number_words.digits(match[0])
     n = int(match[0])
@@ -249,10 +256,11 @@ def expand_ordinal(match: re.Match) -> str:
 
 
 def inflected(n: int, joint: str) -> str:
-    """Write a number as the package inflect writes it, which upstream uses: a comma after each group of three digits.
+    """Write a number in words like the package inflect, which upstream uses, with a comma after each group of digits.
 
     Args:
-        joint: Text before the last two digits.
+        n: The number.
+        joint: Text before the words of the last two digits.
     """
     groups = [(n // 1000**power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
     parts = [
@@ -264,8 +272,9 @@ def inflected(n: int, joint: str) -> str:
     return joint.join([", ".join(parts), *last])
 
 
-# In upstream's order, without its rule for "£", which never matches: transliteration turns the sign into "ps". The
-# look-behinds change no match; without them a long run of digits takes quadratic time.
+# The rules in upstream's order. Upstream's rule for "£" is missing, because it never matches: transliteration has
+# turned the sign into "ps". The look-behinds do not change which text matches, but a long run of digits would take
+# quadratic time without them.
 NUMBER_RULES: tuple[TextRule, ...] = (
     rule("1,234", r"[0-9][0-9,]+[0-9]", lambda match: match[0].replace(",", "")),
     rule("$5", r"\$([0-9.,]*[0-9]+)", expand_dollars),

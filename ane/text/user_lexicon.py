@@ -1,4 +1,4 @@
-"""Respell words and phrases as a user's lexicon says, before any other rule reads the text."""
+"""Respell words and phrases by a user's lexicon. This happens before any other rule reads the text."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from ane.system.file_gate import read_regular
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
 from ane.text.unicode_to_ascii import UNREADABLE, readable
 
-# "Nguyen's" is the word Nguyen, and an ending that stays
+# A word or a sign. In "Nguyen's", the word is Nguyen, and the ending stays.
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
 CASES = ("", "any", "exact")
 CLASSES = {"noun": NOUN_AFTER, "verb": VERB_AFTER}
@@ -25,10 +25,13 @@ class LexiconEntry:
     """A word or phrase with its respelling.
 
     Attributes:
-        exact: Whether capitals must be as in ``word``.
-        word_class: "noun" applies only after an article or the like, "verb" only after a pronoun, "to" or an auxiliary,
-            and "" anywhere.
-        source: Where the entry was read, such as "words.tsv, line 3".
+        word: Word or phrase to replace.
+        respelling: Text that replaces it.
+        exact: Whether capitals in the text must be as in ``word``.
+        word_class: "noun", "verb" or "". The entry for a noun applies only after an article or a similar word. The
+            entry for a verb applies only after a pronoun, "to" or an auxiliary. "" means that the entry applies
+            everywhere.
+        source: File and line of the entry, such as "words.tsv, line 3".
     """
 
     word: str
@@ -38,9 +41,9 @@ class LexiconEntry:
     source: str = ""
 
     def applies(self, text: str, previous: str) -> bool:
-        """Return whether the entry applies to ``text`` after the word ``previous``.
+        """Return whether the entry applies to ``text``, which equals ``word`` except for capitals.
 
-        ``text`` is ``word``, perhaps with other capitals.
+        ``previous`` is the word before it.
         """
         if self.exact and " ".join(text.replace("’", "'").split()) != " ".join(self.word.replace("’", "'").split()):
             return False
@@ -57,16 +60,17 @@ class LexiconMatch:
 
 
 class Lexicon:
-    """A set of words with their respellings: ``Lexicon({"Nguyen": "win"})``.
+    """Words and phrases with their respellings, such as ``Lexicon({"Nguyen": "win"})``.
 
-    ``lexicon(text)`` respells the words of a text, in time linear in its length. Then ``unreadable`` (a key of
-    ``UNREADABLE``) decides how it makes scripts readable that voices cannot read.
+    Call ``lexicon(text)`` to respell the words of a text. The time is linear in the length of the text. After that, the
+    call rewrites words in scripts that voices cannot read, as ``unreadable`` (a key of ``UNREADABLE``) says.
 
-    Only whole words match, the longest phrase first. If a word has several entries, the entry with more conditions
-    comes first.
+    An entry matches only whole words. The longest matching phrase wins. If a word has several entries, the entry with
+    more conditions (``exact``, ``word_class``) is tried first.
 
     Raises:
-        UserError: Two entries have the same word, case and class. A call raises the errors of ``readable``.
+        UserError: Two entries have the same word, ``exact`` and ``word_class``. A call raises the errors of
+            ``readable``.
     """
 
     def __init__(self, entries: Iterable[LexiconEntry] | Mapping[str, str] = (), unreadable: str = "nearest"):
@@ -78,7 +82,8 @@ class Lexicon:
         self.entries, self.unreadable = tuple(entries), unreadable
         if unreadable not in UNREADABLE:
             raise UserError(f"unreadable must be one of {', '.join(UNREADABLE)}, got {unreadable!r}", "unreadable")
-        self._root: dict[Any, Any] = {}  # (space before, folded token) → node; None → entries that end here
+        # A trie: (whether a space precedes, token in lower case) → next node; None → entries that end at this node.
+        self._root: dict[Any, Any] = {}
         seen: dict[tuple, LexiconEntry] = {}
         for entry in self.entries:
             key = (
@@ -102,7 +107,7 @@ class Lexicon:
         return readable(self.respelt(text), self.unreadable)
 
     def respelt(self, text: str) -> str:
-        """Respell the words of ``text``, and leave its scripts as they are."""
+        """Respell the words of ``text``, but do not rewrite words in other scripts."""
         parts, end = [], 0
         for match in self.matches(text):
             parts += [text[end : match.start], match.entry.respelling]
@@ -110,7 +115,7 @@ class Lexicon:
         return "".join(parts) + text[end:]
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
-        """Yield the parts of a text that are replaced, in order and without overlaps."""
+        """Yield the parts of a text that entries replace, in order. They do not overlap."""
         text_tokens = list(tokens(text))
         index = 0
         while index < len(text_tokens):
@@ -120,7 +125,10 @@ class Lexicon:
             index += max(1, length)
 
     def _longest(self, text: str, text_tokens: list["LexiconToken"], first: int) -> tuple[int, LexiconMatch | None]:
-        """Find the longest phrase from token ``first`` on that has an entry, and return its token count and match."""
+        """Find the longest phrase that begins with token ``first`` and has an entry.
+
+        Returns the number of its tokens, and its match.
+        """
         previous = text_tokens[first - 1].folded if first else ""
         node, best = self._root, (0, None)
         for index in range(first, len(text_tokens)):
@@ -136,10 +144,7 @@ class Lexicon:
 
 @dataclass(frozen=True)
 class LexiconToken:
-    """A word or a sign of a text.
-
-    ``folded`` is it without capitals, and ``spaced`` says whether whitespace precedes it.
-    """
+    """A word or a sign of a text. ``folded`` is its form in lower case. ``spaced`` says if whitespace precedes it."""
 
     folded: str
     start: int
@@ -155,19 +160,19 @@ def tokens(text: str) -> Iterator[LexiconToken]:
 
 
 def chosen_lexicon(path: str | None, unreadable: str | None) -> Lexicon | None:
-    """Return the lexicon that the flags of a command ask for, or ``None`` if they ask for none."""
+    """Load the lexicon for a command's flags --lexicon and --unreadable. Returns ``None`` if neither is given."""
     if path:
         return read_lexicon(path, unreadable or "nearest")
     return Lexicon(unreadable=unreadable) if unreadable else None
 
 
 def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
-    """Read a lexicon file: lines of word, respelling and optional columns.
+    """Read a lexicon file. Its columns, which tabs separate, are described in ``COLUMNS``.
 
-    The file is UTF-8. Blank lines and lines that begin with "#" are skipped.
+    The file must be UTF-8. Blank lines and lines that begin with "#" are skipped.
 
     Raises:
-        UserError: The file or one of its lines cannot be read. The message has the line and says what to do.
+        UserError: The file or a line of it cannot be read. The message has the line number, and says what to do.
     """
     path = Path(os.path.expanduser(path))
     try:
@@ -185,7 +190,7 @@ def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
 
 
 def entry_fault(word: str, respelling: str) -> str:
-    """Return the reason why a word cannot have this respelling, or "" if it can."""
+    """Return why a word cannot have this respelling, or "" if it can."""
     return next(
         (
             f"the {name} {value!r} has no letter or digit"
@@ -197,7 +202,7 @@ def entry_fault(word: str, respelling: str) -> str:
 
 
 def read_line(line: str, path: Path, number: int) -> LexiconEntry:
-    """Read the entry of a line. Raises UserError if it has none."""
+    """Read the entry on a line of a lexicon file. Raises UserError if the line is not valid."""
     columns = [column.strip() for column in line.split("\t")]
     word, respelling, case, word_class = [*columns, "", "", "", ""][:4]
     fault = (

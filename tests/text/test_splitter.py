@@ -222,7 +222,7 @@ def test_chunks_without_a_letter_or_a_spoken_sign_are_dropped_unless_there_is_no
 
 @pytest.mark.parametrize(("desired", "maximum"), [(0, 10), (-1, 10), (20, 10), (11, 10)])
 def test_impossible_lengths_are_refused(desired, maximum):
-    with pytest.raises(UserError, match=f"chunks of {desired} to {maximum} characters"):
+    with pytest.raises(UserError, match=f"chunks of about {desired} and at most {maximum} characters"):
         split("Hello.", desired, maximum)
 
 

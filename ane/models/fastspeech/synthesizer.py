@@ -43,7 +43,7 @@ class EncodedChunk:
 class FastSpeechSynthesizer(Speaker):
     """A FastSpeech model that is loaded on a backend. It speaks English text, and ARPAbet phonemes in braces.
 
-    The same text always gives the same sound.
+    It makes the same sound every time it speaks a text.
     """
 
     settings, sample_rate, speeds = FastSpeechSettings, SAMPLE_RATE, (0.25, 4.0)

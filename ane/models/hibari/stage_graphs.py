@@ -238,7 +238,7 @@ def widen_convolutions(graph: GraphProto) -> None:
 def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[int, int]]:
     """Find the tensors of a safetensors file: (their bytes, their shape) → (offset, length in bytes).
 
-    The file begins with the length of its JSON header. The header gives the offsets of the tensors from its end.
+    The file begins with the length of its JSON header. The header has each tensor's offset from the header's end.
     """
     content = weights.read_bytes()
     [length] = struct.unpack("<Q", content[:8])

@@ -24,8 +24,8 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     """Compute the log-mel spectrogram of a whole recording.
 
     A frame is centred on every 160th sample. Beyond both ends, the sound is mirrored. The power of each frame is summed
-    in mel bands from 0 to 8 kHz on Slaney's scale. Of its logarithm x to base 10, values more than 8 decades below the
-    loudest value of the recording are raised to that level. The result is (x + 4) / 4.
+    in mel bands from 0 to 8 kHz on Slaney's scale. Then x is its logarithm to base 10, where values more than 8 decades
+    below the loudest value of the recording are raised to that level. The result is (x + 4) / 4.
 
     Args:
         audio: The recording, (S,) float32 at 16 kHz.

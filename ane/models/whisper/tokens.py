@@ -145,7 +145,7 @@ class WhisperTokenizer:
     def non_speech(self) -> tuple[int, ...]:
         """Return the tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before them, in ascending order.
 
-        Of a hyphen and an apostrophe, only the token with a space is returned, because words contain the other one.
+        A hyphen and an apostrophe are suppressed only after a space, because they can also be inside a word.
         """
         found = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*SYMBOLS, *MUSIC):

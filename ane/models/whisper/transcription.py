@@ -178,7 +178,7 @@ class Transcriber:
 
 
 class RecordingTranscription:
-    """The state of transcribing one recording.
+    """Transcribes one recording, and holds the progress.
 
     Args:
         transcriber: Transcriber with the model and its decoders.

@@ -1,9 +1,9 @@
-"""Turn English text into phonemes, with dictionaries and rules that are free to use (no espeak, no GPL).
+"""Turn English text into phonemes, with dictionaries and rules under permissive licences (without espeak-ng's GPL).
 
-``phonemise`` reads the normalised text (``ane.text.english``) and tags the words with their parts of speech. Then it
-looks the words up (``dictionary``) from the last to the first, because the sound of "the" and "to" depends on the next
-word. A small network reads the words that no dictionary has (``unknown_words``). The dictionaries come from misaki, the
-weights of the tagger and of the network from hibari-tts (see data/NOTICE).
+``phonemise`` normalises a text (``ane.text.english``), and tags its words with their parts of speech. Then it looks up
+the words in ``dictionary``, from the last word to the first, because the sounds of "the" and "to" depend on the next
+word. For a word that no dictionary has, a small network makes the phonemes (``unknown_words``). The dictionaries come
+from misaki. The weights of the tagger and of the network come from hibari-tts (see data/NOTICE).
 """
 
 import re
@@ -34,7 +34,7 @@ PIECE = re.compile(
     r"|[A-Za-z]+(?:'[A-Za-z]+)*|-+|\.+|.",
     re.IGNORECASE,
 )
-# parts of a word that a capital begins: "McDonald", "iPhone"
+# A part of a word. Capitals begin new parts, as in "McDonald" and "iPhone".
 PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Za-z.]+)*|'[A-Za-z]*|-+")
 PAUSES = frozenset(";:,.!?—…")
 MARKS = PAUSES | frozenset("()")
@@ -45,12 +45,12 @@ NO_STUTTER = frozenset({"d-day", "b-ball", "b-boy", "c-clamp", "s-shape", "s-sha
 
 @dataclass
 class PhonemeWord:
-    """A word or a mark of the normalised text, its phonemes, and whether whitespace follows it."""
+    """A word or a punctuation mark of the normalised text, its phonemes, and whether whitespace follows it."""
 
     text: str
     phonemes: str
     spaced: bool
-    guessed: bool = False  # whether no dictionary has the word, so that the network made its phonemes
+    guessed: bool = False  # whether the network made the phonemes, because no dictionary has the word
 
 
 @dataclass
@@ -62,11 +62,14 @@ class Part:
 
 
 def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
-    """Split ``text`` into words and marks with their phonemes. The list is empty if nothing in the text can be spoken.
+    """Split ``text`` into words and punctuation marks, and find their phonemes.
+
+    Returns [] if nothing in the text can be spoken.
 
     Args:
-        british: Whether to speak as in Britain. The network for unknown words speaks American, so its vowels are
-            replaced.
+        text: Text, which is normalised first.
+        british: Whether to use British pronunciation. The network for unknown words knows only American pronunciation,
+            so its vowels are then replaced.
     """
     dictionary = Dictionary(british, marked_words(text))
     pieces = [
@@ -76,7 +79,7 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
     ]
     tags = part_of_speech([piece for piece, _ in pieces])
     words: list[PhonemeWord] = []
-    parts: list[Part] = []  # of a word that is not complete
+    parts: list[Part] = []  # parts of the word that is not complete yet
     groups: list[tuple[list[Part], bool]] = []
     for (piece, ends), tag in zip(pieces, tags, strict=True):
         if piece[0] in MARKS:
@@ -101,7 +104,10 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
 
 
 def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
-    """Add phonemes to a word's parts, the longest known runs first. Returns the context for the word before it."""
+    """Set the phonemes of a word's parts. The longest run of parts that is a known word is looked up as one word.
+
+    ``following`` is the context after the word. Returns the context for the word before it.
+    """
     right = len(parts)
     if stutters := stuttered([part.text.lower() for part in parts]):
         following = pronounce(parts[stutters:], following, dictionary)
@@ -116,7 +122,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
         elif not parts[right - 1].text.strip("-'"):
             right -= 1
             parts[right].phonemes = ""
-        else:  # a part is unknown: all of the word is read by its letters
+        else:  # a part is unknown, so the network makes the phonemes of the whole word from its letters
             letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
             written = re.sub("[A-Za-z]+", lambda word: dictionary.marked.get(word[0].lower(), word[0]), letters)
             parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, written.split())), True
@@ -130,7 +136,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
 
 
 def stuttered(words: Sequence[str]) -> int:
-    """Count the parts before a word that repeat its beginning: 2 for "d", "-", "did", "n't"."""
+    """Count the parts of a stutter, which repeat the beginning of a word: 2 for "d", "-", "did", "n't"."""
     count = len(words) - next((at for at, word in enumerate(reversed(words)) if word == "-"), len(words))
     last = "".join(words[count:])
     known = (
@@ -144,9 +150,9 @@ def stuttered(words: Sequence[str]) -> int:
 
 
 def first_sound(phonemes: str, letters: int) -> str:
-    """Return the sound of a word's first ``letters`` (1 or 2).
+    """Return the sound of the first ``letters`` letters of a word (1 or 2).
 
-    A stop cannot be spoken alone, so it gets the sound that follows it in the word: "kæ kˈænt" for "c-can't".
+    A stop consonant cannot be spoken alone, so the next sound of the word is added: "kæ kˈænt" for "c-can't".
     """
     plain = phonemes.translate(WITHOUT_STRESS)
     consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
@@ -157,9 +163,9 @@ def first_sound(phonemes: str, letters: int) -> str:
 
 
 def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:
-    """Return whether the parts from ``left`` to ``right`` are a known word together.
+    """Look up the parts from ``left`` to ``right`` as one word. Returns whether the word is known.
 
-    The first part gets its phonemes.
+    If it is, the first of these parts gets all its phonemes.
     """
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
@@ -173,7 +179,7 @@ def look_up_run(parts: Sequence[Part], left: int, right: int, following: Followi
 
 
 def before(word: Part, following: Following) -> Following:
-    """Return the context that this word is for the word before it."""
+    """Return the context that ``word`` makes for the word before it."""
     vowel = next(
         (sound in VOWELS for sound in word.phonemes or "" if sound in VOWELS or sound in CONSONANTS), following.vowel
     )
@@ -181,7 +187,7 @@ def before(word: Part, following: Following) -> Following:
 
 
 def soften(parts: Sequence[Part]) -> None:
-    """Reduce the stress of a compound ("well-known") to at most one main stress for every two words."""
+    """Weaken stresses in a compound ("well-known"), so that every two words have at most one main stress."""
     spoken = [
         (PRIMARY in part.phonemes, weight(part.phonemes), index) for index, part in enumerate(parts) if part.phonemes
     ]
@@ -199,14 +205,14 @@ def weight(phonemes: str) -> int:
     return sum(2 if sound in LONG_SOUNDS else 1 for sound in phonemes)
 
 
-KEPT_FEATURES = 8192  # parsed weights of the tagger
+KEPT_FEATURES = 8192  # number of features whose weights are kept in memory after they are parsed
 BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
 
 def part_of_speech(words: Sequence[str]) -> list[str]:
-    """Return the tag of each word. Punctuation counts as words."""
+    """Tag each word with its part of speech. Punctuation marks count as words."""
     known = table("tags")
-    context = [*BEFORE, *map(frequent_form, words), *AFTER]  # context[index + 2] is the word
+    context = [*BEFORE, *map(frequent_form, words), *AFTER]  # context[index + 2] is words[index]
     tags = list(BEFORE)
     for index, word in enumerate(words):
         tags.append(known.get(word) or best_tag(features(index, word, context, tags[-1], tags[-2])))
@@ -214,24 +220,26 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
 
 
 def best_tag(features: Sequence[str]) -> str:
-    return tags_by_name()[int(sum(map(weights, features)).argmax())]  # of equal sums, the last in the alphabet
+    return tags_by_name()[
+        int(sum(map(weights, features)).argmax())
+    ]  # if sums are equal, the tag that is last in the alphabet
 
 
 @cache
 def tags_by_name() -> list[str]:
-    """List all tags, the last in the alphabet first. The first feature, "b", has a weight for every tag."""
+    """List all tags, in reverse alphabetical order. They are read from the feature "b", which has weights for all."""
     return sorted((weight.partition("=")[0] for weight in (table("weights").get("b") or "").split()), reverse=True)
 
 
 @lru_cache(KEPT_FEATURES)
 def weights(feature: str) -> np.ndarray:
-    """Return how much a feature speaks for each tag of ``tags_by_name``, as float64 of shape (tags,)."""
+    """Return the weights of a feature for the tags of ``tags_by_name``, (tags,) float64."""
     stated = dict(weight.split("=") for weight in (table("weights").get(feature) or "").split())
     return np.array([float(stated.get(tag, 0)) for tag in tags_by_name()])
 
 
 def frequent_form(word: str) -> str:
-    """Return a word without capitals, or its shape if it is too rare to have weights."""
+    """Return a word in lower case, or if it is too rare to have weights, its shape."""
     form = "!HYPHEN" if "-" in word and word[0] != "-" else word.lower()
     return form if table("vocabulary").get(form) is not None else f"<{shape(word)}>"
 
@@ -247,9 +255,14 @@ def shape(word: str) -> str:
 
 
 def features(index: int, word: str, context: Sequence[str], before: str, second_before: str) -> tuple[str, ...]:
-    """List the features of a word that have weights.
+    """List the features by which a word is tagged.
 
-    ``before`` and ``second_before`` are the tags of the words before it.
+    Args:
+        index: Index of the word.
+        word: The word.
+        context: The words in their frequent forms. ``context[index + 2]`` is the word.
+        before: Tag of the word before it.
+        second_before: Tag of the word before that one.
     """
     far_left, left, form, right, far_right = context[index : index + 5]
     return (

@@ -1,9 +1,9 @@
-"""Find the phonemes of one English word in misaki's dictionaries, by its rules (misaki 0.9.4, hexgrad, Apache-2.0).
+"""Find the phonemes of an English word by the dictionaries and rules of misaki (0.9.4, hexgrad, Apache-2.0).
 
-Phonemes are Kokoro's: IPA with ``A I O W Y`` for the diphthongs of "day, my, go, now, boy", ``ᵊ`` and ``ᵻ`` for weak
-vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel. In British English ``Q`` is the diphthong
-of "go". The dictionaries are sorted tables in compressed text files. Reading one takes a few milliseconds, because
-entries are searched, not parsed.
+Phonemes are those of Kokoro: IPA with ``A I O W Y`` for the diphthongs of "day, my, go, now, boy", ``ᵊ`` and ``ᵻ`` for
+weak vowels, ``T`` for a flapped t, and ``ˈ`` or ``ˌ`` before a stressed vowel. In British English, ``Q`` is the
+diphthong of "go". A dictionary is a sorted table in a compressed text file. Loading it takes only a few milliseconds,
+because words are searched in the text, and the text is not parsed.
 """
 
 import gzip
@@ -18,16 +18,19 @@ from ane.text.lexicon import SPELLED
 from ane.text.unicode_to_ascii import ascii_character
 
 DATA = Path(__file__).parent / "data"
-BLOCK = 1024  # bytes that a search of a table reads, and one line more
+BLOCK = 1024  # a look-up searches this many bytes of a table, and the rest of a line
 
 
 class SortedTable:
-    """A gzip file of lines "KEY, tab, VALUE", sorted by the bytes of the keys. Values may have tabs."""
+    """A table in a gzip file. A line is KEY, a tab and VALUE, and lines are sorted by the bytes of the keys.
+
+    Values may contain tabs.
+    """
 
     def __init__(self, path: Path):
         self.lines = b"\n" + gzip.decompress(path.read_bytes())
         last = len(self.lines) - 1
-        # the line breaks before some lines, and these lines' keys
+        # Positions of the line breaks before some lines, one per block, and the keys of these lines.
         self.breaks = sorted({self.lines.index(b"\n", near) for near in range(0, last, BLOCK)} - {last})
         self.keys = [self.lines[line + 1 : self.lines.index(b"\t", line)] for line in self.breaks]
         self.breaks.append(last)
@@ -43,15 +46,15 @@ class SortedTable:
 
 @cache
 def table(name: str) -> SortedTable:
-    """Return the table in ``data``, and keep it in memory."""
+    """Load a table of the folder ``data``, and keep it in memory."""
     return SortedTable(DATA / f"{name}.tsv.gz")
 
 
 @cache
 def borrowed_words() -> dict[str, str]:
-    """Read the phonemes of words with marks on their letters, with and without these marks as keys.
+    """Read the phonemes of borrowed words, whose letters have diacritics ("résumé").
 
-    A word of ``ENGLISH_TOO`` is a key only with its marks.
+    The keys are the words with diacritics, and also without them, except for the words in ``ENGLISH_TOO``.
     """
     lines = (DATA / "borrowed_words.tsv").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("\t") for line in lines)
@@ -60,14 +63,15 @@ def borrowed_words() -> dict[str, str]:
 
 
 def without_marks(word: str) -> str:
-    """Replace the letters that have marks by plain letters, as the normaliser does: García → "Garcia"."""
+    """Remove the diacritics from a word's letters, as the normaliser does: García → "Garcia"."""
     return "".join(map(ascii_character, word))
 
 
 def marked_words(text: str) -> dict[str, str]:
-    """Find the words of a text with marks on their letters, by their form without marks, in lower case.
+    """Find the words of a text that have diacritics. Returns them by their form without diacritics, in lower case.
 
-    A word that the text also has without marks is left out: in "resume your résumé" they cannot be told apart later.
+    If the text also has the form without diacritics, the word is left out. For example, in "resume your résumé", the
+    two words look the same after the text is normalised.
     """
     if text.isascii():
         return {}
@@ -77,7 +81,7 @@ def marked_words(text: str) -> dict[str, str]:
 
 
 LATIN_WORD = re.compile("[a-z\u00df-\u024f\u1e00-\u1eff]+(?:['-][a-z\u00df-\u024f\u1e00-\u1eff]+)*")
-# Without its marks, each of these is another word or name: Simón and Simon.
+# Without its diacritics, each of these is another word or name: Simón and Simon.
 ENGLISH_TOO = frozenset(
     "agnes andree andres ca helene ines leon lucia nicolas nina ramon sebastian simon".split()  # noqa: SIM905
 )
@@ -86,15 +90,15 @@ CLUSTERS = "B[LR]|C[HLR]|D[RW]|F[LR]|G[LR]|K[LNR]|P[HLRS]|S[CHKLMNPQTVW]|T[HRSW]
 SPEAKABLE = re.compile(
     rf"(?=.*[AEIOU])(?!.*(?:[^AEIOUY]{{3}}|AO|II|IU|UI|UU))(?:(?:{CLUSTERS})|[AEIOU][^AEIOU]|[^AEIOU][AEIOUY])[A-Z]{{2,}}"
 )
-BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sounds → British ones
+BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sound → British sound
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
 CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
-FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # sounds between which and a vowel t is flapped
+FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")  # between one of these sounds and a vowel, t is flapped
 DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 
 DRAWN_OUT = re.compile(r"([A-Z])\1{2,}", re.I)
-# Sounds that are not words, so that no dictionary has them.
+# Interjections that no dictionary has.
 SOUNDS = {
     "sh": "ʃ",
     "shh": "ʃ",
@@ -109,7 +113,7 @@ SOUNDS = {
     "nth": "ˈɛnθ",
 }
 
-# How much a word is stressed: None leaves its stress as it is; the more, the stronger.
+# How to change the stress of a word: negative numbers weaken it, and positive numbers strengthen it (see ``stressed``).
 WEAKER, CAPITALISED, CAPITALS = -0.5, 0.5, 2.0
 
 
@@ -130,15 +134,18 @@ END = Following()
 
 
 class Dictionary:
-    """The dictionaries of American or British English, and the rules for words that are made from theirs."""
+    """The dictionaries of American or British English, and the rules for words that are derived from their words."""
 
     def __init__(self, british: bool = False, marked: dict[str, str] | None = None):
-        """Take the words of a text that have marks on their letters, as ``marked_words`` gives them."""
+        """Create the dictionary for a text. ``marked`` is the result of ``marked_words`` for this text."""
         self.british, self.region, self.marked = british, "_gb" if british else "", marked or {}
-        self.weak = "ɪ" if british else "ᵻ"  # the vowel of -es and -ed
+        self.weak = "ɪ" if british else "ᵻ"  # the vowel in -es and -ed
 
     def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
-        """Return the phonemes of a word with this part of speech, or ``None`` if no dictionary has it or its stem."""
+        """Find the phonemes of a word, by its part of speech and the context after it.
+
+        Returns ``None`` if no dictionary has the word or its stem.
+        """
         stress = None if word == word.lower() else CAPITALS if word == word.upper() else CAPITALISED
         phonemes = self.function_word(word, tag, stress, following)
         if phonemes is not None:
@@ -158,7 +165,7 @@ class Dictionary:
         )
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
-        """Find the phonemes of a drawn-out word, "shhhh" or "nooo", with its letter twice, or once."""
+        """Find the phonemes of a drawn-out word, such as "shhhh" or "nooo", with the letter twice, or only once."""
         shorter = DRAWN_OUT.sub(r"\1\1", word)
         if shorter == word:
             return None
@@ -167,7 +174,7 @@ class Dictionary:
         )
 
     def function_word(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the phonemes of a word that depends on its neighbours, or of letters with periods."""
+        """Find the phonemes of a word that depends on its neighbours ("the", "to"), or of letters with periods."""
         lower = word.lower()
         if "." in word and word.replace(".", "").isalpha():
             return self.spelled(word)
@@ -196,7 +203,10 @@ class Dictionary:
         return None
 
     def written_in_capitals(self, word: str, tag: str, stress: float | None, following: Following) -> bool:
-        """Return whether a word is to be read without its capitals: "The" or "THE", and a name only if it is long."""
+        """Return whether a word in capitals is read like the same word in lower case: "The" or "THE".
+
+        A short name is not.
+        """
         if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
             return False
         if (tag == "NNP" and len(word) <= 7) or self.has_entry(word):
@@ -208,7 +218,7 @@ class Dictionary:
         )
 
     def is_known(self, word: str) -> bool:
-        """Return whether a word has an entry, or is spelled."""
+        """Return whether a word has an entry, or is spelled letter by letter."""
         if self.has_entry(word):
             return True
         if not word.isascii() or not word.isalpha():
@@ -220,7 +230,7 @@ class Dictionary:
         )
 
     def look_up(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the entry of a known word. A name in capitals and any other unknown word are spelled."""
+        """Find the phonemes of a known word. A name in capitals, or a word without an entry, is spelled."""
         name = False
         if word == word.upper() and self.gold(word) is None:
             word, name = word.lower(), tag == "NNP"
@@ -230,11 +240,13 @@ class Dictionary:
         return stressed(phonemes, stress)
 
     def entry(self, word: str, tag: str, at_end: bool = False, checked: bool = False) -> str | None:
-        """Return the phonemes in the dictionaries, for the part of speech if they differ by it.
+        """Look up a word in the dictionaries. An entry may have several readings, one for each part of speech.
 
         Args:
-            at_end: Whether a pause follows.
-            checked: Whether to look only in the dictionary that was checked by hand.
+            word: Word to look up.
+            tag: Part of speech of the word.
+            at_end: Whether a pause follows the word.
+            checked: Whether to use only the dictionary that was checked by hand.
         """
         value = self.gold(word)
         if value is None and not checked:
@@ -260,7 +272,7 @@ class Dictionary:
         return phonemes or (self.borrowed(word.lower()) if self.silver(word) is None else None)
 
     def borrowed(self, word: str) -> str | None:
-        """Find the phonemes of a borrowed word or of its plural, in lower case: "résumé", "résumés"."""
+        """Find the phonemes of a borrowed word, or of its plural: "résumé", "résumés". ``word`` is in lower case."""
         entries, stem = borrowed_words(), word[:-1] if word.endswith("s") else ""
         phonemes = entries.get(word) or (
             stem and not stem.isascii() and (stem := entries.get(stem, "")) and self.with_s(stem)
@@ -271,7 +283,7 @@ class Dictionary:
         return self.with_either_capital(f"silver{self.region}", word)
 
     def with_either_capital(self, name: str, word: str) -> str | None:
-        """Return an entry. A word in lower case and its capitalised form share their entries."""
+        """Look up a word in the table ``name``. If it is not there, its capitalised or lower-case form is looked up."""
         value = table(name).get(word)
         if value is not None or len(word) < 2:
             return value
@@ -280,14 +292,14 @@ class Dictionary:
         return table(name).get(word.lower()) if word == word.capitalize() else None
 
     def spelled(self, word: str) -> str | None:
-        """Return the names of the letters, with the main stress on the last."""
+        """Return the phonemes of the letters' names, with the main stress on the last letter."""
         letters = [self.gold(letter.upper()) for letter in word if letter.isalpha()]
         if not letters or None in letters:
             return None
         return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))
 
     def plural(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the phonemes of a word with -s, -es, -ies or 's, from the word without it."""
+        """Derive the phonemes of a word with -s, -es, -ies or 's from the word without this ending."""
         if len(word) < 3 or not word.endswith("s"):
             return None
         longer = len(word) > 4
@@ -300,11 +312,11 @@ class Dictionary:
         return stem and self.with_s(stem)
 
     def with_s(self, stem: str) -> str:
-        """Add the -s of a plural to the phonemes of a word."""
+        """Add the sound of the plural's -s to the phonemes of a word."""
         return stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
 
     def past(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the phonemes of a word with -d or -ed, from the word without it."""
+        """Derive the phonemes of a word with -d or -ed from the word without this ending."""
         if len(word) < 4 or not word.endswith("d"):
             return None
         stems = (
@@ -319,7 +331,7 @@ class Dictionary:
         return stem + ("t" if stem[-1] in "pkfθʃsʧ" else f"{self.weak}d" if stem[-1] in "td" else "d")
 
     def participle(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the phonemes of a word with -ing, from its stem: "run" or "make" for "running" and "making"."""
+        """Derive the phonemes of a word with -ing from its stem: "run" for "running", and "make" for "making"."""
         if len(word) < 5 or not word.endswith("ing"):
             return None
         stems = (
@@ -335,14 +347,14 @@ class Dictionary:
         return stem and f"{stem}ɪŋ"
 
     def stem_phonemes(self, stems: tuple[str, ...], tag: str, stress: float | None, following: Following) -> str | None:
-        """Return the phonemes of the first stem that is known."""
+        """Find the phonemes of the first of ``stems`` that is known."""
         return next(
             (self.look_up(stem, tag, stress, following) for stem in stems if stem and self.is_known(stem)), None
         )
 
 
 def stressed(phonemes: str | None, stress: float | None) -> str | None:
-    """Return the phonemes of a word with more stress (above 0) or less stress (below 0). ``None`` changes nothing."""
+    """Strengthen (``stress`` above 0) or weaken (below 0) the stress of a word's phonemes. ``None`` changes nothing."""
     if phonemes is None or stress is None:
         return phonemes
     if PRIMARY in phonemes:

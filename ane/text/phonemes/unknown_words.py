@@ -1,6 +1,7 @@
-"""Turn the letters of unknown words into phonemes, by a small Transformer with the weights of hibari-tts.
+"""Turn the letters of unknown words into phonemes with a small Transformer, whose weights come from hibari-tts.
 
-Each letter has four places for phonemes or blanks. Equal neighbours count once, and blanks are dropped (as in CTC).
+The network predicts four symbols for each letter. A symbol is a phoneme or a blank. As in CTC, equal neighbours count
+once, and then blanks are dropped.
 """
 
 from functools import cache, lru_cache
@@ -10,12 +11,12 @@ from safetensors.numpy import load_file
 
 from ane.text.phonemes.dictionary import DATA
 
-HEADS, LAYERS, LONGEST = 4, 4, 24  # letters beyond the longest word that it learned are not read
+HEADS, LAYERS, LONGEST = 4, 4, 24  # LONGEST: number of letters that the network reads; further letters are ignored
 
 
 @cache
 def alphabets() -> tuple[dict[str, int], dict[int, str]]:
-    """Return the numbers of letters, and the phonemes by their numbers. 0 is a blank."""
+    """Return the number of each letter, and the phoneme of each number. 0 is a blank."""
     letters, phonemes = (DATA / "characters.txt").read_text(encoding="utf-8").split("\n")[:2]
     return {letter: number for number, letter in enumerate(letters, 1)}, dict(enumerate(phonemes, 1))
 
@@ -27,7 +28,7 @@ def weights() -> dict[str, np.ndarray]:
 
 @lru_cache(4096)
 def spoken_letters(word: str) -> str:
-    """Return the phonemes of a word of letters, or "" if the network knows none of them."""
+    """Predict the phonemes of a word. Returns "" if the network knows none of its letters."""
     letters, phonemes = alphabets()
     ids = [letters[letter] for letter in word if letter in letters][:LONGEST]
     if not ids:
@@ -44,7 +45,7 @@ def spoken_letters(word: str) -> str:
 
 
 def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray:
-    """Apply self-attention. Input and output have the shape (T, C)."""
+    """Apply the self-attention of layer ``layer`` with the weights ``w``: (T, C) → (T, C)."""
     q, k, v = (
         (x @ w[f"{layer}.qkv.weight"] + w[f"{layer}.qkv.bias"]).reshape(len(x), 3, HEADS, -1).transpose(1, 2, 0, 3)
     )  # each (h, T, C / h)
@@ -55,12 +56,12 @@ def attention(x: np.ndarray, w: dict[str, np.ndarray], layer: int) -> np.ndarray
 
 
 def normalised(x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Apply layer normalisation."""
+    """Apply the layer normalisation ``name`` with the weights ``w``."""
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
     return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """Compute GELU by its approximation with tanh, within 5e-4."""
+    """Compute GELU with the tanh approximation, whose error is below 5e-4."""
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.float32) * (x + 0.044715 * x**3)))

@@ -181,8 +181,8 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class UnifiedVoice(nn.Module):
     """The decoder: columns (B, T, D) → hidden states (B, T, D) → logits (B, T, V).
 
-    A hidden state is the output of GPT-2's ln_f, followed by ``final_norm``, as in upstream. The hidden state of a
-    column is the *latent* of the code that the column predicts. The diffusion and HiFi-GAN take latents as input.
+    A hidden state is the output of GPT-2's ln_f, followed by ``final_norm``, as in upstream. A column's hidden
+    state is the *latent* of the code that the column predicts. The diffusion and HiFi-GAN take latents as input.
     """
 
     def __init__(self, config: UnifiedVoiceConfig):

@@ -21,8 +21,8 @@ from ane.models.vocoders.hifigan import ImageConv
 class Packing:
     """The layout of packed frames (N, C).
 
-    Each utterance has ``rows`` rows, and ``lengths`` gives the number of frames of its rows. The rows of an utterance
-    are the conditional and the unconditional row of guidance, or a batch of equal length.
+    Each utterance has ``rows`` rows, which are the conditional and the unconditional row of guidance, or a batch of
+    equal length. ``lengths`` has the number of frames in a row of each utterance.
     """
 
     rows: int
