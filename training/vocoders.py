@@ -26,10 +26,8 @@ LATENTS = 12  # latents in a crop of HiFi-GAN
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, CLICK_WEIGHT, SPECTRAL_WEIGHT = 1.0, 0.5, 2.5
 JUDGED_FROM = 1500  # step from which the discriminators judge the sound
-CLICK_WINDOW, FLOOR = (
-    60,
-    1e-3,
-)  # samples in which the largest difference counts, and a number added before the logarithm
+# samples per window in which the largest difference counts, and a number added before the logarithm
+CLICK_WINDOW, FLOOR = 60, 1e-3
 CLIP_ENDS = 0.25  # share of batches whose crops are at the start of clips, and share of batches with crops at the end
 
 
