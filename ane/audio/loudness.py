@@ -1,8 +1,8 @@
 """Measure the loudness, true peak and level of mono sound (ITU-R BS.1770-4, EBU R 128), and limit its peaks.
 
 The sound may arrive in pieces. The two filters of the K-weighting are applied as one finite impulse response, because
-NumPy convolves fast. What this cuts off from the response is below -140 dB. The filters' coefficients for any sample
-rate come from libebur128 (MIT).
+NumPy convolves fast. The part of the response that is cut off is below -140 dB. The filters' coefficients for any
+sample rate come from libebur128 (MIT).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Write sound without tags: with libsndfile to a file, or as WAV to standard output."""
+"""Write sound without tags to a file with libsndfile, or to standard output as WAV."""
 
 import struct
 import sys

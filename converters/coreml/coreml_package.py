@@ -240,7 +240,7 @@ def finish_package(
         bundle: Folder of the bundle.
         package: Record from ``write_package``.
         functions: Records of the functions with their measurements, by name.
-        warnings: What lint found.
+        warnings: Broken rules of lint.
         licence: Licence of the model.
 
     Returns:

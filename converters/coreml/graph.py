@@ -127,8 +127,8 @@ class CoreMLGraph:
         program.add_function("main", function)
         Program.validate(program)
         with quiet():
-            # Of all passes, only the one that merges equal weights changes these graphs. Running it alone takes a sixth
-            # of the time. FLOAT32 means that coremltools changes no dtype
+            # Only one of coremltools' passes changes these graphs: the pass that merges equal weights. Running it alone
+            # takes a sixth of the time. FLOAT32 means that coremltools changes no dtype
             return ct.convert(
                 program,
                 convert_to="mlprogram",

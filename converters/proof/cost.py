@@ -83,7 +83,7 @@ class CostEstimate(NamedTuple):
 
     Attributes:
         seconds: The time in seconds.
-        bound: What limits the time: "bandwidth", "compute" or "dispatch".
+        bound: Name of the resource that limits the time: "bandwidth", "compute" or "dispatch".
     """
 
     seconds: float
@@ -299,7 +299,7 @@ def stored_bytes(constant: Constant) -> int:
 
 
 def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
-    """Return a constant argument as a list of Python numbers, or as a string. If it is no constant, return ``None``."""
+    """Return a constant argument as a list of Python numbers, or as a string. If it is computed, return ``None``."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
         return None

@@ -67,7 +67,7 @@ def slots(model: Bundle, lanes: int) -> Sizes:
 def pool_slots(config: Any, lanes: int, codes: int) -> int:
     """Return the largest default number of slots, which holds a prefix and all codes of every lane.
 
-    With one lane, there are slots for all positions that the decoder has for codes.
+    If there is only one lane, it gets slots for all positions that the decoder has for codes.
     """
     lane_slots = config.max_mel_tokens if lanes == 1 else lanes * codes
     return rounded(config.max_text_tokens + 3, 64) + rounded(lane_slots, 64)
