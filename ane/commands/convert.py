@@ -15,7 +15,15 @@ from ane.bundles.opening import new_bundle
 from ane.bundles.precisions import GGUF, PACKAGES
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.file_flags import check_files
-from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
+from ane.commands.messages import (
+    LOGGER,
+    decibels,
+    how_to_use,
+    message_console,
+    plain_table,
+    report_console,
+    status_display,
+)
 from ane.commands.prewarm import prewarm, prewarm_command_line
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
@@ -327,7 +335,7 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
             package.precision,
             str(len(figures)),
             f"{sum(file.bytes for file in package.files) / 1e6:.1f}",
-            *("–" if value is None else f"{value:.1f}" for value in worst),
+            *map(decibels, worst),
             *(f"{max(figure['error'] for figure in figures):.1e}" for _ in errors),
         )
     console.print(table)

@@ -126,6 +126,16 @@ def plain_table(
     return table
 
 
+def decibels(value: float | None) -> str:
+    """Format a number of dB as a cell of a table. ``None`` becomes a dash."""
+    return "–" if value is None else f"{value:.1f}"
+
+
+def exponent(error: float | None) -> str:
+    """Format an error in scientific notation as a cell of a table. ``None`` becomes a dash."""
+    return "–" if error is None else f"{error:.1e}"
+
+
 def print_rows(title: str, rows: Sequence["BenchRow"]) -> None:
     """Print measurements of `ane bench` as a table."""
     from ane.bench.records import table_cells
