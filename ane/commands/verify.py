@@ -1,7 +1,7 @@
 """Define `ane verify`: its flags, and which of its two tasks they select.
 
-With --package, the command runs one package of any origin (``verify_package``). Otherwise, it compares the packages of a
-bundle with the PyTorch networks (``verify_bundle``).
+If you give --package, the command runs one package of any origin (``verify_package``). Without this flag, the command
+compares the packages of a bundle with the PyTorch networks (``verify_bundle``).
 """
 
 import argparse
