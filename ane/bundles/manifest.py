@@ -54,7 +54,7 @@ class ManifestHeader:
 
 @dataclass(frozen=True)
 class NetworkRecord(FileRecord):
-    """What bundle.json records about a network: the file with its weights, its config and its number of parameters."""
+    """The record of a network in bundle.json: the file with its weights, its config and its number of parameters."""
 
     config: Any
     parameters: int

@@ -44,7 +44,7 @@ class FunctionRecord:
 
 @dataclass(frozen=True)
 class PackageRecord:
-    """What bundle.json records about a package."""
+    """The record of a package in bundle.json."""
 
     network: str  # name of the network that was converted
     precision: str  # "fp32" or "fp16"; for Core ML also "8bit", "6bit" or "4bit"; for ONNX also "int8" or "int4"

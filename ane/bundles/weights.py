@@ -33,7 +33,7 @@ class Layout:
 class _WithoutValues(TorchFunctionMode):
     """Puts new parameters (torch.empty) on the meta device and skips their initialisation.
 
-    This is faster than torch.device("meta"). With that, all computations in a constructor go through torch's Python
+    This is faster than torch.device("meta"), which sends all computations in a constructor through torch's Python
     decompositions. Their first use imports torch._dynamo, which takes more than a second.
     """
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class UserError(Exception):
     """Means that the input is wrong, or that this machine cannot do the requested work.
 
-    The message is one line. It says what is wrong, where it is, and what to do about it. The command line prints the
-    message after ``ane: error:`` and exits with status 1. Characters that cannot be printed are escaped.
+    The message is one line. It names the fault, its place and the remedy. The command line prints the message after
+    ``ane: error:`` and exits with status 1. Characters that cannot be printed are escaped.
 
     If you pass the name of a parameter, you get an ``InvalidValueError``. Raise ``NotFoundError`` if a model, a voice,
     a backend or a file is missing.

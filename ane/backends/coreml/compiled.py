@@ -237,7 +237,7 @@ def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
     """Return the mean seconds of a first load, including its share of the compilation.
 
     Args:
-        tried: What ``read_tried`` returned for each package.
+        tried: Return values of ``read_tried``, one per package.
 
     Returns:
         The mean, or ``None`` if no function was loaded.

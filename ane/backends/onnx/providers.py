@@ -245,7 +245,7 @@ def installed_versions(ort: Any) -> GpuVersions:
 
 
 def version_problem(device: str, versions: GpuVersions) -> str:
-    """Say why these versions cannot compute on a device ("cuda" or "tensorrt"), and what to do about it.
+    """Explain why these versions cannot compute on a device ("cuda" or "tensorrt").
 
     Returns:
         The cause and the remedy in one line. "" if the versions fit.

@@ -137,7 +137,7 @@ class BoundCall:
         """Copy these arrays into the tensors of ``inputs``, and run the graph. All other inputs keep their values.
 
         Args:
-            action: What the call does, for the message "ONNX Runtime cannot ACTION".
+            action: Name of the work, for the message "ONNX Runtime cannot ACTION".
             inputs: Arrays to copy, by name of the input.
 
         Raises:

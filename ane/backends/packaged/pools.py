@@ -79,8 +79,8 @@ class PoolSettings:
 class SlotPool(ABC):
     """The slots that some lanes of a decoder share, and the functions that read these slots.
 
-    The functions differ only in their number of slots. The arrays ``owner`` and ``position``, (slots,) each, are the
-    table of what the slots hold. Subclasses store the keys and values.
+    The functions differ only in their number of slots. The table of the slots consists of two arrays (slots,),
+    ``owner`` and ``position``. Subclasses store the keys and values.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):
