@@ -30,7 +30,7 @@ def _inside(file: str) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The record of a file in bundle.json: its path inside the bundle (with slashes), SHA-256 (hex) and size in bytes."""
+    """The record of a file in bundle.json: its path in the bundle (with slashes), SHA-256 (hex) and size in bytes."""
 
     file: Annotated[str, AfterValidator(_inside)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

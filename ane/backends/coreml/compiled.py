@@ -306,10 +306,7 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder.
-
-    Of a link, only the link is deleted. Raises UserError if the system does not allow it.
-    """
+    """Delete a file, a folder, or a link without its target. Raises UserError if the system does not allow it."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -15,9 +15,10 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.onnx import providers as providers_module
 from ane.backends.onnx.backend import OnnxBackend
-from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
+from ane.backends.onnx.providers import CPU, DEVICES, IDENTITY, OnnxDevice
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 from ane.bundles.bundle import Bundle
+from ane.system.errors import UserError
 from converters.proof.parity import mean_snr_db
 from tests.backends import decoder_steps
 
@@ -124,3 +125,12 @@ def test_float32_on_a_gpu_is_not_reduced_to_tf32(monkeypatch, name, own):
     monkeypatch.setattr(providers_module.onnxruntime_module(), "InferenceSession", session)
     session_loader(DEVICES[name])(SessionKey(Path("step.onnx"), tuple(own.items())))
     assert ("CUDAExecutionProvider", {"use_tf32": "0", **own}) in asked
+
+
+def test_a_provider_that_onnx_runtime_leaves_out_is_an_error_with_a_remedy(tmp_path):
+    (tmp_path / "copy.onnx").write_bytes(IDENTITY)
+    absent = OnnxDevice("dml", "DmlExecutionProvider", "cpu", "Windows")  # no wheel for Linux or macOS has it
+    with pytest.raises(
+        UserError, match=r"Dml did not load for copy\.onnx, .*: set up Windows, or use backend=onnx:cpu$"
+    ):
+        session_loader(absent)(SessionKey(tmp_path / "copy.onnx"))
