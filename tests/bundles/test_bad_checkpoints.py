@@ -242,7 +242,7 @@ def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, 
     assert "config.json" in message
 
 
-@pytest.mark.parametrize(("more", "message"), [(-1, "beyond the network"), (1, "fewer layers")])
+@pytest.mark.parametrize(("more", "message"), [(-1, "has more layers than the network"), (1, "fewer layers")])
 def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message, edit_json):
     layers = import_tortoise(directory).configs["autoregressive"].layers + more
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(layers=layers))

@@ -80,9 +80,7 @@ class HibariFamily(ModelFamily):
         try:
             from ane.models.hibari.published import import_published
         except ModuleNotFoundError as error:
-            raise UserError(
-                f"{path} is an ONNX graph, and {error.name}, which reads it, is not installed: pip install '.[onnx]'"
-            ) from error
+            raise UserError(f"{path} is an ONNX graph, which needs {error.name}: pip install '.[onnx]'") from error
 
         return import_published(path)
 

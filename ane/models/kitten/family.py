@@ -32,7 +32,7 @@ def import_kitten(folder: Path) -> Contents:
     files = files_named_by(folder / CONFIG_FILE)
     for file in files.values():
         if not os.path.isfile(file):
-            raise UserError(f"{file} does not exist: download the model again")
+            raise UserError(f"{file} is missing: download the model again")
     read_voices(files["config"], files["voices"])
     FAMILY.check_graph(files["graph"], files["graph"])
     return Contents("kitten", folder, files={role: (file.name, file) for role, file in files.items()})

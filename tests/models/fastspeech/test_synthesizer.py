@@ -84,7 +84,7 @@ def test_notes_name_unknown_phonemes_and_griffin_lim_in_place_of_a_vocoder(files
     assert len(speech.audio) == HOP * speech.facts["frames"]
     assert "Griffin-Lim" in speech.notes[0]
     assert "--vocoder" in speech.notes[0]
-    assert "not ARPAbet phonemes: XX1, hh" in speech.notes[1]
+    assert "not ARPAbet phonemes and are not spoken: XX1, hh" in speech.notes[1]
 
 
 def test_durations_of_zero_give_silence_and_a_note(synthesizer):

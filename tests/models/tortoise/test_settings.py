@@ -96,7 +96,7 @@ def test_settings_of_a_later_version_are_refused(unknown):
     ],
 )
 def test_an_error_in_a_models_settings_names_the_model_and_no_flag(own, part):
-    with pytest.raises(UserError, match=r"the model's settings \(bundle\.json\)") as caught:
+    with pytest.raises(UserError, match=r"the model's settings in bundle\.json") as caught:
         TortoiseSettings.of(model=own)
     assert re.search(part, str(caught.value))
     assert "--" not in str(caught.value)

@@ -175,7 +175,7 @@ def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_check
     [
         ({"resblock": "2"}, "resblock must be '1'"),
         ({"upsample_rates": [8, 8, 8]}, "makes 512 samples per frame"),
-        ({"num_mels": 80}, "takes 80 bands"),
+        ({"num_mels": 80}, "takes 80 mel bands"),
     ],
 )
 def test_a_vocoder_of_another_sound_is_refused(stated, message, golden_checkpoints, golden_config, tmp_path):
@@ -186,5 +186,5 @@ def test_a_vocoder_of_another_sound_is_refused(stated, message, golden_checkpoin
 
 def test_another_file_is_refused_with_what_was_seen(golden_checkpoints, tmp_path):
     torch.save({"conv_pre.weight": torch.zeros(2)}, tmp_path / "other.pth")
-    with pytest.raises(UserError, match=r"holds conv_pre\.weight, and not BigVGAN"):
+    with pytest.raises(UserError, match=r"is not a BigVGAN, .* but holds conv_pre\.weight"):
         import_tortoise(golden_checkpoints, vocoder=tmp_path / "other.pth")

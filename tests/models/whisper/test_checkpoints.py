@@ -206,7 +206,7 @@ def test_another_folder_is_refused_in_one_line(tmp_path, hugging_face_folder, fi
 def test_a_missing_file_is_named(tmp_path):
     write_hugging_face(tmp_path, shards=2)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserError, match=r"has no model-00002-of-00002.safetensors, which .*index.json names"):
+    with pytest.raises(UserError, match=r"has no model-00002-of-00002.safetensors, which .*index.json lists"):
         import_whisper(tmp_path)
     with pytest.raises(UserError, match="no such file or folder in "):
         import_whisper(tmp_path / "none.pt")

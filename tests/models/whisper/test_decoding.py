@@ -138,7 +138,7 @@ def test_beams_fill_up_what_has_not_ended():
 def test_a_backend_that_cannot_copy_lanes_is_refused(transcriber):
     decoder = WindowDecoder(transcriber.backend, transcriber.decoder_config, transcriber.special, candidates=2)
     decoder.decoder = SimpleNamespace(lanes=2, copies_lanes=False)
-    with pytest.raises(UserError, match="cannot search beams: use backend=torch, or leave the beams out"):
+    with pytest.raises(UserError, match="has no beam search: use backend=torch, or leave the beams out"):
         decoder.decode(WindowText(), DecodingOptions(beam_size=2))
 
 
