@@ -131,7 +131,7 @@ def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first
     end = int(lengths.max()) + columns_per_lane
     if end > decoder.capacity or first_lane + lanes > decoder.lanes:
         raise ValueError(
-            f"a decoder of {decoder.lanes} lanes × {decoder.capacity} positions got lane "
-            f"{first_lane + lanes - 1}, position {end - 1}"
+            f"this decoder has {decoder.lanes} lanes of {decoder.capacity} positions, got "
+            f"lane {first_lane + lanes - 1} and position {end - 1} (counted from 0)"
         )
     return end

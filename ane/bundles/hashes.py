@@ -76,7 +76,7 @@ def check_size(directory: Path, expected: FileRecord) -> None:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if size != expected.bytes:
         raise UserError(
-            f"{path} has {size} bytes, bundle.json records {expected.bytes}: the file is truncated or was "
+            f"{path} has {size} bytes, but bundle.json records {expected.bytes}: the file is truncated or was "
             "replaced, so import or copy the bundle again"
         )
 
@@ -91,7 +91,7 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
     actual = remembered_hash(path, [path], lambda: sha256_of(path), recompute)
     if actual != expected.sha256:
         raise UserError(
-            f"{path} has SHA-256 {actual[:12]}…, bundle.json records {expected.sha256[:12]}…: the file was "
+            f"{path} has SHA-256 {actual[:12]}…, but bundle.json records {expected.sha256[:12]}…: the file was "
             "damaged or replaced, so import or copy the bundle again"
         )
 

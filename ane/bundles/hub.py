@@ -101,7 +101,7 @@ def download_files(
         expected = getattr(entries[folder + file].lfs, "sha256", None)
         if expected and expected != hashes[file]:
             raise UserError(
-                f"{path} has SHA-256 {hashes[file]}, {repository} records {expected}: the download is "
+                f"{path} has SHA-256 {hashes[file]}, but {repository} records {expected}: the download is "
                 "damaged, so delete that file and import again"
             )
     directory = directories.pop()
@@ -139,8 +139,8 @@ def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str],
             raise UserError(f"{recorder} records a SHA-256 for {file}, but there is no such file to import")
         if files[file] != str(sha256).lower():
             raise UserError(
-                f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: these are not the weights that were "
-                "recorded, so they are not imported"
+                f"{file} has SHA-256 {files[file]}, but {recorder} records {sha256}: these are not the weights that "
+                "were recorded, so they are not imported"
             )
 
 

@@ -129,7 +129,7 @@ def read_content(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
     version = read_record(ManifestHeader, content, str(path), DAMAGED).format
     if version > FORMAT:
-        raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
+        raise UserError(f"{path} has format {version}, but this version reads format {FORMAT}: update tortoise-ane")
     return content
 
 

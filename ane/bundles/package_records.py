@@ -22,9 +22,7 @@ NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMATS = tuple(NAMES)  # formats of packages, which are also the names of the sections
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"  # key of ``PackageRecord.source``: SHA-256 of the network's weights in the bundle
-PUBLISHED = (
-    "published"  # key of ``PackageRecord.source``: the author's graph, if the package was cut from a published one
-)
+PUBLISHED = "published"  # key of ``PackageRecord.source``: the author's graph, if the package is a cut of this graph
 ComputeUnits = Literal["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"]
 COMPUTE_UNITS = get_args(ComputeUnits)
 CORE_ML_FIELDS = ("scale", "compute_units", "warnings")  # fields that only records of Core ML packages have
@@ -117,7 +115,7 @@ def read_section(
     content = read_record(PackageSection, sections[name], f"{where}: {name}", DAMAGED)
     if content.format > FORMAT:
         raise UserError(
-            f"{where}: its {NAMES[name]} packages have format {content.format}, this version reads format "
+            f"{where}: its {NAMES[name]} packages have format {content.format}, but this version reads format "
             f"{FORMAT}: update tortoise-ane"
         )
     for package in content.packages:

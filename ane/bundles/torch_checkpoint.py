@@ -159,7 +159,8 @@ def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: C
         )
     if tuple(entry.shape) != shape:
         raise UserError(
-            f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, the network has {shape_text(shape)}: {why()}"
+            f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, but the network has {shape_text(shape)}: "
+            f"{why()}"
         )
 
 
@@ -259,7 +260,7 @@ def unknown_checkpoint(path: Path) -> UserError:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError if an archive is larger in memory than on disk. torch.save never compresses."""
+    """Raise UserError if an archive is compressed or claims more than it contains. torch.save writes neither."""
     with path.open("rb") as file:
         entries, size = zip_directory(file)
     if entries > MAX_ENTRIES or size > path.stat().st_size:

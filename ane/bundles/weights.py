@@ -100,7 +100,7 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
         view = file.get_slice(key)
         if tuple(view.get_shape()) != shape:
             raise UserError(
-                f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
+                f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, but the network of "
                 f"bundle.json has {shape_text(shape)}: import it again"
             )
         if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):

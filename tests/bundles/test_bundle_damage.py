@@ -129,7 +129,7 @@ def test_safetensors_truncated_before_they_were_recorded_are_refused(path, keep)
         (lambda tensors: tensors.update(more=torch.zeros(1)), "more does not belong to this network"),
         (
             lambda tensors: tensors.update(temperature=torch.zeros(2)),
-            "temperature has shape 2, the network of bundle.json has a single number",
+            "temperature has shape 2, but the network of bundle.json has a single number",
         ),
         (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
     ],

@@ -102,7 +102,7 @@ class CoreMLTrial:
                 raise UnansweredError(
                     f"it ended the process (signal {-error.status}, perhaps for lack of memory)"
                 ) from None
-            raise RuntimeError(f"the process that tries it ended (exit status {error.status})") from None
+            raise RuntimeError(f"the child process ended (exit status {error.status})") from None
         except UserError as error:
             raise RuntimeError(str(error)) from None
 
@@ -110,9 +110,7 @@ class CoreMLTrial:
         try:
             return JsonProcess(self.command, limit=START_LIMIT)
         except ProcessTimeoutError:
-            raise TrialStartError(
-                f"the process that tries it did not start within {START_LIMIT / 60:g} minutes"
-            ) from None
+            raise TrialStartError(f"the child process did not start within {START_LIMIT / 60:g} minutes") from None
         except UserError as error:
             raise TrialStartError(str(error)) from None
 
@@ -173,7 +171,7 @@ def _try_function(
     finally:
         keep_arrays(passed)
     if not lowest >= case.threshold:
-        raise RuntimeError(f"{OTHER_VALUES} ({lowest:.1f} dB, and at least {case.threshold:g} dB is right)")
+        raise RuntimeError(f"{OTHER_VALUES} ({lowest:.1f} dB, and {case.threshold:g} dB is needed)")
     return statistics.median(seconds)
 
 

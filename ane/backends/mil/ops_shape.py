@@ -16,7 +16,7 @@ OPS.update(
             ),
             "stack": lambda values, axis: torch.stack(values, axis),
             "transpose": lambda x, perm: x.permute(perm),
-            # a size of 0 keeps a dimension, counted from the last one, and torch infers a size of −1
+            # a size of 0 is copied from ``x``, counted from the last axis, and torch infers a size of −1
             "reshape": lambda x, shape: x.reshape(
                 tuple(x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape))
             ),

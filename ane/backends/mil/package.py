@@ -152,7 +152,7 @@ class Package:
         self._images = frozenset(
             item.name for one in described for item in one.input if item.type.WhichOneof("Type") == "imageType"
         )
-        # a program with one function is described by the model itself, other programs describe each function
+        # ``spec.description`` describes either each function or, if there is only one, this function itself
         self._described = {one.name: one for one in spec.description.functions}
         self._only = spec.description
         self.functions = {

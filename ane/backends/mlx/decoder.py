@@ -58,7 +58,7 @@ class MlxDecoder(Decoder):
         grows = self.longest is None and self.prefixes == 1
         if index >= self.prefixes or (not grows and length > (self.longest or 0)):
             raise ValueError(
-                f"a decoder of {self.prefixes} prefixes of {self.longest} positions got prefix {index} "
+                f"this decoder stores {self.prefixes} prefixes of up to {self.longest} positions, got prefix {index} "
                 f"of {length} positions"
             )
         if length > self._stored[0][0].shape[2]:

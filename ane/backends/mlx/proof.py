@@ -51,9 +51,9 @@ class ProvenDecoders:
         lowest = min(snr_db(one, other) for one, other in zip(expected, actual, strict=True))
         if not lowest >= self.precision.worst:
             raise UserError(
-                f"MLX's decoder in {self.precision.name} has {lowest:.1f} dB to torch's on this machine "
-                f"({self.precision.worst:g} dB is the least): use the backend torch, and report this with the "
-                "output of `ane doctor`"
+                f"MLX's decoder in {self.precision.name} differs too much from torch's on this machine "
+                f"({lowest:.1f} dB, and {self.precision.worst:g} dB is needed): use the backend torch, and report "
+                "this with the output of `ane doctor`"
             )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{lowest:.2f} dB\n", encoding="utf-8")

@@ -66,7 +66,7 @@ class OnnxDecoder(Decoder):
         d = self.shape
         if not 0 <= index < self.prefixes or len(memory) != d.memory_length:
             raise ValueError(
-                f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
+                f"this decoder stores {self.prefixes} memories of {d.memory_length} positions, got "
                 f"memory {index} of {len(memory)} positions"
             )
         call = self._call("memory", {"states": self._zeros(1, *memory.shape)}, self._computed(d.memory_length))
@@ -76,7 +76,7 @@ class OnnxDecoder(Decoder):
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < self.prefixes:
-            raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {index}")
+            raise ValueError(f"this decoder stores {self.prefixes} prefixes, got prefix {index}")
         d, P = self.shape, len(prefix)
         self._reserve_prefix(P)
         call = self._call(

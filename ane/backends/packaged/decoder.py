@@ -26,7 +26,7 @@ from ane.backends.packaged.pools import (
 )
 from ane.system.errors import UserError
 
-NO_MEMORY: dict[str, np.ndarray] = {}  # for a network without cross-attention
+NO_MEMORY: dict[str, np.ndarray] = {}  # memory inputs of a network without cross-attention
 
 
 class PackagedDecoder(Decoder):
@@ -75,7 +75,7 @@ class PackagedDecoder(Decoder):
         positions = [function.bucket["states"] for function in self.memory_functions]
         if index >= self.prefixes or len(memory) not in positions:
             raise ValueError(
-                f"a decoder of {self.prefixes} prefixes with a memory of {(*positions, 0)[0]} positions "
+                f"this decoder stores {self.prefixes} memories of {(*positions, 0)[0]} positions, "
                 f"got memory {index} of {len(memory)} positions"
             )
         outputs = self.memory_functions[0](states=memory.T[None, :, None].astype(self.dtype))
@@ -85,7 +85,7 @@ class PackagedDecoder(Decoder):
         grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_slots
         if index >= self.prefixes or (len(prefix) > self.prefix_slots and not grows):
             raise ValueError(
-                f"a decoder of {self.prefixes} prefixes of {self.prefix_slots} positions got prefix "
+                f"this decoder stores {self.prefixes} prefixes of up to {self.prefix_slots} positions, got prefix "
                 f"{index} of {len(prefix)} positions"
             )
         if grows or not self.pools:

@@ -42,7 +42,7 @@ class TorchDecoder(Decoder):
     """
 
     copies_lanes = True
-    governor: ThreadGovernor | None = None  # may change the number of threads, which changes no bit
+    governor: ThreadGovernor | None = None  # chooses the number of threads, which changes no bit
     fixed_thread_count = False
 
     def __init__(
@@ -74,8 +74,8 @@ class TorchDecoder(Decoder):
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         if index >= self.prefixes or len(memory) != self.shape.memory_length:
             raise ValueError(
-                f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory_length} "
-                f"positions got memory {index} of {len(memory)} positions"
+                f"this decoder stores {self.prefixes} memories of {self.shape.memory_length} "
+                f"positions, got memory {index} of {len(memory)} positions"
             )
         with torch_memory_errors():
             for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):
@@ -89,7 +89,7 @@ class TorchDecoder(Decoder):
             limit = self.max_prefix_length or 0
             if index >= self.prefixes or (len(prefix) > max(limit, self.prefix_capacity * (not limit)) and not grows):
                 raise ValueError(
-                    f"a decoder of {self.prefixes} prefixes of {limit} positions got "
+                    f"this decoder stores {self.prefixes} prefixes of up to {limit} positions, got "
                     f"prefix {index} of {len(prefix)} positions"
                 )
             if grows or self.prefix_keys is None:

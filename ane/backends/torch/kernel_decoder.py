@@ -47,7 +47,10 @@ class KernelDecoder(TorchDecoder):
             and min(indices) >= 0
             and max(indices) < self.prefixes
         ):
-            raise ValueError(f"{len(columns)} lanes with lengths {lengths} and prefixes {indices}")
+            raise ValueError(
+                f"lengths and prefix_indices must fit {len(columns)} lanes and {self.prefixes} prefixes, got {lengths} "
+                f"and {indices}"
+            )
         lanes = slice(first_lane, first_lane + len(lengths))
         call = AttentionCall(self, columns.shape[1], indices, (self.keys[:, lanes], self.values[:, lanes]), lengths)
         if self._blocks is not None:
@@ -60,7 +63,7 @@ class KernelDecoder(TorchDecoder):
 
     def _check_columns(self, columns: Tensor) -> None:
         if columns.shape[1] == 0 or columns.shape[2] != self.shape.width:
-            raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
+            raise ValueError(f"columns must be (lanes, T, {self.shape.width}) with T ≥ 1, got {tuple(columns.shape)}")
 
     def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
         """Run all blocks on columns (n, T, width).

@@ -102,7 +102,7 @@ class KernelFrameConv(KernelLinear):
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__(weight, bias, kind)
         if kind not in FRAME_KINDS or self.arguments.taps not in (1, 3):
-            raise ValueError(f"no kernel of {self.arguments.taps} taps in {kind} over frames")
+            raise ValueError(f"there is no {kind} kernel with {self.arguments.taps} taps over frames")
 
     def forward(self, x: Tensor) -> Tensor:
         rows = FrameRows([x.shape[1]] * x.shape[0])

@@ -224,7 +224,7 @@ class KernelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
-            raise ValueError(f"a layer of {self.inputs} inputs got {x.shape[-1]}")
+            raise ValueError(f"x must have {self.inputs} channels, got {x.shape[-1]}")
         rows = x.float().contiguous()
         out = torch.empty((*x.shape[:-1], self.outputs), **HOST_FLOATS)
         if out.numel():
@@ -250,7 +250,7 @@ def check(status: int) -> None:
     if status == NO_MEMORY:
         raise MemoryError("no memory for a kernel's rows")
     if status:
-        raise ValueError(f"a head of more than {WIDEST_HEAD} numbers")
+        raise ValueError(f"a head must have at most {WIDEST_HEAD} channels")
 
 
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:

@@ -21,7 +21,7 @@ import torch
 
 WINDOW = 0.03  # the governor judges calls together once they have taken this many seconds
 MOST_WAITING = 0.35  # threads may wait for a core this many seconds per second, summed over all threads
-SHORT_WAIT = 0.02  # the governor ignores a wait of fewer seconds, because the other program may be done by then
+SHORT_WAIT = 0.02  # the governor ignores waits of fewer seconds, because the other program may soon be done
 IDLE = 0.75  # number of idle cores from which the governor adds a thread
 PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: at first, and at most after failures
 
@@ -101,7 +101,7 @@ class ThreadNumbers:
     def choose(self, count: int) -> None:
         """Set the number of threads for calls from this thread, and from threads that have not called torch yet."""
         with self._lock:
-            torch.get_num_threads()  # a thread's first call sets its number, and must not come after the next line
+            torch.get_num_threads()  # torch sets a thread's number at its first call, which must be this one
             torch.set_num_threads(count)
             self._thread.met, self._last, self._before = True, count, count
 

@@ -55,7 +55,7 @@ def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_p
     [
         ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
         ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks a tensor of Whisper"),
-        ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the network has"),
+        ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, but the network has"),
         ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
         (
             {"decoder/layer_0/self_attention/linear_0/bias": np.ones(24, np.float32)},
@@ -149,7 +149,7 @@ def change(**changes):
         (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "has 10000000 layers"),
         (
             lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}},
-            "has shape 51865×8, the network has",
+            "has shape 51865×8, but the network has",
         ),
         (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
         (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
