@@ -58,7 +58,10 @@ def resized(key, *shape):
         (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
         (resized("mel_side.position.weight", 201, 24), "is not FastSpeech's table of sines"),
         (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "must have 192 rows per head"),
-        (resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3), "has shape 24×40×3, but the network has 24×40×5"),
+        (
+            resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3),
+            "has shape 24×40×3, but the network has 24×40×5",
+        ),
         (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
         (resized("word_emb.weight", 149), "word_emb.weight has a wrong shape"),
         (lambda entries: entries.update({"mel_linear.bias": torch.arange(80)}), "a plain tensor of floats"),
