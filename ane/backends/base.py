@@ -147,7 +147,7 @@ class ModelStages:
     denoiser: DenoiserStage | None = None
 
     def decodes(self, network: str) -> bool:
-        """Return whether this is the autoregressive network."""
+        """Return whether ``network`` is the name of the model's autoregressive network."""
         return self.decoder is not None and network == self.decoder.network
 
 

@@ -63,10 +63,7 @@ class MeasuredEngines:
 
 
 def this_machine() -> str:
-    """Return the names of the chip and of the operating system's version.
-
-    On another one, another engine may be faster.
-    """
+    """Return the chip and the version of the operating system. If either changes, another engine may be faster."""
     return f"{processor_name()}, {system_version()}"
 
 
@@ -75,7 +72,10 @@ def measured_file(model: "Bundle") -> Path:
 
 
 def measured_engines(model: "Bundle") -> MeasuredEngines | None:
-    """Return what `ane bench` measured for a bundle on this machine and system. ``None`` if it has not run there."""
+    """Return the engines that `ane bench` found fastest for a bundle on this machine and system.
+
+    ``None`` means that `ane bench` has not measured the bundle here.
+    """
     with suppress(UserError):
         file = measured_file(model)
         if file.is_file():

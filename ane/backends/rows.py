@@ -28,7 +28,7 @@ def run_rows(
     first: int = MOST_ROWS,
     name: str = "frames",
 ) -> Iterator[np.ndarray]:
-    """Run a stage on rows x window after window, and yield its output (rate · n, C') for the n new rows of each window.
+    """Run a stage on rows ``x``, window by window. Yield its output (rate · n, C') for the n new rows of a window.
 
     The stage takes rows and a mask, which is 0 for padding.
 

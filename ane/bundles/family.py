@@ -153,7 +153,7 @@ class ModelFamily:
         return False
 
     def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
-        """Read checkpoints, and compare all keys and shapes with the network's.
+        """Read checkpoints, and compare all keys and shapes with those that the networks need.
 
         The options are those of `ane import`. A family has parameters for the options that it takes, from this list:
 

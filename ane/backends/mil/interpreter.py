@@ -63,7 +63,7 @@ class InterpreterState(dict[str, np.ndarray]):
 
 
 class Interpreter:
-    """Runs one function of a package. It decodes a constant when an op first uses it, and frees values early."""
+    """Runs one function of a package. It decodes a constant when an op first uses it."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
         """Prepare a function.

@@ -86,7 +86,7 @@ DEFAULT_DEVICES = ("cuda", "cpu")  # the backend "onnx" uses the first of these 
 
 
 def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU '.[cuda]'") -> Any:
-    """Import onnxruntime and silence its logger, because its lines could get into piped output.
+    """Import onnxruntime and silence its logger, because log lines could get into piped output.
 
     The logger belongs to the whole process. ONNX Runtime still raises its errors as exceptions.
 

@@ -91,7 +91,7 @@ class Runtime(ABC):
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
-        """Load a function now if this machine has never loaded it, which is slow. Raises the errors of ``load``."""
+        """Load a function now if this machine has never loaded it: first loads are slow. Errors: ``load``."""
         return
 
     def unload(self, package: Path) -> None:

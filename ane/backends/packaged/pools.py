@@ -123,7 +123,7 @@ class SlotPool(ABC):
 
     @abstractmethod
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
-        """Store a prefix whose keys and values are known in free slots, which then belong to ``owner``."""
+        """Store a prefix, whose keys and values are known, in free slots. These slots then belong to ``owner``."""
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix, with as many columns per call as possible, and store it.

@@ -145,7 +145,8 @@ def torch_memory_errors() -> Iterator[None]:
 def out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is an out-of-memory error.
 
-    If memory runs out while torch records a CUDA graph, torch raises another error, about the recording, from it.
+    If memory runs out while torch records a CUDA graph, torch raises an error about the recording. Its cause is the
+    out-of-memory error.
     """
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
@@ -187,7 +188,7 @@ def _set_glibc(option: int, value: int) -> None:
 
 
 def return_freed_memory(device: torch.device) -> None:
-    """Give freed memory back to the system that torch's CUDA allocator or the C library would keep.
+    """Make torch's CUDA allocator and the C library return freed memory to the system.
 
     After a block of up to 32 MB was freed, glibc puts later blocks of that size on its heap, and a heap shrinks only at
     its end. After decoding with the official weights, 1.4 GB of freed weights and kv-caches stayed in memory.

@@ -174,7 +174,8 @@ class ConvolutionLinear(nn.Module):
     """A linear layer as a convolution with one tap, which replaces ``PackedLinear`` for bfloat16 on CPUs with AMX.
 
     With AMX, oneDNN splits the sums of a matrix product in a way that depends on the numbers of rows and threads. It
-    does not split the sums of a convolution over ``FEWEST_FRAMES`` frames or more. The convolution takes as long.
+    does not split the sums of a convolution over ``FEWEST_FRAMES`` frames or more. The convolution takes as long as the
+    product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):

@@ -92,7 +92,7 @@ class ThreadNumbers:
         return most
 
     def restore(self, most: int) -> None:
-        """Set the number of threads again that ``lower`` has returned."""
+        """Set the number of threads back to the number that ``lower`` has returned."""
         if torch.get_num_threads() != most:
             with self._lock:
                 torch.set_num_threads(most)
