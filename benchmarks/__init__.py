@@ -1,4 +1,5 @@
-"""Measure speed, memory and quality on this machine. These are not tests.
+"""Measure speed, memory, quality and exactness on this machine.
 
-``python -m benchmarks --help`` lists the benchmarks. Each prints a table and writes JSON to ``benchmarks/results/``.
+``python -m benchmarks --help`` lists the benchmarks. A benchmark prints a table, and writes JSON to
+``benchmarks/results/``.
 """

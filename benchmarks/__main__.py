@@ -1,7 +1,7 @@
 """Measure speed, memory, quality and exactness on this machine.
 
-python -m benchmarks NAME [options]      one benchmark (python -m benchmarks NAME --help lists its options)
-python -m benchmarks --quick             all of them with tiny sizes, which shows that they work
+python -m benchmarks NAME [options]      run one benchmark (python -m benchmarks NAME --help lists its options)
+python -m benchmarks --quick             run all benchmarks with tiny sizes, which shows that they work
 """
 
 import argparse
@@ -50,9 +50,11 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="run all with tiny sizes (the figures mean nothing)")
-    parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="with --quick: run only these")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="with --quick: folder for the results")
+    parser.add_argument(
+        "--quick", action="store_true", help="run all benchmarks with tiny sizes (the figures mean nothing)"
+    )
+    parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="with --quick: benchmarks to run")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="with --quick: folder for the JSON results")
     parser.set_defaults(run=run_quick)
     commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME", dest="command")
     for name, benchmark in BENCHMARKS.items():
@@ -92,7 +94,7 @@ def run_quick(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Raises UserError."""
+    """Run the command with these arguments. Raises UserError if the command fails."""
     options = arguments_parser().parse_args(arguments)
     options.run(options)
 

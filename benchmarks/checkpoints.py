@@ -1,8 +1,9 @@
-"""Write random weights in the official files' layout. Speed and memory do not depend on the weights' values.
+"""Write files with random weights in the layout of Tortoise's official files, to measure speed and memory.
 
-The files have the same content as the official ones, with weight norm split into gain and direction and with the
-tensors that only training needs, so that importing them costs as much. No weights are degenerate (zero projections,
-unit gains), because these would leave whole branches of a network without effect. They take 4.1 GB.
+Speed and memory do not depend on the values of weights. The files also have the tensors that only training needs, and
+weight norm is split into gain and direction, as in the official files. So importing them takes as long. No weight is
+degenerate, such as a projection of zeros, because it would leave a whole branch of a network without effect. The files
+take 4.1 GB.
 """
 
 import argparse
@@ -18,9 +19,9 @@ from ane.models.tortoise.upstream_keys import configs
 from ane.system.files import replacing, write_json
 
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
-STOP_BIAS = 2.5  # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
-NEVER_BIAS = -20.0  # added to the logit of a code that must not be sampled, such as the start code
-MASK_POSITIONS = 1012  # size of the causal masks that older releases of transformers stored in each layer
+STOP_BIAS = 2.5  # is added to the logit of the stop code, so that sampling ends after a few dozen codes
+NEVER_BIAS = -20.0  # is added to the logit of a code that must not be sampled, such as the start code
+MASK_POSITIONS = 1012  # size of the causal mask that older releases of transformers stored in each layer
 
 
 def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -31,14 +32,15 @@ def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch
 
 
 def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Return mean and standard deviation of a parameter.
+    """Return the mean and the standard deviation with which to draw a parameter.
 
-    They are upstream's initialisation, with a small deviation if it has none.
+    They are upstream's initial values, except that a parameter which upstream sets to a constant gets a small
+    deviation.
     """
     if key == "temperature":
         return 1.0, 0.0
     if len(shape) == 1:
-        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)  # biases, and gains of norms
+        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)  # a bias, or the gains of a norm
     if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
         return 0.0, 10.0  # EqualLinear scales its weight by 1/10
     if key == "unconditioned_embedding":
@@ -49,9 +51,9 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
 
 
 def state_dict(file: str, generator: torch.Generator, stops: bool) -> dict:
-    """Return the state dict of an official file, with every network in it.
+    """Make the state dict of an official file, with all networks that the file holds.
 
-    ``stops`` says whether sampling ends (``prepare_decoder``).
+    ``stops`` says whether the decoder may sample the stop code (``prepare_decoder``).
     """
     state: dict[str, torch.Tensor] = {}
     built = configs({}, "sizes")
@@ -70,24 +72,24 @@ def state_dict(file: str, generator: torch.Generator, stops: bool) -> dict:
 
 
 def split_weight_norm(state: dict[str, torch.Tensor], key: str) -> None:
-    """Replace a weight by direction and gain, as torch.nn.utils.weight_norm stores it."""
+    """Replace a weight by its direction and its gain, as torch.nn.utils.weight_norm stores them."""
     weight = state.pop(key)
     state[f"{key}_g"] = torch.linalg.vector_norm(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
     state[f"{key}_v"] = weight
 
 
 def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None:
-    """Bias sampling to stop, or never to stop, and add the unused buffers that the official file has."""
+    """Make the decoder sample the stop code early, or never, and add unused buffers as in the official file."""
     state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS if stops else NEVER_BIAS
     state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
-    mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]  # one for all layers
+    mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]  # all layers share it
     for layer in range(config.layers):
         state[f"gpt.h.{layer}.attn.bias"] = mask
         state[f"gpt.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
 
 
 def write_checkpoints(directory: Path, seed: int = 0, stops: bool = True) -> None:
-    """Write every official file and a config.json, with one file in memory at once (at most 2.1 GB)."""
+    """Write every official file and a config.json. Only one file is in memory at once, at most 2.1 GB."""
     for index, file in enumerate(dict.fromkeys(network.file for network in NETWORKS.values())):
         generator = torch.Generator().manual_seed(seed + index)
         with replacing(directory / file) as staging:
@@ -96,7 +98,7 @@ def write_checkpoints(directory: Path, seed: int = 0, stops: bool = True) -> Non
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder to write (existing files are replaced)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
     parser.add_argument("--no-stop", action="store_true", help="never predict the stop code: every chunk is full")
     parser.set_defaults(run=run)

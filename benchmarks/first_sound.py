@@ -1,9 +1,9 @@
 """Measure how long clients of `ane serve` wait for their first sound, while other clients read their sound slowly.
 
-Each client sends one request after the other. A slow reader asks for a long text, takes one byte of its sound, and then
-takes nothing until the measurement ends. The server computes some sound ahead for the slow readers, and then waits for
-them. The measurement begins after that. Every sound of a client is compared, byte for byte, with the sound of the same
-request alone.
+A client sends one request after another. A slow reader asks for a long text, reads one byte of its sound, and then
+reads nothing until the measurement ends. The server computes some sound ahead for the slow readers, and then waits for
+them. Only then the measurement begins. Every sound that a client gets is compared, byte for byte, with the sound of the
+same request when no other client sends one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ane.commands.arguments import comma_separated, positive
 from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.server import MODELS, TEXTS, Answer, ask, requests_of, send, started
 
-RECEIVE_BUFFER = 4096  # bytes that a slow reader's socket holds
+RECEIVE_BUFFER = 4096  # size of the receive buffer of a slow reader's socket, in bytes
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 @contextmanager
 def slow_readers(address: str, model: str, count: int) -> Iterator[None]:
-    """Keep ``count`` requests for long texts open, of which no client takes the sound."""
+    """Within the block, keep ``count`` requests for long texts open, whose sound nobody reads."""
     host, port = urlsplit(address).hostname, urlsplit(address).port
     request = {"model": model, "input": " ".join(TEXTS * 3), "response_format": "pcm", **MODELS[model]}
     body = json.dumps(request).encode()
@@ -55,19 +55,19 @@ def slow_readers(address: str, model: str, count: int) -> Iterator[None]:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
             reader.connect((host, port))
             reader.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            reader.recv(1)  # it is being answered
+            reader.recv(1)  # waits until the server answers the request
         yield
 
 
 def wait_until_quick(address: str, model: str, seconds: float) -> None:
-    """Send requests until three in succession have their first sound within ``seconds``, but for a minute at most."""
+    """Send requests until three in a row have their first sound within ``seconds``. Stop after a minute in any case."""
     end, quick, request = time.monotonic() + 60, 0, requests_of(model, 1)[0]
     while quick < 3 and time.monotonic() < end:
         quick = quick + 1 if ask(address, request).first < seconds else 0
 
 
 def waiting(address: str, model: str, clients: int, slow: int, requests: int, alone: Sequence[Answer]) -> BenchRow:
-    """Send ``requests`` requests in turn from every client, and return the row of the times to their first sound."""
+    """Let every client send ``requests`` requests, one after another. Return a row with times to the first sound."""
     wanted = requests_of(model, len(TEXTS))
 
     def client(number: int) -> list[tuple[int, Answer]]:
@@ -93,15 +93,15 @@ def waiting(address: str, model: str, clients: int, slow: int, requests: int, al
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--clients", type=comma_separated, default=["1", "8", "30"], metavar="N,…", help="clients at once (1,8,30)")
-    add("--requests", type=positive, default=10, metavar="N", help="requests of each client (default: 10)")
-    add("--slow", type=int, default=30, metavar="N", help="clients that do not read their sound (default: 30)")
+    add("--clients", type=comma_separated, default=["1", "8", "30"], metavar="N,…", help="numbers of clients (1,8,30)")
+    add("--requests", type=positive, default=10, metavar="N", help="requests per client (default: 10)")
+    add("--slow", type=int, default=30, metavar="N", help="number of clients that read no sound (default: 30)")
     add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"models, from {', '.join(MODELS)}")
 
 
 BENCHMARK = Benchmark(
     measure,
-    "the time to the first sound from `ane serve`, next to clients that read slowly",
+    "time to the first sound from `ane serve`, while other clients read slowly",
     add_options,
     quick="--clients 2 --requests 1 --slow 2 --models heart",
     uses=("threads",),

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Everything that one NVIDIA GPU and 45 minutes without a network must answer, in order of value.
+# Measure and test on one NVIDIA GPU, in 45 minutes and without a network. The most useful steps run first.
 #
 #   benchmarks/gpu.sh [--minutes N] [--only STEP,…] [--wheels DIR] [-o DIR]
-#   benchmarks/gpu.sh --dry-run        list the steps and their commands, and what is done; run nothing
-#   benchmarks/gpu.sh --fetch DIR      with a network: download the wheels, and split them for transport
-#   benchmarks/gpu.sh --split DIR      split the wheels of a folder into parts of at most 48 MB
+#   benchmarks/gpu.sh --dry-run        list the steps with their commands and their status, and run nothing
+#   benchmarks/gpu.sh --fetch DIR      with a network: download the wheels to DIR, and split them for transport
+#   benchmarks/gpu.sh --split DIR      split the wheels in DIR into parts of at most 48 MB
 #
-# Each step writes STEP.json (its result), STEP.log and STEP.step.json (its status, seconds and command) to the output
-# (default: build/gpu). Run the same command again to continue: steps that succeeded are skipped, others start again.
-# Random weights of the official sizes are used, so figures are of speed and of agreement between backends. Folders are
-# relative to the repository. The variable PYTHON names the interpreter that all steps use (default: python3).
+# Each step writes STEP.json (its result), STEP.log, and STEP.step.json (its status, seconds and command) to the output
+# folder (default: build/gpu). Run the same command again to continue: it skips steps that succeeded, and runs all others
+# again. Models have random weights of the official sizes, so figures measure speed, and agreement between backends. DIR
+# is relative to the repository. The variable PYTHON names the interpreter for all steps (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What a machine with PyTorch for CUDA 13 usually lacks. onnxruntime-gpu must replace onnxruntime.
+# packages that a machine with PyTorch for CUDA 13 usually lacks. onnxruntime-gpu must replace onnxruntime
 WHEELS=(
     "onnxruntime-gpu>=1.27" "onnx>=1.18" "onnxscript>=0.5" "onnx-ir" "ml_dtypes"        # ONNX Runtime on CUDA
     "soundfile>=0.13" "soxr>=0.5" "anyascii>=0.3.2" "unicode-rbnf>=2.4" "miniaudio>=1.60"
@@ -22,7 +22,7 @@ WHEELS=(
     "pytest>=8.4" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "cffi" "pycparser"
 )
 PART=48M
-python=$(printf %q "${PYTHON:-python3}")      # quoted: steps are commands of a shell
+python=$(printf %q "${PYTHON:-python3}")      # quoted, because a shell runs the commands of the steps
 minutes=45 only="" wheels="" output=build/gpu dry_run=false
 
 usage() {
@@ -34,7 +34,7 @@ fail() {
     exit 2
 }
 
-# Downloads wheels for Python 3.12 on x86-64 Linux to folder $1, without what they need in turn, and splits them.
+# Downloads wheels for Python 3.12 on x86-64 Linux to folder $1, without their dependencies, and splits the wheels.
 fetch_wheels() {
     local platforms=() minor
     for minor in 28 27 24 17; do
@@ -45,7 +45,7 @@ fetch_wheels() {
     split_wheels "$1"
 }
 
-# Replaces each wheel of folder $1 by parts that `join_wheels` joins and checks.
+# Replaces each wheel in folder $1 by parts, which `join_wheels` joins and checks.
 split_wheels() {
     local wheel
     (
@@ -59,7 +59,7 @@ split_wheels() {
     )
 }
 
-# Joins the parts in folder $1 to wheels in folder $2; fails when one is damaged or incomplete.
+# Joins the parts in folder $1 to wheels in folder $2. Fails if a wheel is damaged or incomplete.
 join_wheels() {
     local sum wheel
     mkdir -p "$2"
@@ -71,7 +71,7 @@ join_wheels() {
     done
 }
 
-# Installs the wheels for this run only: the machine's own packages stay as they are.
+# Installs the wheels for this run only. The packages that the machine has do not change.
 install_wheels() {
     if [ ! -e "$output/site/.installed" ]; then
         rm -rf "$output/site"
@@ -83,7 +83,7 @@ install_wheels() {
     PYTHONPATH="$(cd "$output/site" && pwd):$PYTHONPATH"
 }
 
-# The steps, in order of value: name, most seconds, command. A result goes to $output/NAME.json.
+# Lists the steps in order of value: name, time limit in seconds, command. A result goes to $output/NAME.json.
 add_steps() {
     local checkpoints="$output/checkpoints" bundle="$output/onnx" bench="$python -m benchmarks"
     local on_torch="--checkpoints $checkpoints --competitors torch:cuda --precision fp32,fp16,bf16"
@@ -106,7 +106,7 @@ add_steps() {
     step sentence-tensorrt 600 "$bench sentence $on_tensorrt -o $output/sentence-tensorrt.json"
 }
 
-# Runs or lists the step $1: at most $2 seconds for the command $3.
+# Runs or lists the step $1, whose command $3 gets at most $2 seconds.
 step() {
     local name=$1 limit=$2 command=$3 left started status=0
     case ",${only:-$name}," in *",$name,"*) ;; *) return 0 ;; esac

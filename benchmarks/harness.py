@@ -1,7 +1,8 @@
-"""Provide the parts that all benchmarks share: options, competitors, and printing and writing results.
+"""Provide the code that all benchmarks share: options, competitors, and output of results as a table and as JSON.
 
-Benchmarks of speed compare ``upstream``, its unchanged package in a separate environment (``upstream.txt``), with
-``torch``, ``onnx``, ``coreml`` and ``mil`` as ``ane say --backend`` runs them, with packages of the bundle.
+A competitor is an engine that a benchmark measures. ``upstream`` is the unchanged package of upstream, in a separate
+environment (``upstream.txt``). ``torch``, ``onnx``, ``coreml`` and ``mil`` are engines of this package, as `ane say
+--backend` runs them.
 """
 
 import argparse
@@ -37,10 +38,10 @@ class BenchmarkResult:
     """The measurements of a benchmark.
 
     Attributes:
-        rows: The rows.
-        settings: Settings that all rows share.
-        notes: Lines for the reader.
-        more: Other keys of the JSON document.
+        rows: Rows of the table.
+        settings: Settings that are the same for all rows.
+        notes: Lines that are printed below the table.
+        more: Additional keys of the JSON document.
     """
 
     rows: Sequence[BenchRow]
@@ -51,15 +52,16 @@ class BenchmarkResult:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark of the command ``python -m benchmarks NAME``.
+    """A benchmark, which ``python -m benchmarks NAME`` runs.
 
     Attributes:
-        measure: Runs the benchmark.
-        help: Help text of its subcommand.
-        add_options: Adds its options to those that all share.
-        quick: Options of a short run that tests the benchmark. ``None`` means that it has no such run, because it
-            fetches packages.
-        uses: Shared options that it takes: "bundle", "checkpoints", "threads", "precision", "competitors", "rounds".
+        measure: Function that runs the benchmark.
+        help: Help text of the subcommand.
+        add_options: Function that adds the benchmark's own options to the shared options.
+        quick: Options of a short run that shows that the benchmark works. ``None`` means that there is no such run,
+            because the benchmark fetches packages.
+        uses: Shared options that the benchmark takes: "bundle", "checkpoints", "threads", "precision", "competitors",
+            "rounds".
     """
 
     measure: Callable[[argparse.Namespace], BenchmarkResult]
@@ -74,26 +76,27 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
     # argparse cannot show the help of a group without options
     source = parser.add_mutually_exclusive_group() if {"bundle", "checkpoints"} & set(uses) else parser
     if "bundle" in uses:
-        source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded Tortoise, demo)")
+        source.add_argument("--bundle", metavar="NAME|PATH", help="bundle to measure (default: demo, a Tortoise)")
     if "checkpoints" in uses:
         source.add_argument(
             "--checkpoints",
             type=Path,
             metavar="DIR",
-            help="the model: official .pth files, which upstream reads and ane imports into DIR.bundle",
+            help="folder of official .pth files to measure. upstream reads them, and ane imports them into DIR.bundle",
         )
     if "competitors" in uses:
         add(
             "--competitors",
             type=comma_separated,
             metavar="NAME,…",
-            help=f"engines to compare, from {', '.join(ENGINES)}. torch:cuda names a device (default: all that run)",
+            help=f"engines to compare, from {', '.join(ENGINES)}. torch:cuda also names a device (default: torch, onnx "
+            "if the bundle has ONNX packages, and upstream if you give --upstream-python)",
         )
         add(
             "--upstream-python",
             type=Path,
             metavar="PATH",
-            help="interpreter of upstream's environment (docs/benchmarks.md)",
+            help="Python interpreter of upstream's environment (docs/benchmarks.md)",
         )
     if "precision" in uses:
         add(
@@ -101,23 +104,23 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
             type=comma_separated,
             default=["auto"],
             metavar="P,…",
-            help="precisions of the competitors that have them",
+            help="precisions to measure every competitor in, except upstream (default: auto)",
         )
     if "threads" in uses:
         add("--threads", type=positive, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
     if "rounds" in uses:
-        add("--rounds", type=positive, default=3, metavar="N", help="readings of each value (default: 3)")
+        add("--rounds", type=positive, default=3, metavar="N", help="number of readings of each figure (default: 3)")
     add(
         "-o",
         "--output",
         type=Path,
         metavar="FILE.json",
-        help="file of the result (default: in benchmarks/results/, dated)",
+        help="JSON file to write (default: a file with the date in benchmarks/results/)",
     )
 
 
 def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Path:
-    """Measure, print the table and write JSON. Return the path of the JSON."""
+    """Run a benchmark, print its table, and write its JSON document. Return the path of the document."""
     chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
     output = options.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
     machine = describe_machine()
@@ -132,7 +135,7 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Run other programs that keep a core busy each, until the block or this process ends."""
+    """Run ``count`` other programs until the block, or this process, ends. Each keeps one core busy."""
     program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(10**7): pass"
     programs = [subprocess.Popen([sys.executable, "-c", program], start_new_session=True) for _ in range(count)]
     try:
@@ -149,9 +152,11 @@ def model_name(options: argparse.Namespace) -> str:
 
 @dataclass(frozen=True)
 class Competitor:
-    """An engine on a device in a precision.
+    """An engine on a device, in a precision.
 
-    ``spec`` is ENGINE:DEVICE, the value of ``--backend``, or "upstream".
+    Attributes:
+        spec: The engine as for ``--backend``, such as "torch:cpu", or "upstream".
+        precision: Precision, as for ``--precision``.
     """
 
     spec: str
@@ -171,10 +176,10 @@ class Competitor:
 
 
 def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Competitor]]:
-    """Return the model, and the competitors that the options name, in every precision (upstream only in fp32).
+    """Open the model, and return it with one competitor per engine and precision. upstream runs only in fp32.
 
     Raises:
-        UserError: An engine is unknown, or upstream has no interpreter or official files.
+        UserError: An engine is unknown, or upstream is requested without its interpreter or without official files.
     """
     model = imported(options.checkpoints) if options.checkpoints else open_model(options.bundle or DEMO)
     names = options.competitors or [
@@ -193,7 +198,7 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Compet
 
 
 def check_names(flag: str, names: Sequence[str], known: Iterable[str], key: Callable[[str], str] = str) -> None:
-    """Raise UserError if a name is unknown."""
+    """Raise UserError if ``key`` of a name is not in ``known``. ``flag`` is the flag that the message names."""
     for name in names:
         if key(name) not in known:
             raise UserError(f"{flag} {name}: choose from {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Import checkpoints that upstream's programs read as they are, because ours open only bundles."""
+"""Import checkpoints into bundles for benchmarks, because upstream reads checkpoints, but this package only bundles."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,13 @@ from ane.system.errors import UserError
 
 
 def imported(checkpoints: Path) -> Bundle:
-    """Import checkpoints next to them, as ``NAME.bundle``, unless that exists and they are unchanged.
+    """Import a folder of checkpoints as ``NAME.bundle`` next to the folder, and open the bundle.
 
-    The bundle is about as large as the checkpoints (4.1 GB at Tortoise's official sizes), and stays. A line on standard
-    error says so.
+    If the bundle exists and the checkpoints have not changed, it is not imported again. The bundle stays on the disk.
+    It is about as large as the checkpoints, 4.1 GB at Tortoise's official sizes. A line on standard error says so.
 
     Raises:
-        UserError: There are no checkpoints, they are damaged, or the bundle cannot be written.
+        UserError: There are no checkpoints, the checkpoints are damaged, or the bundle cannot be written.
     """
     destination = checkpoints.with_name(f"{checkpoints.name}.bundle")
     family = family_of_checkpoints(checkpoints)

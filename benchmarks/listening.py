@@ -1,4 +1,4 @@
-"""Measure speech for the quality benchmark: words, pitch, and defects of the waveform."""
+"""Measure properties of speech for the quality benchmark: word errors, pitch, and defects of the waveform."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from ane.audio import resample
 from ane.books.judging import clicks
 from training.pitch import RATE, pitch_of
 
-FRAME = 240  # samples of a loudness frame: 10 ms at 24 kHz
-QUIET = 10 ** (-45 / 20)  # below this a frame is silence
+FRAME = 240  # samples per frame in which loudness is measured: 10 ms at 24 kHz
+QUIET = 10 ** (-45 / 20)  # a frame with a smaller root mean square is silence
 
 
 def words(text: str) -> list[str]:
@@ -19,7 +19,7 @@ def words(text: str) -> list[str]:
 
 
 def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
-    """Return the number of words to insert, delete or replace (Levenshtein distance)."""
+    """Count the words to insert, delete or replace to turn one list into the other (Levenshtein distance)."""
     row = list(range(len(transcript) + 1))
     for i, word in enumerate(expected, 1):
         previous, row[0] = row[0], i
@@ -30,16 +30,16 @@ def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Wave:
-    """Properties of a wave.
+    """Properties of a sound.
 
     Attributes:
-        seconds: Length of the wave.
-        f0: Median pitch of voiced frames in Hz.
-        f0_spread: Standard deviation of their pitch in semitones.
-        loudness: Loudness of the spoken frames, in dBFS.
-        silent_end: Seconds of silence after the last sound.
-        clicks: Number of clicks, as `ane read` finds them.
-        finite: Whether it has neither NaN nor infinity.
+        seconds: Length of the sound.
+        f0: Median pitch of the voiced frames in Hz.
+        f0_spread: Standard deviation of the voiced frames' pitch in semitones.
+        loudness: Root mean square of all frames that are not silent, in dBFS.
+        silent_end: Seconds of silence at the end.
+        clicks: Number of clicks, counted as `ane read` counts them.
+        finite: Whether all samples are finite.
     """
 
     seconds: float

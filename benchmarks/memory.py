@@ -1,8 +1,8 @@
-"""Measure the peak memory of `ane say -f` and `ane read` as the text grows, each run in a separate process.
+"""Measure how much memory `ane say -f` and `ane read` need for texts of different lengths.
 
-The text has sentences of drawn words, so that lengths of text, codes and sound vary as in a book. The resident set
-includes pages of memory-mapped files, which the system can evict. If the system reports it (Linux), the private part,
-which it cannot evict, is added.
+Each command runs in a separate process. The text has sentences of random words, so that lengths of text, codes and
+sound vary as in a book. The peak is the largest resident set, which includes pages of memory-mapped files that the
+system can evict. On Linux, a row also has the private memory, which the system cannot evict.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from ane.system.errors import UserError
 from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_name
 from training.text import held_out_sentences
 
-SAMPLING_INTERVAL = 0.02  # seconds
-CHARACTERS_PER_MINUTE = 900  # rate of the embedded voice
+SAMPLING_INTERVAL = 0.02  # seconds between two readings of private memory
+CHARACTERS_PER_MINUTE = 900  # approximate speed of the model `demo`
 SENTENCES_PER_PARAGRAPH = 6
 COMMANDS = ("say", "read")
 
 
 def drawn_text(minutes: float, seed: int = 0) -> str:
-    """Return paragraphs for about ``minutes`` of speech, with sentences of 4 to 16 held-out words."""
+    """Make a text for about ``minutes`` of speech. A sentence has 4 to 16 random words from the held-out sentences."""
     rng = random.Random(seed)
     words = sorted({word.strip(".,?!;:").lower() for sentence in held_out_sentences() for word in sentence.split()})
     sentences: list[str] = []
@@ -47,9 +47,9 @@ def drawn_text(minutes: float, seed: int = 0) -> str:
 
 
 def run_command(*command: str) -> tuple[float, int, int]:
-    """Return a command's seconds, largest resident set and largest private part, in bytes.
+    """Run a command, and return its seconds, its largest resident set, and its largest private memory, both in bytes.
 
-    Raises UserError if it fails.
+    Raises UserError if the command fails.
     """
     start, private = time.perf_counter(), 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -62,12 +62,12 @@ def run_command(*command: str) -> tuple[float, int, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise UserError(f"status {process.returncode} from: {' '.join(command)}")
-    unit = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
     return time.perf_counter() - start, usage.ru_maxrss * unit, private
 
 
 def private_bytes(pid: int) -> int:
-    """Return the current anonymous resident bytes of a process, or 0 without /proc or after its end."""
+    """Return the private resident memory of a process in bytes. Return 0 if it has ended or the system has no /proc."""
     try:
         match = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
@@ -76,7 +76,7 @@ def private_bytes(pid: int) -> int:
 
 
 def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) -> BenchRow:
-    """Narrate a text of about ``minutes`` in a new process."""
+    """Let a command speak a text of about ``minutes`` in a new process, and return a row with its memory."""
     with tempfile.TemporaryDirectory() as folder:
         text, sound = Path(folder) / "text.txt", Path(folder) / "sound.wav"
         text.write_text(drawn_text(minutes), encoding="utf-8")

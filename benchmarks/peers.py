@@ -1,8 +1,9 @@
 """Compare the default voice with hibari-tts, Kokoro with kokoro-onnx, and `ane transcribe` with other programs.
 
-The voices speak the same sentences in turns, in one process, on one thread, and the default voice also on two. Seconds
-of processor time hardly change with other work on the machine. If the package and weights of a peer are unavailable,
-it is named and left out. ``benchmarks.transcribers`` has the programs that transcribe.
+The voices speak the same sentences alternately, in one process, on one thread. The default voice also speaks on two
+threads. Other work on the machine hardly changes the seconds of processor time. If the package or the weights of
+another program are not available, a line names the program, and it is not measured. ``benchmarks.transcribers`` runs
+the programs that transcribe.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from benchmarks.kokoro_peer import kokoro_voices
 from benchmarks.server import TEXTS
 from benchmarks.transcribers import transcriptions
 
-LONG = " ".join(TEXTS)  # several chunks
+LONG = " ".join(TEXTS)  # a text that is divided into several chunks
 Voice = Callable[[str], float]  # speaks a text, and returns the seconds of its sound
-KOKORO_TEXTS = 6  # sentences for Kokoro, which speaks a fortieth as fast as the default voice
+KOKORO_TEXTS = 6  # number of sentences for Kokoro, which takes forty times as long as the default voice
 ABSENT = "KittenTTS is not measured here: its weights are in no package"
 
 
@@ -71,7 +72,7 @@ def hearing(rounds: int) -> list[BenchRow]:
 
 
 def voices() -> Iterator[tuple[str, Voice]]:
-    """Yield the name of each program that speaks here, and its voice."""
+    """Yield the name and the voice of each program that can speak on this machine."""
     for threads in (1, 2):
         yield f"heart, {threads} threads", partial(ours, ane.load(threads=threads))
     demo = ane.load("demo", "torch", keep=True, threads=1)
@@ -92,7 +93,7 @@ def ours(speaker: ane.Speaker, text: str) -> float:
 
 
 def speed(voice: Voice, texts: tuple[str, ...]) -> dict[str, float | None]:
-    """Return seconds of sound for each second, and for each second of processor time."""
+    """Measure the seconds of sound that a voice makes per second, and per second of processor time."""
     began, busy = time.perf_counter(), time.process_time()
     seconds = sum(map(voice, texts))
     return {"value": seconds / (time.perf_counter() - began), "audio_per_cpu_s": seconds / (time.process_time() - busy)}
@@ -104,7 +105,7 @@ def add_options(add: Callable[..., Any]) -> None:
         type=comma_separated,
         default=(),
         metavar="NAME,…",
-        help="speech, kokoro, transcription (default: all)",
+        help="comparisons to run: speech, kokoro, transcription (default: all)",
     )
 
 

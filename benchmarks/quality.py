@@ -1,13 +1,21 @@
-"""Measure how good speech is: naturalness, word errors, pitch and defects of a bundle's voices and of their teachers.
+"""Measure how well the voices of a bundle and their teachers speak. A teacher is a voice from which a voice learned.
 
-Each voice speaks the first 40 held-out sentences (training/held_out.txt), or the lines of a file, as `ane say` does by
-default, and with the presets and speeds that you name. The measurements are DistillMOS (naturalness, 1 to 5), word
-errors by Whisper base, DNSMOS (noise, 1 to 5), the cosine between speaker embeddings of voice and teacher, median pitch
-and its deviation in semitones, length and pitch relative to the teacher sentence by sentence, silence at the end, and
-clicks. The 95 % intervals are bootstrapped over sentences. The weights of these networks are fetched once
+Each voice speaks the first 40 held-out sentences (training/held_out.txt), or the lines of a file. It speaks them as
+`ane say` does by default, or with the presets and speeds that you name. These properties are measured:
+
+- naturalness, from 1 to 5, by DistillMOS
+- word errors, by Whisper base
+- noise, from 1 to 5, by DNSMOS
+- the cosine between the speaker embeddings of the voice and of its teacher
+- the median pitch, and the deviation of the pitch in semitones
+- length and pitch of each sentence, relative to the teacher's sentence
+- silence at the end, and clicks
+
+The 95 % intervals are bootstrapped over sentences. The weights of the networks are fetched once
 (``benchmarks.data_packages``).
 
-With --recordings, folders with NNN.wav, one per sentence, are measured instead, from --keep or from other programs.
+With --recordings, sound files are measured instead: folders with NNN.wav, one file per sentence, which --keep or
+another program has written.
 """
 
 import argparse
@@ -41,7 +49,14 @@ SENTENCES = 40
 
 @dataclass(frozen=True)
 class Sound:
-    """A sentence's speech: audio (S,) float32, and whether the model ended it by itself."""
+    """The speech of one sentence.
+
+    Attributes:
+        text: The sentence.
+        audio: Samples, (S,) float32.
+        rate: Samples per second.
+        ended: Whether the model ended the sentence by itself.
+    """
 
     text: str
     audio: np.ndarray
@@ -51,7 +66,7 @@ class Sound:
 
 @dataclass(frozen=True)
 class JudgedSentence:
-    """The measurements of a sentence."""
+    """The measurements of one sentence. ``errors`` of its ``words`` words are wrong in the transcript."""
 
     text: str
     transcript: str
@@ -88,7 +103,7 @@ def judge(sound: Sound) -> JudgedSentence:
 
 
 def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of ``shares.sum() / weights.sum()``, by 2000 bootstrap samples of the sentences."""
+    """Estimate the 95 % interval of ``shares.sum() / weights.sum()`` from 2000 bootstrap samples of the sentences."""
     drawn = np.random.default_rng(0).integers(0, len(shares), (2000, len(shares)))
     means = shares[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
@@ -97,9 +112,13 @@ def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
 def quality_row(
     system: str, settings: Mapping[str, Any], judged: Sequence[JudgedSentence], teacher: Sequence[JudgedSentence] | None
 ) -> BenchRow:
-    """Return the figures of one voice and way to speak.
+    """Make the row of one voice with one preset and speed.
 
-    ``teacher`` has the same sentences spoken by the voice's teacher.
+    Args:
+        system: Name of the row.
+        settings: Voice, preset and speed.
+        judged: Measurements of the sentences.
+        teacher: Measurements of the same sentences, spoken by the voice's teacher, or ``None``.
     """
     count = np.array([sentence.words for sentence in judged], dtype=float)
     errors = np.array([sentence.errors for sentence in judged], dtype=float)
@@ -162,13 +181,16 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def systems(
     options: argparse.Namespace, sentences: tuple[str, ...]
 ) -> Iterator[tuple[str, dict[str, Any], Iterator[Sound] | None, str | None]]:
-    """Yield the systems to measure: name, settings, speech (``None`` means the teacher's), and teacher."""
+    """Yield what to measure: name of the row, settings, sentences, and name of the teacher.
+
+    If the sentences are ``None``, the row measures the teacher itself.
+    """
     for folder in options.recordings:
         yield folder, {}, recordings(Path(folder), sentences), options.teacher
     if options.recordings:
         return
     model = open_model(bundle=options.bundle)
-    threads = options.threads if model.family.stages else None  # a model without stages chooses its threads
+    threads = options.threads if model.family.stages else None  # other models choose their number of threads
     synthesizer = ane.load(options.bundle, options.backend, options.precision, threads)
     for voice in options.voices or stored_voices(model):
         teacher, named = options.teacher or teacher_of(model, voice), {} if voice is None else {"voice": voice}
@@ -197,9 +219,9 @@ def recordings(folder: Path, sentences: Sequence[str]) -> Iterator[Sound]:
 
 @cache
 def judged_teacher(teacher: str | None, sentences: tuple[str, ...], keep: Path | None) -> list[JudgedSentence] | None:
-    """Return the teacher's judged sentences.
+    """Let a teacher speak the sentences, and measure them.
 
-    Returns ``None`` if there is no teacher, or if it cannot speak here, which is printed.
+    Return ``None`` if there is no teacher, or if it cannot speak here. In the latter case, print the reason.
     """
     if teacher is None:
         return None
@@ -214,7 +236,7 @@ def judged_teacher(teacher: str | None, sentences: tuple[str, ...], keep: Path |
 
 
 def stored_sounds(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[Sound]:
-    """Yield the sounds, and write them to FOLDER/NAME/NNN.wav unless ``folder`` is ``None``."""
+    """Yield the sounds. If ``folder`` is not ``None``, write each sound to FOLDER/NAME/NNN.wav first."""
     for index, sound in enumerate(sounds):
         if folder is not None:
             path = folder / name.replace(" ", "-") / f"{index:03d}.wav"
@@ -224,13 +246,16 @@ def stored_sounds(sounds: Iterator[Sound], folder: Path | None, name: str) -> It
 
 
 def stored_voices(model: Bundle) -> list[str | None]:
-    """Return the voices of a bundle, its default first, or [None] for a model without stored voices."""
+    """List the voices of a bundle, with the default voice first. For a model without stored voices, return [None]."""
     names = [] if model.voices is None else [path.stem for path in model.voices.glob("*.safetensors")]
     return sorted(names, key=lambda name: name != model.default_voice) or [None]
 
 
 def default_presets(model: Bundle) -> list[str | None]:
-    """Return Tortoise's default preset and, if that has no diffusion, one with diffusion. Other models have none."""
+    """Return the presets to measure by default. A model other than Tortoise has no presets: return [None].
+
+    For Tortoise, these are the default preset and, if it has no diffusion, a preset with diffusion.
+    """
     if model.family.name != "tortoise":
         return [None]
     from ane.models.tortoise.settings import PRESETS, default_preset
@@ -240,10 +265,10 @@ def default_presets(model: Bundle) -> list[str | None]:
 
 
 def teacher_of(model: Bundle, voice: str | None) -> str | None:
-    """Return the teacher that the manifest names for a voice.
+    """Return the name of a voice's teacher from the bundle's manifest, or ``None``.
 
-    It is the only teacher, or the teacher whose voice has that name, after letters for language and gender ("kokoro
-    am_michael").
+    The teacher's name contains the voice's name: the voice michael learned from "kokoro am_michael". If the manifest
+    has only one teacher, it is the teacher of every voice.
     """
     manifest = getattr(model, "manifest", None)
     names = manifest.source.get("teachers", []) if manifest else []
@@ -257,21 +282,21 @@ def add_options(add: Callable[..., Any]) -> None:
         type=comma_separated,
         default=[],
         metavar="NAME,…",
-        help="voices (default: all that the bundle stores)",
+        help="voices to measure (default: all voices that the bundle stores)",
     )
     add(
         "--presets",
         type=comma_separated,
         default=[],
         metavar="NAME,…",
-        help="presets (default: the model's default, and if that has no diffusion, 1x10_guided too)",
+        help="presets to measure (default: the model's default, and also 1x10_guided if the default has no diffusion)",
     )
     add(
         "--speeds",
         type=lambda text: [float(part) for part in comma_separated(text)],
         default=[1.0],
         metavar="X,…",
-        help="speeds (default: 1)",
+        help="speeds to measure (default: 1)",
     )
     add(
         "--sentences",
@@ -280,18 +305,18 @@ def add_options(add: Callable[..., Any]) -> None:
         metavar="N",
         help="speak the first N sentences (default: %(default)s)",
     )
-    add("--texts", type=Path, metavar="FILE", help="speak its lines (default: the held-out sentences)")
-    add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: the manifest's teacher)")
+    add("--texts", type=Path, metavar="FILE", help="file whose lines to speak (default: the held-out sentences)")
+    add("--teacher", metavar="NAME", help="teacher: hibari heart or kokoro VOICE (default: the manifest's teacher)")
     add(
         "--recordings",
         type=comma_separated,
         default=[],
         metavar="DIR,…",
-        help="measure these folders of NNN.wav and speak nothing",
+        help="folders of NNN.wav files to measure instead of speaking",
     )
     add("--backend", default="auto", help="backend (default: auto)")
     add("--precision", default="auto", help="precision (default: auto)")
-    add("--keep", type=Path, metavar="DIR", help="write the sound to DIR/NAME/NNN.wav")
+    add("--keep", type=Path, metavar="DIR", help="folder for the sound files, DIR/NAME/NNN.wav")
 
 
 BENCHMARK = Benchmark(

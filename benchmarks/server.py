@@ -1,7 +1,7 @@
-"""Measure many requests at once to `ane serve`, compared with one request after the other, and check the sound.
+"""Measure how long `ane serve` takes for many requests that are sent all at once, or one after another.
 
-Requests with a seed are sent alone, then all at once and one after the other, alternately. Every sound is compared,
-byte for byte, with the sound of the same request alone.
+All requests have a seed. First every text is requested alone. Then the benchmark alternately sends all requests at
+once, and one after another. It compares every sound, byte for byte, with the sound of the same request alone.
 """
 
 import argparse
@@ -49,12 +49,18 @@ TEXTS = (
     "Snow fell on the roof of the church.",
 )
 MODELS: dict[str, dict[str, Any]] = {"heart": {}, "demo": {"preset": "fastest"}}
-READ = 4096  # bytes that a client takes at once
+READ = 4096  # number of bytes that a client reads at once
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's view of a request: seconds to the first and last byte, and the sound (``None`` for an error)."""
+    """The answer to a request, as the client sees it.
+
+    Attributes:
+        first: Seconds to the first byte.
+        total: Seconds to the last byte.
+        sound: The sound, or ``None`` if the server answered with an error.
+    """
 
     first: float
     total: float
@@ -62,7 +68,7 @@ class Answer:
 
 
 def requests_of(model: str, count: int) -> list[dict[str, Any]]:
-    """Return requests with the texts in turn. The same text has the same seed."""
+    """Make ``count`` requests, which go through ``TEXTS`` again and again. Requests for the same text are equal."""
     return [
         {
             "model": model,
@@ -88,14 +94,14 @@ def ask(address: str, request: Mapping[str, Any]) -> Answer:
 
 
 def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> list[Answer]:
-    """Return the answers in the order of the requests."""
+    """Send requests from ``at_once`` threads, and return the answers in the order of the requests."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda request: ask(address, request), requests))
 
 
 @contextmanager
 def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
-    """Start `ane serve`, and yield its address. It ends with the block."""
+    """Start `ane serve`, and yield its address. End it after the block."""
     environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     process = subprocess.Popen(
         [sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
@@ -145,7 +151,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def rounds_row(
     name: str, model: str, rounds: Sequence[tuple[float, list[Answer]]], alone: Sequence[Answer]
 ) -> BenchRow:
-    """Return the row of some rounds. ``alone`` has the answer of each text alone."""
+    """Make the row for the answers and seconds of all rounds. ``alone`` has the answer to each text when sent alone."""
     first = [[answer.first for answer in answers] for _, answers in rounds]
     sound = sum(len(answer.sound or b"") for answer in rounds[0][1]) / 2 / PCM_RATE
     pairs = [
@@ -170,14 +176,14 @@ def rounds_row(
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--requests", type=positive, default=200, metavar="N", help="number of requests at once (default: 200)")
-    add("--lanes", type=positive, default=32, metavar="N", help="lanes of the decoder (default: 32)")
+    add("--requests", type=positive, default=200, metavar="N", help="number of requests (default: 200)")
+    add("--lanes", type=positive, default=32, metavar="N", help="number of the decoder's lanes (default: 32)")
     add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"models, from {', '.join(MODELS)}")
 
 
 BENCHMARK = Benchmark(
     measure,
-    "many requests at once to `ane serve`",
+    "time that `ane serve` takes for many requests at once",
     add_options,
     quick="--rounds 1 --requests 3 --models heart",
     uses=("threads", "rounds"),

@@ -1,12 +1,12 @@
-"""Measure speech synthesis in separate processes: `sentence` and `stream`.
+"""Measure speech synthesis in separate processes, with two benchmarks: `sentence` and `stream`.
 
-- `sentence`: one sentence, by a new process for every reading, so that cold start and peak memory are measured too. All
-competitors, including upstream, load their networks before they get the sentence. Random weights never predict the stop
-code, so all competitors then sample --max-codes for every candidate.
-- `stream`: time to first audio, and work per second of audio, for texts of several lengths, in one process with its
-networks loaded. A chunk is a sentence of about five seconds.
+- `sentence` measures one sentence. A new process speaks it for every reading, so that the reading also has the cold
+start and the peak memory. All competitors, including upstream, load their networks before they get the sentence. With
+random weights that never predict the stop code, all competitors sample exactly --max-codes codes per candidate.
+- `stream` measures the time to the first audio, and the work per second of audio, for texts of several lengths. One
+process loads the networks and speaks all texts. A chunk is a sentence of about five seconds.
 
-The voice is the model's default voice, or random latents.
+The voice is the model's default voice. Models without a default voice get random latents.
 """
 
 import argparse
@@ -38,9 +38,9 @@ from benchmarks.harness import (
 )
 
 SECONDS_PER_CHUNK = 5
-UPSTREAM_BATCH = 16  # candidates that upstream samples at once
+UPSTREAM_BATCH = 16  # number of candidates that upstream samples at once
 UPSTREAM_FILES = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
-SENTENCES = (  # 60 to 70 characters each, a chunk: four to five seconds of speech
+SENTENCES = (  # a sentence is one chunk: 60 to 70 characters, and four to five seconds of speech
     "The train to the old harbour leaves at nine and comes back at noon.",
     "She put the letter into the drawer and never spoke of it again.",
     "A small boat lay on the sand, its sail torn by the winter storms.",
@@ -52,7 +52,7 @@ SENTENCES = (  # 60 to 70 characters each, a chunk: four to five seconds of spee
 
 @dataclass(frozen=True)
 class SentenceCase:
-    """A request: ``candidates`` and ``steps`` for upstream, and ``preset`` for this package."""
+    """A case of the benchmark `sentence`. upstream takes ``candidates`` and ``steps``, and this package ``preset``."""
 
     candidates: int
     steps: int
@@ -63,17 +63,14 @@ CASES = {"one": SentenceCase(1, 30), "ultra_fast": SentenceCase(16, 30), "fastes
 
 
 def text_of_chunks(number: int) -> str:
-    """Return a text with ``number`` chunks, which must be split at |."""
+    """Make a text with ``number`` sentences, one per chunk. The worker splits the text at "|"."""
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
 def start_worker(
     competitor: Competitor, model: Bundle, threads: int, prepare: TimedRequest | None = None
 ) -> tuple[WorkerProcess, float]:
-    """Start a process, open the model in it, and return both the process and its cold start.
-
-    The cold start is the seconds until it accepts a request.
-    """
+    """Start a process, and open the model in it. Return the process, and the seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
         tuning = Tuning(competitor.spec, competitor.precision, threads=threads)
@@ -87,7 +84,7 @@ def start_worker(
 
 
 def speech_figures(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a request: seconds of work and of audio, and rates derived from them."""
+    """Convert a worker's answer to the figures of a row: seconds of work, seconds of audio, and rates."""
     first = answer.get("first_audio")
     return {
         "took_s": answer["elapsed"],
@@ -126,7 +123,7 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
 def sentence_reading(
     competitor: Competitor, case: SentenceCase, model: Bundle, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start a process, let it speak the sentence, and end it. "value" is the seconds of the sentence."""
+    """Start a process, let it speak the sentence, and end it. "value" is the seconds that the sentence took."""
     steps = options.steps or case.steps
     if competitor.engine == "upstream":
         process = upstream_process(options)
@@ -162,7 +159,7 @@ def sentence_reading(
 
 
 def upstream_process(options: argparse.Namespace) -> JsonProcess:
-    """Start ``upstream_worker.py`` in upstream's environment. Raises UserError without the official files."""
+    """Start ``upstream_worker.py`` in upstream's environment. Raises UserError if an official file is missing."""
     for file in UPSTREAM_FILES:
         if not (options.checkpoints / file).is_file():
             raise UserError(f"{options.checkpoints} has no {file}: upstream loads official checkpoints")
@@ -180,7 +177,7 @@ def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
     with ExitStack() as stack:
         for competitor in competitors:
             if competitor.engine == "upstream":
-                continue  # it does not stream
+                continue  # upstream does not stream
             process = stack.enter_context(start_worker(competitor, model, options.threads)[0])
             for preset in options.presets:
                 for seconds in sorted(options.seconds):
@@ -207,16 +204,16 @@ def stream_reading(process: WorkerProcess, request: TimedRequest) -> dict[str, A
 
 
 def sentence_options(add: Callable[..., Any]) -> None:
-    add("--cases", type=comma_separated, default=list(CASES), metavar="NAME,…", help=f"(default: {','.join(CASES)})")
+    add("--cases", type=comma_separated, default=list(CASES), metavar="NAME,…", help=f"cases ({','.join(CASES)})")
     add(
         "--steps",
         type=positive,
         metavar="N",
-        help="diffusion steps of all competitors, at least 2 (default: the case's steps)",
+        help="number of diffusion steps for all competitors, at least 2 (default: the steps of the case)",
     )
-    add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
+    add("--text", default="The train leaves at nine.", help="sentence to speak (default: %(default)s)")
     add("--max-codes", type=positive, default=86, metavar="N", help="most codes of a chunk (default: %(default)s)")
-    add("--busy", type=natural, default=0, metavar="N", help="other programs that run at the same time (default: 0)")
+    add("--busy", type=natural, default=0, metavar="N", help="number of other busy programs (default: 0)")
 
 
 def stream_options(add: Callable[..., Any]) -> None:
@@ -225,22 +222,22 @@ def stream_options(add: Callable[..., Any]) -> None:
         type=counts,
         default=[5, 10, 20, 40, 60],
         metavar="N,…",
-        help="seconds of audio (default: 5,10,20,40,60)",
+        help="lengths of the texts in seconds of audio (default: 5,10,20,40,60)",
     )
-    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="(default: fastest,1x10)")
+    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="presets (fastest,1x10)")
     add("--max-codes", type=positive, default=108, metavar="N", help="most codes of a chunk (default: %(default)s)")
 
 
 BENCHMARKS = {
     "sentence": Benchmark(
         measure_sentence,
-        "a sentence by a new process",
+        "time, cold start and memory of a new process that speaks a sentence",
         sentence_options,
         "--cases one --max-codes 20 --steps 4 --rounds 1",
     ),
     "stream": Benchmark(
         measure_stream,
-        "time to first audio and cost of a second",
+        "time to the first audio, and work per second of audio",
         stream_options,
         "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1",
     ),

@@ -1,8 +1,10 @@
-"""Measure steps of the decoder on torch's CPU: milliseconds of a step by lanes, while other programs run.
+"""Measure how long torch on the CPU takes for a step of the decoder, by the number of lanes.
 
-A reading is ten steps, or a second, of all lanes after a prefix of 80 positions and 80 codes (3.7 s of speech).
-`chosen` and `2 threads` are as in `embedded`. `weights_gb_per_s` is the bytes of the decoder's weights, read once per
-step.
+The value is milliseconds per step. A reading runs ten steps on all lanes, or as many as fit in a second. The lanes
+already have a prefix of 80 positions and 80 codes, which are 3.7 s of speech. `weights_gb_per_s` is the size of the
+decoder's weights, which every step reads once, divided by the time of a step.
+
+With --busy, other programs run at the same time. The benchmark `embedded` explains `chosen` and `2 threads`.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from ane.commands.arguments import counts
 from benchmarks.embedded import Reading, add_busy_options, rows_in_conditions
 from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
 
-PREFIX, CODES, STEPS, LONGEST_READING = 80, 80, 10, 1.0  # seconds
+PREFIX, CODES, STEPS, LONGEST_READING = 80, 80, 10, 1.0  # positions, codes, steps per reading, seconds per reading
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
@@ -55,10 +57,10 @@ def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Reading:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--lanes", type=counts, default=[1, 16, 32], metavar="N,…", help="(default: 1,16,32)")
+    add("--lanes", type=counts, default=[1, 16, 32], metavar="N,…", help="numbers of lanes (default: 1,16,32)")
     add_busy_options(add)
 
 
 BENCHMARK = Benchmark(
-    measure, "a step of the decoder by lanes, beside busy programs", add_options, "--lanes 1,2 --fixed 1 --rounds 1"
+    measure, "time of a decoder step, by lanes and other programs", add_options, "--lanes 1,2 --fixed 1 --rounds 1"
 )

@@ -1,6 +1,7 @@
-"""Speak with the voices that the embedded voices learned from, by name: "hibari heart", "kokoro am_michael".
+"""Speak as the teachers: the voices from which the voices in this package learned.
 
-They are in packages that ``benchmarks.data_packages`` fetches.
+Their names are "hibari heart" and, for example, "kokoro am_michael". They are in packages that
+``benchmarks.data_packages`` fetches.
 """
 
 import json
@@ -14,15 +15,15 @@ import numpy as np
 from ane.system.errors import UserError
 from benchmarks.data_packages import kokoro_graph, package_folder
 
-RATE = 24000  # Hz of hibari and Kokoro
-Speak = Callable[[str], tuple[np.ndarray, int]]  # text → audio (S,) float32, its rate
+RATE = 24000  # sample rate of hibari and Kokoro in Hz
+Speak = Callable[[str], tuple[np.ndarray, int]]  # takes a text, and returns audio (S,) float32 and its rate in Hz
 
 
 def teacher_speech(name: str) -> Speak:
-    """Return the function that speaks with a teacher's voice.
+    """Return a function that speaks with a teacher's voice.
 
     Raises:
-        UserError: There is no such teacher, or its packages cannot be fetched.
+        UserError: The teacher is unknown, or its packages cannot be fetched.
     """
     kind, _, voice = name.partition(" ")
     if kind == "hibari" and voice in ("", "heart"):
@@ -35,19 +36,19 @@ def teacher_speech(name: str) -> Speak:
 
 @cache
 def hibari() -> Any:
-    """Return the package's synthesizer, which depends only on numpy and onnxruntime."""
+    """Load the synthesizer of hibari-tts from its unpacked package. It needs only numpy and onnxruntime."""
     folder = str(package_folder("hibari-tts"))
     sys.path.insert(0, folder)
     try:
         from hibari import Hibari
-        from hibari.g2p import G2P  # noqa: F401  imported now, while its folder is on the path
+        from hibari.g2p import G2P  # noqa: F401  imported here, while the package's folder is on the path
     finally:
         sys.path.remove(folder)
     return Hibari()
 
 
 def kokoro_style(voice: str) -> np.ndarray:
-    """Return a voice's style (510, 256), with a row for each number of phonemes."""
+    """Read the style of a Kokoro voice, (510, 256). A text with n phonemes uses row n - 1."""
     path = package_folder("kokoro-js") / "package" / "voices" / f"{voice}.bin"
     if not path.is_file():
         voices = ", ".join(sorted(file.stem for file in path.parent.glob("*.bin")))
@@ -57,7 +58,7 @@ def kokoro_style(voice: str) -> np.ndarray:
 
 @cache
 def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
-    """Return Kokoro-82M v1.0 in int8, its phonemes' ids, and hibari's function from text to phonemes."""
+    """Load Kokoro-82M v1.0 in int8, the ids of its phonemes, and hibari's function that turns text into phonemes."""
     import onnxruntime
 
     hibari()

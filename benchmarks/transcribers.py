@@ -1,9 +1,9 @@
-"""Measure the command `ane transcribe` next to faster-whisper and openai-whisper, as whole processes on one thread.
+"""Measure `ane transcribe`, faster-whisper and openai-whisper, as whole processes on one thread.
 
-All get Whisper base and the same recording, which the default voice speaks, and take the likeliest tokens. A row has
-the CPU seconds of the process, its start included, and the word errors of its text. faster-whisper and openai-whisper
-are measured if they are installed, for example in a folder on PYTHONPATH made by
-``pip install --target DIR faster-whisper openai-whisper``.
+All programs use Whisper base, and always take the likeliest token. They transcribe the same recording, which the
+default voice speaks. A row has the seconds of processor time that the process takes, including its start, and the word
+errors of its text. faster-whisper and openai-whisper are measured only if they are installed, for example in a folder
+on PYTHONPATH that ``pip install --target DIR faster-whisper openai-whisper`` wrote.
 """
 
 import json
@@ -31,7 +31,7 @@ from benchmarks.imports import imported
 from benchmarks.listening import edits, words
 from training.text import held_out_sentences
 
-SENTENCES = 24  # of about 72 s
+SENTENCES = 24  # number of sentences in the recording, which is about 72 s long
 FASTER_WHISPER = """
 import sys
 from faster_whisper import WhisperModel
@@ -50,11 +50,11 @@ torch.set_num_threads(1)
 with wave.open(sound) as file:
     audio = numpy.frombuffer(file.readframes(file.getnframes()), numpy.int16).astype(numpy.float32) / 32768
 print(whisper.load_model(model, device="cpu").transcribe(audio, language="en", fp16=False)["text"])
-"""  # its command reads sound with FFmpeg's program
+"""  # openai-whisper's own command would need the program FFmpeg to read sound
 
 
 def transcriptions(folder: Path) -> Iterator[RepeatedCall]:
-    """Yield the programs that are installed; their recording and models are in ``folder``."""
+    """Yield one call for each installed program and precision. ``folder`` gets the recording and the models."""
     text, sound = " ".join(held_out_sentences()[:SENTENCES]), folder / "speech.wav"
     speech = ane.load().speak(text, seed=1)
     samples = resample(speech.audio, speech.sample_rate, 16000)
@@ -84,7 +84,7 @@ def transcriptions(folder: Path) -> Iterator[RepeatedCall]:
 
 
 def installed(module: str, package: str) -> bool:
-    """Return whether a module can be imported, and say on standard error if it cannot."""
+    """Return whether a module is installed. If it is not, say so on standard error."""
     if find_spec(module) is None:
         print(f"{package} is left out: it is not installed", file=sys.stderr)
         return False
@@ -92,7 +92,7 @@ def installed(module: str, package: str) -> bool:
 
 
 def cpu_seconds(command: Sequence[str], text: str) -> dict[str, float | None]:
-    """Run a command that prints a transcript, and compare it with the text that was spoken."""
+    """Run a command that prints a transcript. Measure its processor time and the word errors of the transcript."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     result = subprocess.run(command, capture_output=True, text=True)
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -107,7 +107,7 @@ def cpu_seconds(command: Sequence[str], text: str) -> dict[str, float | None]:
 
 
 def faster_whisper_folder(checkpoint: Path, folder: Path) -> Path:
-    """Add vocabulary.json, which CTranslate2 needs, to the files of a checkpoint."""
+    """Write a folder with the files of a checkpoint and vocabulary.json, which CTranslate2 needs."""
     folder.mkdir()
     for file in checkpoint.iterdir():
         (folder / file.name).symlink_to(file)
@@ -121,7 +121,7 @@ def faster_whisper_folder(checkpoint: Path, folder: Path) -> Path:
 
 
 def openai_file(bundle: Bundle, path: Path) -> Path:
-    """Write the weights as openai-whisper reads them."""
+    """Write the weights of a bundle in the format of openai-whisper."""
     sizes = {
         name: value
         for network in ("encoder", "decoder")

@@ -1,13 +1,13 @@
-"""Run upstream's networks on request, in an environment with its package and ``upstream.txt``.
+"""Run upstream's networks on request, in an environment that has upstream's package and ``upstream.txt``.
 
     python upstream_worker.py CHECKPOINTS --threads 1
 
 Upstream's code is unchanged, except that its functions are wrapped to time them. Requests and answers are JSON, one per
-line. The line {"ready": true} comes first, when the models are loaded. A request {"text", "candidates", "batch",
-"steps", "guided", "codes", "seed"} gets {"elapsed", "seconds", "codes", "stages"}: ``TextToSpeech.tts`` with random
-latents as the voice. The stage "latents" is the decoder's second pass.
+line. When the models are loaded, the program prints the line {"ready": true}. A request has "text", "candidates",
+"batch", "steps", "guided", "codes" and "seed". The program passes them to ``TextToSpeech.tts``, with random latents as
+the voice. The answer has "elapsed", "seconds", "codes" and "stages". The stage "latents" is the decoder's second pass.
 
-This file imports nothing of the project, which the environment does not have.
+This file imports nothing from the project, because the environment does not contain the project.
 """
 
 import argparse
@@ -25,16 +25,16 @@ SAMPLE_RATE = 24000
 
 
 def stand_in(name: str, **names: object) -> types.ModuleType:
-    """Install an empty module in place of one that upstream imports and does not use in the timed code."""
+    """Install an empty module instead of a module that upstream imports but does not use in the timed code."""
     module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)  # transformers asks find_spec for torchaudio
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)  # transformers calls find_spec("torchaudio")
     module.__dict__.update(names)
     sys.modules[name] = module
     return module
 
 
 class UpstreamSpeaker:
-    """Upstream's TextToSpeech with all its models loaded from the folder of checkpoints."""
+    """Upstream's TextToSpeech, with all its models loaded from the folder of checkpoints."""
 
     def __init__(self, checkpoints: Path):
         stand_in("torchaudio")
@@ -60,7 +60,7 @@ class UpstreamSpeaker:
             setattr(owner, name, self.timed(stage, getattr(owner, name)))
 
     def timed(self, stage: str, function: Callable) -> Callable:
-        """Return ``function`` with its time added to ``stage``. For "decode", codes are counted too."""
+        """Wrap a function, so that its time is added to ``stage``. The stage "decode" also counts codes."""
 
         def call(*args, **kwargs):
             start = time.perf_counter()

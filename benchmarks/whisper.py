@@ -1,12 +1,14 @@
-"""Compare Whisper's trained weights with openai-whisper: text and tokens of the same recordings, and word errors.
+"""Compare `ane transcribe` with openai-whisper, with the same trained weights: texts, tokens and word errors.
 
-The recordings are read speech and short samples in packages (``benchmarks.data_packages``), sentences spoken by the
-voices of hibari and Kokoro, and hard recordings made of them: a long silence between two sentences, noise over speech,
-and noise alone. For a multilingual model, other languages are transcribed and translated. Decoding is greedy, and
-temperatures rise where text is improbable. There both draw tokens with the same random numbers: openai-whisper's
-``Categorical`` is replaced by ``sample_token``.
+Some recordings are from packages (``benchmarks.data_packages``): people who read, and short samples. The voices of
+hibari and Kokoro speak others. Some are made harder: a long silence between two sentences, noise over speech, or only
+noise. A multilingual model also transcribes and translates other languages.
 
-openai-whisper 20250625 must be installed: ``pip install openai-whisper==20250625``, or in a folder on PYTHONPATH.
+Both programs decode greedily. If a text is improbable, they decode it again at a higher temperature, and draw tokens at
+random. To make both draw the same random numbers, this file replaces openai-whisper's ``Categorical`` by
+``sample_token``.
+
+Install openai-whisper first: ``pip install openai-whisper==20250625``, also with --target into a folder on PYTHONPATH.
 """
 
 import argparse
@@ -52,7 +54,15 @@ SYSTEMS = ("torch:cpu/fp32", "torch:cpu/bf16", "torch:cpu/fp16", "torch:cpu/int8
 
 @dataclass(frozen=True)
 class Recording:
-    """Sound (S,) float32 at 16 kHz, its text if that is known, and the kind of recording that it is an example of."""
+    """A recording to transcribe.
+
+    Attributes:
+        name: Name of the recording.
+        kind: Kind of the recording: "read", "sample", "spoken", "silence", "noise", "language" or "translation".
+        audio: Samples at 16 kHz, (S,) float32.
+        text: The text that is spoken, or "" if it is not known.
+        task: "transcribe" or "translate".
+    """
 
     name: str
     kind: str
@@ -63,7 +73,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Heard:
-    """A system's transcript of a recording, and the highest temperature that it needed."""
+    """A program's transcript of a recording, with its tokens, its language, and the highest temperature it needed."""
 
     text: str
     tokens: tuple[int, ...]
@@ -76,7 +86,7 @@ def loaded(path: Path) -> np.ndarray:
 
 
 def recordings(multilingual: bool, count: int) -> Iterator[Recording]:
-    """Yield the recordings, with ``count`` sentences by each of ``TEACHERS``."""
+    """Yield all recordings. Each of the ``TEACHERS`` speaks ``count`` sentences."""
     moonshine = package_folder("moonshine-voice") / "moonshine_voice" / "assets"
     samples = package_folder("pytest-audioeval") / "pytest_audioeval" / "samples" / "audio"
     for name in READERS:
@@ -143,8 +153,8 @@ class OpenAiWhisper:
         self.network.decode = self.decoded
 
     def decoded(self, mel: torch.Tensor, options: Any) -> Any:
-        """``Whisper.decode``, with generators of the window and the temperature as ours are."""
-        seek = sys._getframe(2).f_locals["seek"]  # of whisper.transcribe.transcribe
+        """Call ``Whisper.decode``, with random generators that depend on the window and the temperature, as ours do."""
+        seek = sys._getframe(2).f_locals["seek"]  # a local variable of whisper.transcribe.transcribe
         self.draws = [
             np.random.default_rng((0, seek, round(1000 * options.temperature), candidate))
             for candidate in range(options.best_of or 1)
@@ -152,7 +162,7 @@ class OpenAiWhisper:
         return self.decode(mel, options)
 
     def drawn(self, logits: torch.Tensor) -> Any:
-        """Return a stand-in for ``torch.distributions.Categorical``.
+        """Draw a token for each row of logits, and return an object that takes the place of ``Categorical``.
 
         The logits are already divided by the temperature.
         """
@@ -180,7 +190,10 @@ class OpenAiWhisper:
 
 
 class AneWhisper:
-    """Our transcription on a backend: "BACKEND/PRECISION", with "=BUNDLE" for a backend that takes packages."""
+    """The transcription of this package on a backend.
+
+    ``system`` is "BACKEND/PRECISION", or "BACKEND/PRECISION=BUNDLE" for a backend that needs a bundle with packages.
+    """
 
     def __init__(self, checkpoint: Bundle, system: str):
         spec, _, bundle = system.partition("=")
@@ -235,7 +248,10 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def row_of(system: str, chosen: Sequence[Recording], heard: Sequence[Heard], expected: Sequence[Heard]) -> BenchRow:
-    """Return word errors where the text is known and there is no noise, and how many results equal openai-whisper's."""
+    """Make a row with the word errors of a program, and the number of its transcripts that equal openai-whisper's.
+
+    Word errors count only recordings whose text is known and that have no noise.
+    """
     pairs = [
         (words(normalise_english(recording.text)), words(normalise_english(one.text)))
         for recording, one in zip(chosen, heard, strict=True)
@@ -259,15 +275,16 @@ def row_of(system: str, chosen: Sequence[Recording], heard: Sequence[Heard], exp
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--size", choices=("base", "tiny.en"), default="base", help="(default: %(default)s)")
+    add("--size", choices=("base", "tiny.en"), default="base", help="size of Whisper (default: %(default)s)")
     add(
         "--systems",
         type=comma_separated,
         default=SYSTEMS,
         metavar="BACKEND/PRECISION[=BUNDLE],…",
-        help="BUNDLE has the packages of onnx and mil (default: torch in four precisions)",
+        help="backends and precisions to compare. For onnx and mil, BUNDLE is a bundle with packages (default: torch "
+        "in four precisions)",
     )
-    add("--sentences", type=int, default=2, metavar="N", help="sentences by each voice (default: %(default)s)")
+    add("--sentences", type=int, default=2, metavar="N", help="sentences per voice (default: %(default)s)")
     add(
         "--only",
         type=comma_separated,

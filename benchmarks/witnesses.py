@@ -1,7 +1,8 @@
-"""Compare every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
+"""Compare every function of a bundle's Core ML packages with the PyTorch network, as dB of signal to error.
 
-The conversion recorded the interpreter's figures: in float32, with the rounding of fp16, and with small numbers flushed
-as on an M1. Each has its threshold next to it. If Core AI is installed, it runs all functions in float32.
+Two runtimes are compared: the interpreter and, if it is installed, Apple's Core AI in float32. The figures of the
+interpreter are those that the conversion recorded: in float32, with the rounding of fp16, and with small numbers
+replaced by 0, as on an M1. Next to each figure is the threshold that a function must reach.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def table(by_function: dict[tuple[str, str], dict[str, float | None]]) -> dict[str, Any]:
-    """Return the table for the documentation (``docs/generate.py``)."""
+    """Make the table that ``docs/generate.py`` writes into the documentation."""
     columns = dict.fromkeys(name for figures in by_function.values() for name in figures)
     return {
         "columns": ["package", "function", *columns],
@@ -62,4 +63,4 @@ def table(by_function: dict[tuple[str, str], dict[str, float | None]]) -> dict[s
     }
 
 
-BENCHMARK = Benchmark(measure, "dB of each converted function, by what runs it", quick=None, uses=("bundle",))
+BENCHMARK = Benchmark(measure, "exactness of each function on each runtime, in dB", quick=None, uses=("bundle",))

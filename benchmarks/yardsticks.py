@@ -1,7 +1,7 @@
-"""Judge speech with networks: word errors, naturalness, noise, and whose voice it is.
+"""Judge speech with networks: by its word errors, its naturalness, its noise, and its speaker.
 
-Their weights are in packages that ``benchmarks.data_packages`` fetches. Only DistillMOS is also imported from its
-package.
+The weights of the networks are in packages that ``benchmarks.data_packages`` fetches. Of DistillMOS, the code is also
+imported from its package.
 """
 
 import importlib.util
@@ -21,11 +21,11 @@ from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.imports import imported
 
-RATE = 16000  # Hz, for all networks
+RATE = 16000  # sample rate in Hz that all these networks take
 
 
 class WhisperRecogniser:
-    """Whisper base, which is multilingual, as a recogniser of English: greedy, each sentence by itself."""
+    """A recogniser of English: the multilingual Whisper base, which decodes greedily and each sentence separately."""
 
     def __init__(self, size: str = "base"):
         model = imported(whisper_folder(size))
@@ -38,19 +38,22 @@ class WhisperRecogniser:
 
 
 class DistillMos:
-    """Naturalness, 1 to 5: a student of models on wav2vec 2.0 XLS-R (Stahl and Gamper 2025, arXiv 2502.05356)."""
+    """A judge of naturalness, from 1 to 5: DistillMOS (Stahl and Gamper 2025, arXiv 2502.05356).
+
+    It was distilled from models that use wav2vec 2.0 XLS-R.
+    """
 
     def __init__(self) -> None:
         folders = [str(package_folder(name)) for name in ("distillmos", "xls-r-sqa")]
         if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
-            # distillmos imports it only to read files
+            # distillmos imports torchaudio, but uses it only to read files
             sys.modules["torchaudio"] = ModuleType("torchaudio")
         sys.path[:0] = folders
         try:
             from distillmos import ConvTransformerSQAModel
         finally:
             sys.path[:] = [folder for folder in sys.path if folder not in folders]
-        with redirect_stdout(sys.stderr):  # it prints its version
+        with redirect_stdout(sys.stderr):  # the constructor prints the version of distillmos
             self.network = ConvTransformerSQAModel().eval()
 
     @torch.no_grad()
@@ -59,13 +62,14 @@ class DistillMos:
 
 
 class Dnsmos:
-    """Overall quality (OVRL), 1 to 5: DNSMOS P.835 (Reddy et al. 2022, arXiv 2110.01763), made to judge noise.
+    """A judge of overall quality (OVRL), from 1 to 5: DNSMOS P.835 (Reddy et al. 2022, arXiv 2110.01763).
 
-    It computes what the authors' script does (microsoft/DNS-Challenge, DNSMOS/dnsmos_local.py).
+    DNSMOS was made to judge noise. This class computes the same as the authors' script (microsoft/DNS-Challenge,
+    DNSMOS/dnsmos_local.py).
     """
 
-    SECONDS = 9.01  # length of sound that it takes at once. Shorter sound is repeated
-    OVERALL = -0.06766283, 1.11546468, 0.04602535  # polynomial from its output to the scale 1 to 5
+    SECONDS = 9.01  # length of the sound that the network takes. Shorter sound is repeated
+    OVERALL = -0.06766283, 1.11546468, 0.04602535  # polynomial from the network's output to the scale 1 to 5
 
     def __init__(self) -> None:
         import onnxruntime
@@ -76,7 +80,7 @@ class Dnsmos:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def score(self, audio: np.ndarray, rate: int) -> float:
-        """Return the mean over windows a second apart."""
+        """Judge audio (S,) float32. The score is the mean over windows that begin one second apart."""
         audio, size = resample(audio, rate, RATE), int(self.SECONDS * RATE)
         while len(audio) < size:
             audio = np.tile(audio, 2)
@@ -89,11 +93,14 @@ class Dnsmos:
 
 
 class SpeakerEncoder(nn.Module):
-    """Embeddings whose cosine says how alike voices sound: GE2E (Wan et al. 2018, arXiv 1710.10467) by Resemblyzer."""
+    """An encoder of speech whose embeddings say how alike two voices sound, by the cosine between them.
 
-    WINDOW, HOP = 400, 160  # samples (resemblyzer hparams.py)
-    BANDS, FRAMES, WIDTH = 40, 160, 256  # bands of the mel, frames of a part, width of an embedding
-    STEP = 77  # frames from one part to the next: 1.3 parts per second
+    It is GE2E (Wan et al. 2018, arXiv 1710.10467) with the weights of Resemblyzer.
+    """
+
+    WINDOW, HOP = 400, 160  # samples of a window, and samples from one window to the next (resemblyzer hparams.py)
+    BANDS, FRAMES, WIDTH = 40, 160, 256  # mel bands, frames that the network takes at once, width of an embedding
+    STEP = 77  # the network takes frames again after this many frames, 1.3 times per second
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,9 +113,9 @@ class SpeakerEncoder(nn.Module):
 
     @torch.no_grad()
     def embedding(self, audio: np.ndarray, rate: int) -> np.ndarray:
-        """Return an embedding (256,) float32 of length 1 for audio (S,) float32: the mean over parts of 1.6 s.
+        """Compute the embedding of audio (S,) float32, (256,) float32 with the norm 1.
 
-        See Resemblyzer's embed_utterance.
+        It is the mean over stretches of 1.6 s, as in Resemblyzer's embed_utterance.
         """
         audio = resample(audio, rate, RATE)
         parts = max(1, 1 + (len(audio) // self.HOP - self.FRAMES) // self.STEP)
@@ -124,6 +131,6 @@ class SpeakerEncoder(nn.Module):
 
 
 def mean_embedding(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the embedding of a speaker, from the embeddings of several sentences."""
+    """Average the embeddings of several sentences by one speaker, with the norm 1."""
     mean = np.mean(embeddings, axis=0)
     return mean / np.linalg.norm(mean)
