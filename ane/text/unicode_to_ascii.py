@@ -169,7 +169,7 @@ def readable(text: str, unreadable: str) -> str:
         if script and unreadable == "refuse":
             raise UserError(
                 f"unreadable is refuse, and the text has {script} letters, as in {word[:40]!r}: write the word in "
-                "Latin letters, or choose another value of unreadable",
+                "Latin letters, or choose another value",
                 "unreadable",
             )
         spelt = " ".join(filter(None, map(letter_name, word))) if unreadable == "spell" else ""
