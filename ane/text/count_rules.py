@@ -57,7 +57,7 @@ TEST = re.compile(
 
 
 def expand_count(match: re.Match) -> str:
-    """Read 3/48 files as "three of forty-eight files". 2/3 and 5/8 are fractions and 9/10 is a rating even here."""
+    """Read 3/48 files as "three of forty-eight files". Common fractions (2/3, 5/8) and ratings (9/10) do not change."""
     n, total = (int(group.replace(",", "")) for group in match.groups())
     usual = total <= 10 or total in (16, 32, 64, 100)
     if n > total or total < 5 or n == total == 50 or (usual and (gcd(n, total) == 1 or total in (5, 10, 100))):

@@ -49,7 +49,7 @@ def expand_day_month(match: re.Match) -> str:
 def expand_numeric_date(match: re.Match) -> str:
     """Read 12/05/2024 as "december fifth, twenty twenty-four".
 
-    With dots, the day comes first, and also if the month would be above 12.
+    The day comes first if the separator is a dot, or if the month would be above 12.
     """
     first, second, year = int(match[1]), int(match[3]), match[4]
     day, month = (first, second) if match[2] == "." or first > 12 else (second, first)
@@ -90,7 +90,7 @@ def expand_am_pm(match: re.Match) -> str:
 
 
 def expand_minutes(match: re.Match) -> str:
-    """Read 26:11 as "26 eleven". It is minutes and seconds, because no day has an hour 26."""
+    """Read 26:11 as "26 eleven". This must be minutes and seconds, because no day has an hour 26."""
     return f"{match[1]} {'oh ' if match[2].startswith('0') else ''}{number_words.cardinal(int(match[2]))}"
 
 

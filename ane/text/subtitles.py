@@ -27,7 +27,7 @@ def clock(seconds: float, point: str) -> str:
 
 
 def without_arrows(text: str) -> str:
-    """Replace the arrow "-->" in a text, which is reserved for the times."""
+    """Replace "-->" in a text, because subtitle files use this arrow between the times."""
     return text.replace("-->", "→")
 
 

@@ -115,7 +115,7 @@ class Lexicon:
         return "".join(parts) + text[end:]
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
-        """Yield the parts of a text that entries replace, in order. They do not overlap."""
+        """Yield the parts of a text that entries replace, in order. The parts do not overlap."""
         text_tokens = list(tokens(text))
         index = 0
         while index < len(text_tokens):

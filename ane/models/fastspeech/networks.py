@@ -214,7 +214,7 @@ class LengthRegulator(nn.Module):
 
 
 class FastSpeech(nn.Module):
-    """The two halves of FastSpeech, ``text`` and ``mel``."""
+    """FastSpeech. Call ``text``, compute the alignment on the host (``ane.models.durations``), then call ``mel``."""
 
     def __init__(self, config: FastSpeechConfig):
         super().__init__()

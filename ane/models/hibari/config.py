@@ -18,15 +18,17 @@ class HibariConfig(Config):
     """Sizes of the two text encoders, the prosody network and the decoder. The defaults are those of hibari 0.2.1."""
 
     symbols: int = 178  # rows of the phoneme table, which hibari shares with Kokoro
-    width: int = 128  # channels of the sound's text encoder
-    inner: int = 256  # channels within its blocks
-    repeats: int = 4  # how often it applies its only attention layer
+    # The text encoder for the sound: its channels, the channels within its blocks, and how often it applies its only
+    # attention layer. The next three fields are the same for the prosody.
+    width: int = 128
+    inner: int = 256
+    repeats: int = 4
     prosody_width: int = 192
     prosody_inner: int = 384
     prosody_repeats: int = 6
     decoder_width: int = 256
     decoder_inner: int = 768
-    decoder_layers: int = 8  # blocks of the decoder
+    decoder_layers: int = 8  # number of blocks in the decoder
     heads: int = 2
 
     split_widths: ClassVar = (("width", "heads"), ("prosody_width", "heads"))

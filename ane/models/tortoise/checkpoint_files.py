@@ -104,7 +104,7 @@ def find_files(path: Path) -> dict[str, Path]:
         ),
         {},
     )
-    if not set(REQUIRED) <= set(found):  # reading the keys of every file takes seconds
+    if not set(REQUIRED) <= set(found):  # only then, because reading the keys of every file takes seconds
         others = {
             file: _names(read_entries(file)[0])
             for file in sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))

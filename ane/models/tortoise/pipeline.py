@@ -315,7 +315,7 @@ class Rendering:
     def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
         """Rank a chunk's candidates with CLVP, and return the best, best first. A single candidate is not ranked.
 
-        This also reports the chunk's facts and words. The times of the words count silence that is trimmed later.
+        This also reports the chunk's facts and words. The times of the words include silence that is trimmed later.
         """
         chunk: Any = rendered.chunk
         best, notes = candidates[: self.settings.best], []
@@ -342,7 +342,7 @@ class Rendering:
         if not best[0].stopped:
             notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
         rendered.report(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
-        for candidate in best:  # drop the array that this path does not use, to free memory
+        for candidate in best:  # drop the array that the next step does not need, to free memory
             unused = "latents" if self.settings.diffusion is None else "hidden"
             setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
         return best

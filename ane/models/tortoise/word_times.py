@@ -79,7 +79,7 @@ class WordTimer:
     ) -> np.ndarray:
         """Return how much each code, and the stop code, attends to each text token.
 
-        The result is (heads, len(codes) + 1, len(tokens) − 1) float32. The last axis has the sum 1.
+        The result is (heads, len(codes) + 1, len(tokens) − 1) float32. The attention of a code to all tokens sums to 1.
         """
         distinct, scores = distinct_heads(heads), candidate.prefix_scores
         if scores is None or len(scores) != len(distinct) or not candidate.stopped:

@@ -58,7 +58,7 @@ class HifiganCheckpoint:
         self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state dict. Weights with weight normalisation are multiplied out."""
+        """Return the state dict, with weight normalisation folded into the weights."""
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
 

@@ -68,7 +68,7 @@ RENAMED = (
 )
 TIED = ("proj_out.weight", "lm_head.weight")  # copies of the token embedding, which some files have
 PARTS = ("encoder.", "decoder.")
-IGNORED = ("alignment_heads",)  # a buffer of older .pt files
+IGNORED = ("alignment_heads",)  # tensors that are skipped: this one is a buffer in older .pt files
 
 
 def openai_name(key: str) -> str:
@@ -169,7 +169,7 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
     """Find the files of a checkpoint.
 
     Returns:
-        The result of ``find_whisper_weights``, the folder with the other files, and a list of the files with weights.
+        The path that ``find_whisper_weights`` finds, the folder with the other files, and a list of the weight files.
 
     Raises:
         UserError: There is no Whisper checkpoint, or it lacks a file.

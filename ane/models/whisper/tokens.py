@@ -226,7 +226,9 @@ class TokenRules:
     suppressed: tuple[int, ...] = ()  # tokens that are never sampled
     blank: tuple[int, ...] = ()  # tokens that must not be the first one
     timestamps: bool = True  # whether timestamps enclose the text of each segment
-    max_initial_timestamp: int | None = 50  # index of the largest first timestamp (50 is 1.0 s); None allows any
+    max_initial_timestamp: int | None = (
+        50  # largest index of a timestamp that may come first (50 is 1.0 s); None allows any
+    )
 
     def apply(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
         """Set logits (V,) float32 to −∞, in place, for all tokens that must not follow the tokens ``sampled``."""

@@ -131,7 +131,7 @@ def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list
 
 
 def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[AlignedWord]:
-    """Shorten words to ``longest`` seconds if they are marks that end a sentence, or follow such a mark."""
+    """Shorten the marks that end sentences, and the words after these marks, to at most ``longest`` seconds."""
     limited = list(words)
     for index in range(1, len(words)):
         word = limited[index]

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from ane.text.phonemes.dictionary import DATA
 
-HEADS, LAYERS, LONGEST = 4, 4, 24  # LONGEST: number of letters that the network reads; further letters are ignored
+HEADS, LAYERS, LONGEST = 4, 4, 24  # the network reads only the first LONGEST letters of a word
 
 
 @cache

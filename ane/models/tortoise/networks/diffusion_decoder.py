@@ -164,7 +164,7 @@ class DiffusionTts(nn.Module):
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
         """Compute the conditioning (B, C, frames) from latents (B, N, D) and a voice latent (B, 2C).
 
-        It is the same for all timesteps.
+        The conditioning is the same for all timesteps.
         """
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])

@@ -98,7 +98,7 @@ class LVCBlock(nn.Module):
     def forward(self, x: Tensor, mel: Tensor) -> Tensor:
         """Upsample x (B, C, n) to (B, C, n · stride), and convolve it with kernels from a mel (B, mels, L).
 
-        n · stride must be L · hop.
+        n · stride must equal L · hop.
         """
         x = self.convt_pre["1"](F.leaky_relu(x, self.slope))
         kernels, biases = self.kernel_predictor(mel)
