@@ -26,8 +26,7 @@ Where English has several readings, the rules choose one:
   digit.
 * A word in capitals is spelled ("f b i") if it has no vowel, is in ``SPELLED``, or has up to three letters and is not
   in ``SHORT_WORDS``. Other words in capitals (UNESCO), and the words in ``PRONOUNCED``, are spoken as words. Three or
-  more consecutive words in capitals are ordinary words, unless all are acronyms. Then only the words in ``SPELLED`` are
-  spelled.
+  more consecutive words in capitals, unless all are acronyms, are ordinary words, except those in ``SPELLED``.
 * HTML tags, square brackets, double quotation marks, Markdown and emoji are not read. A placeholder such as <name> is
   read without its brackets. Dashes between words become commas.
 """

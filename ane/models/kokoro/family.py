@@ -121,8 +121,7 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
     tables = voices or next(voices_in(folder), None)
     if tables is None:
         raise UserError(
-            f"there are no voices next to {chosen} (voices*.bin, *.npz or a folder voices): say where they are with "
-            "voices"
+            f"there are no voices next to {chosen} (voices*.bin, *.npz or a folder voices): give their path with voices"
         )
     return folder, chosen, tables
 

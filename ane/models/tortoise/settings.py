@@ -168,8 +168,8 @@ class TortoiseSettings(SpeechSettings):
     )
     clip_mode: Literal["first", "slices", "whole"] = setting(
         "first",
-        "audio of the voice's clips to encode: 'first' takes the first seconds of each clip, 'slices' and 'whole' take "
-        "all of it. Every slice counts the same in 'slices', and every clip in 'whole'",
+        "audio of the voice's clips to encode: 'first' takes the first seconds of each clip, 'slices' takes all slices "
+        "with the same weight, and 'whole' takes all clips with the same weight",
         group=TEXT,
     )
     split: tuple[int, int] | None = split_setting(200, 300)
@@ -249,6 +249,6 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _model_error(fault: str) -> UserError:
     return UserError(
-        f"the model's settings in bundle.json are damaged, or a later version of tortoise-ane wrote them, because "
-        f"{fault}: update tortoise-ane, or import the model again"
+        f"the model's settings in bundle.json are not valid, because {fault}: update tortoise-ane in case a later "
+        "version wrote them, or import the model again"
     )

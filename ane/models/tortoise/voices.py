@@ -196,8 +196,8 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
     """Check whether the model can imitate the speaker of a voice, and return warnings if it may not.
 
-    It may not if the latents were made for another decoder, or if the voice comes from clips and the model was not
-    trained to clone voices.
+    It may fail if the latents were made with another decoder. It also fails if the voice comes from clips, and the
+    model was not trained to clone voices.
     """
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):
