@@ -242,7 +242,7 @@ def test_packages_of_unknown_networks_are_ignored(copied):
 @pytest.mark.parametrize(
     ("option", "fault"),
     [
-        ({"precision": "fp32"}, "has its autoregressive in fp16, not in fp32"),
+        ({"precision": "fp32"}, "has autoregressive in fp16, not in fp32"),
         ({"compute_units": "CPU_ONLY"}, "compute_units has no effect on the backend mil"),
     ],
 )

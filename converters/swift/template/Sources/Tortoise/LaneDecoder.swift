@@ -1,7 +1,7 @@
-/// The decoder for one chunk, on functions that take its cache as inputs (kind `io`).
+/// The decoder for one chunk of text. It calls the functions that take the kv-cache as inputs (cache `io`).
 ///
-/// Keys and values are in a pool of slots. With one lane and one prefix, a slot is a position: the prefix comes first,
-/// then the codes. A call takes the function with the fewest slots that are enough.
+/// The cache is a pool of slots. A slot has the keys and values of one position: first the positions of the prefix, then
+/// the positions of the codes. A step uses the function with the fewest slots that are enough.
 final class LaneDecoder {
     private let calls: any NetworkCalls
     private let tables: ModelTables.Decoder
@@ -16,7 +16,7 @@ final class LaneDecoder {
         let hidden, logits: [Float]
     }
 
-    /// Computes the prefix, and returns the output of its last position.
+    /// Decodes the prefix, and returns the output of its last position.
     func prefill(_ prefix: [[Float]], maxCodes: Int) throws -> Output {
         let slots = tables.steps.map(\.length).max() ?? 0
         guard prefix.count + maxCodes <= slots else {
@@ -37,7 +37,7 @@ final class LaneDecoder {
         return try output(outputs, column: prefix.count - 1)
     }
 
-    /// Appends columns, at most as many as the function has, and returns the output of the last column.
+    /// Decodes the next columns, at most `stepColumns`, and returns the output of the last column.
     func step(_ columns: [[Float]]) throws -> Output {
         let function = grow(to: used + columns.count)
         let mask = causalMask(
@@ -52,8 +52,8 @@ final class LaneDecoder {
         try calls.call(NetworkFunction(network: "autoregressive", name: function.name), inputs)
     }
 
-    /// Returns the mask (1, 1, columns, slots + columns). Each of the first `filled` columns sees the first `visible`
-    /// slots, the columns before it, and itself.
+    /// Returns the mask (1, 1, columns, slots + columns). Each of the first `filled` columns attends to the first
+    /// `visible` slots, to the columns before it, and to itself.
     private func causalMask(columns: Int, slots: Int, filled: Int, visible: Int) -> FloatArray {
         let mask = FloatArray(shape: [1, 1, columns, slots + columns], repeating: tables.masked)
         for column in 0..<filled {
@@ -64,7 +64,7 @@ final class LaneDecoder {
         return mask
     }
 
-    /// Columns times the scale, padded with a ramp, which no normalisation turns into NaN: (1, D, 1, count).
+    /// Returns the columns times the scale, (1, D, 1, count). Unused columns are ramps, which norms do not turn into NaN.
     private func packed(_ columns: [[Float]], _ count: Int) -> FloatArray {
         let width = columns[0].count
         let x = FloatArray(shape: [1, width, 1, count])
@@ -79,7 +79,7 @@ final class LaneDecoder {
         return x
     }
 
-    /// Returns the function that has this many slots. The pool grows to its size.
+    /// Returns the function with the fewest slots that are enough, and lets the pool grow to its number of slots.
     @discardableResult
     private func grow(to slots: Int) -> ModelTables.Bucket {
         let function = tables.steps.first { $0.length >= slots }!
@@ -107,7 +107,7 @@ final class LaneDecoder {
     }
 }
 
-/// Copies columns of one array to another that differs only in its last axis.
+/// Copies columns from one array to another. The shapes of the arrays differ only in their last axis.
 private func copyColumns(_ source: FloatArray, _ columns: Range<Int>, to target: FloatArray, at start: Int) {
     let (from, to) = (source.shape.last!, target.shape.last!)
     for row in 0..<source.values.count / from {

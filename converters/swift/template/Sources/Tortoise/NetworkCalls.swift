@@ -1,4 +1,4 @@
-/// A float array, row by row, at an address that does not change, so that Core ML reads it in place.
+/// An array of floats, stored row by row. Its address does not change, so that Core ML can read it without a copy.
 public final class FloatArray {
     public let shape: [Int]
     public let values: UnsafeMutableBufferPointer<Float>
@@ -9,7 +9,7 @@ public final class FloatArray {
         values.initialize(repeating: value)
     }
 
-    /// Raises a precondition failure if the number of `values` does not fit `shape`.
+    /// Stops with a precondition failure if the number of `values` does not fit `shape`.
     public convenience init(shape: [Int], _ values: some Collection<Float>) {
         self.init(shape: shape)
         precondition(values.count == self.values.count)
@@ -24,14 +24,14 @@ public final class FloatArray {
         return Array(values[index * width..<(index + 1) * width])
     }
 
-    /// Column `index` of an array whose last axis is columns: the values of all other axes, in order.
+    /// Column `index` of an array whose last axis counts columns. It has the values of all other axes, in order.
     public func column(_ index: Int) -> [Float] {
         let columns = shape[shape.count - 1]
         return stride(from: index, to: values.count, by: columns).map { values[$0] }
     }
 }
 
-/// One fixed-shape entry of a network's Core ML package.
+/// One function of a network's Core ML package. Its inputs and outputs have fixed shapes.
 public struct NetworkFunction: Hashable, Sendable {
     public let network: String
     public let name: String
@@ -41,7 +41,7 @@ public struct NetworkFunction: Hashable, Sendable {
     }
 }
 
-/// Computes the networks: Core ML in `TortoiseCoreML`, recorded calls in the tests.
+/// Computes the networks. In `TortoiseCoreML`, Core ML does. In the tests, recorded calls take its place.
 public protocol NetworkCalls {
     /// Inputs and outputs have the shapes that the function declares.
     func call(_ function: NetworkFunction, _ inputs: [String: FloatArray]) throws -> [String: FloatArray]

@@ -1,4 +1,4 @@
-/// NumPy's generator `default_rng(SeedSequence(seed, spawn_key=key))`: PCG64 (O'Neill 2014), the same doubles.
+/// PCG64 (O'Neill 2014), with the same doubles as NumPy's `default_rng(SeedSequence(seed, spawn_key=key))`.
 public struct RandomStream {
     private var state: UInt128
     private let increment: UInt128
@@ -15,12 +15,12 @@ public struct RandomStream {
         state = state &* Self.multiplier &+ increment
     }
 
-    /// The stream of a chunk's only candidate, as in `ane.models.tortoise.sampling`.
+    /// The random numbers for a chunk's only candidate, as in `ane.models.tortoise.sampling`.
     public static func candidate(seed: UInt64, chunk: Int) -> RandomStream {
         RandomStream(seed: seed, key: [1, UInt32(chunk), 0])
     }
 
-    /// A uniform number in [0, 1), of 53 bits.
+    /// A uniform number in [0, 1) with 53 random bits.
     public mutating func uniform() -> Double {
         state = state &* Self.multiplier &+ increment
         let folded = UInt64(truncatingIfNeeded: state >> 64) ^ UInt64(truncatingIfNeeded: state)

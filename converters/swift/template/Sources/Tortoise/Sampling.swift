@@ -1,6 +1,6 @@
 import Foundation
 
-/// Samples codes as `ane.models.tortoise.sampling` does: repetition penalty, temperature, top-k, top-p.
+/// Samples codes as `ane.models.tortoise.sampling` does, with repetition penalty, temperature, top-k and top-p.
 public struct Sampling: Codable, Sendable {
     public var temperature, repetitionPenalty, topP: Double
     public var topK, maxCodes: Int
@@ -31,7 +31,7 @@ public struct Sampling: Codable, Sendable {
     }
 }
 
-/// Returns the id whose interval of the cumulative distribution holds `uniform`.
+/// Returns the id whose interval of the cumulative distribution contains `uniform`.
 public func sampled(_ ids: [Int], _ probabilities: [Float], uniform: Double) -> Int {
     var sum = 0.0
     let cumulative = probabilities.map {

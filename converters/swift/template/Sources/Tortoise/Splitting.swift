@@ -1,8 +1,8 @@
 import Foundation
 
-// Splits as `ane.text.splitter` does, but does not know abbreviations, enumerations and quantities.
+// Splits text as `ane.text.splitter` does, except that it does not know abbreviations, enumerations and quantities.
 
-/// Text that is not split further, and the cost of a break after it.
+/// A piece of text that is not split further, and the cost of a break after the piece.
 private struct Piece {
     let text: String
     let cost: Double
@@ -51,7 +51,7 @@ private func breakCost(_ word: String, _ gap: String, _ following: String) -> Do
     return core.hasSuffix(",") ? Cost.comma : Cost.word
 }
 
-/// Joins words to clauses. A sentence longer than `maximum` stays as words.
+/// Joins words to clauses. The words of a sentence longer than `maximum` are not joined.
 private func pieces(_ words: [Piece], _ maximum: Int) -> [Piece] {
     cut(words, after: Cost.quoted).flatMap { sentence -> [Piece] in
         if joined(sentence).length <= maximum { return cut(sentence, after: Cost.comma).map(joined) }
@@ -72,8 +72,9 @@ private func joined(_ run: [Piece]) -> Piece {
     Piece(text: run.map(\.text).joined(separator: " "), cost: run.last!.cost)
 }
 
-/// Joins neighbours into chunks at the lowest total cost (dynamic programming). The cost of a chunk has three parts: the
-/// chunk itself, the squared relative distance of its length from `desired`, and the break after it.
+/// Joins neighbouring pieces into chunks at the lowest total cost, by dynamic programming. The cost of a chunk is the sum
+/// of a constant, which is higher for a short chunk, the squared relative distance of its length from `desired`, and the
+/// cost of the break after it.
 private func packed(_ pieces: [Piece], _ desired: Int, _ maximum: Int) -> [String] {
     func relative(_ length: Int) -> Double { pow(Double(length) / Double(desired) - 1, 2) }
     let weight = max(1, relative(maximum))

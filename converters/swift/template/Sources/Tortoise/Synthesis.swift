@@ -1,7 +1,7 @@
 import Foundation
 
-/// Turns text into chunks, then codes and latents, then sound. It speaks one candidate per chunk without diffusion, as the
-/// preset `fastest` of `ane say` does.
+/// Turns text into chunks, chunks into codes and latents, and latents into sound. It makes one candidate per chunk and uses
+/// no diffusion, as the preset `fastest` of `ane say`.
 public final class Synthesis {
     public let tables: ModelTables
     public var sampling: Sampling
@@ -20,13 +20,13 @@ public final class Synthesis {
         (self.calls, sampling, reader) = (calls, tables.sampling, try TextReader(tables.text))
     }
 
-    /// The sound of a text and its codes by chunk.
+    /// The sound of a text, and the codes of each chunk.
     public struct Speech: Sendable {
         public var samples: [Float] = []
         public var codes: [[Int]] = []
     }
 
-    /// Speaks a text. For the same tokens and seed, it draws the codes of `ane say --preset fastest`.
+    /// Speaks a text. For the same tokens and seed, it draws the same codes as `ane say --preset fastest`.
     ///
     /// Throws `TortoiseError` if there is nothing to say, a word is too long, or the voice is unknown. Throws
     /// `CancellationError` between two steps of the decoder if its task is cancelled.
@@ -46,7 +46,7 @@ public final class Synthesis {
         return speech
     }
 
-    /// Samples codes until the stop code. Returns them, and the latents of the codes and of the stop code.
+    /// Samples codes until the stop code. Returns the codes, and the latents of the codes and of the stop code.
     private func decode(_ tokens: [Int], _ conditioning: [Float], _ stream: RandomStream) throws -> ([Int], [[Float]]) {
         let decoder = LaneDecoder(calls, tables.decoder)
         var (stream, codes, latents) = (stream, [Int](), [[Float]]())

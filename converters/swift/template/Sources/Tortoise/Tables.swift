@@ -4,7 +4,7 @@ import Foundation
 public struct ModelTables: Codable, Sendable {
     public struct Bucket: Codable, Sendable {
         public let name: String
-        /// Columns of a prefill, slots of a step, frames of the vocoder.
+        /// Number of columns of a prefill, of slots of a step, or of frames of the vocoder.
         public let length: Int
     }
 
@@ -18,7 +18,7 @@ public struct ModelTables: Codable, Sendable {
         public let merges: [[String]]
         public let special: [Int]
         public let space: Int?
-        /// The token of unknown characters. nil means that characters without a token are left out.
+        /// The token for unknown characters. nil means that characters without a token are left out.
         public let unknown: Int?
         /// Desired and maximum characters of a chunk. nil means that a text is one chunk.
         public let split: [Int]?
@@ -26,7 +26,7 @@ public struct ModelTables: Codable, Sendable {
     }
 
     public struct Decoder: Codable, Sendable {
-        /// Layers, heads, head width.
+        /// Number of layers, number of heads, width of a head.
         public let geometry: [Int]
         public let scale: Float
         public let masked: Float
@@ -56,7 +56,7 @@ public struct ModelTables: Codable, Sendable {
     public let decoder: Decoder
     public let sampling: Sampling
     public let vocoder: Vocoder
-    /// Seconds of silence to keep before and after the speech of a chunk. nil means all.
+    /// Seconds of silence to keep before and after the speech of a chunk. nil keeps all silence.
     public let silence: [Double]?
     public let packages: [String: Package]
     public let voices: [String]

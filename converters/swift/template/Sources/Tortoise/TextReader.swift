@@ -2,8 +2,8 @@ import Foundation
 
 /// Turns text into chunks of token ids.
 ///
-/// Cleans text with the plain rules of `ane.text.english`: lower case, signs and punctuation. It does not expand
-/// abbreviations, acronyms, dates, times, money, units or Roman numerals. Foundation reads numbers as cardinals.
+/// It cleans text with the plain rules of `ane.text.english`, for lower case, signs and punctuation. It does not expand
+/// abbreviations, acronyms, dates, times, money, units or Roman numerals. Foundation writes numbers as cardinals.
 public struct TextReader {
     public struct Chunk: Sendable {
         public let text: String
@@ -25,7 +25,7 @@ public struct TextReader {
             }.values)
     }
 
-    /// Returns the chunks of a text that have a letter, each short enough to be spoken in one pass.
+    /// Splits a text into chunks that are short enough for one pass. Chunks without a letter are left out.
     public func chunks(_ text: String) throws -> [Chunk] {
         let pieces: [String]
         if let split = tables.split {
@@ -38,7 +38,7 @@ public struct TextReader {
         return chunks
     }
 
-    /// Returns the piece, or its parts if it has too many tokens.
+    /// Returns the piece as one chunk. If it has too many tokens, splits it into several chunks.
     private func fitting(_ piece: String, _ lengths: [Int]) throws -> [Chunk] {
         let ids = tokens(cleaned(piece))
         guard ids.contains(where: letters.contains) else { return [] }
@@ -52,7 +52,7 @@ public struct TextReader {
         return try splitText(piece, desired: shorter[0], maximum: shorter[1]).flatMap { try fitting($0, shorter) }
     }
 
-    /// Returns `text` in lower-case words, single spaces and the punctuation that the voice knows.
+    /// Converts a text to lower-case words, single spaces, and the punctuation that the model knows.
     public func cleaned(_ text: String) -> String {
         var text = spelled(text)
         for (sign, ascii) in ["’": "'", "‘": "'", "“": "\"", "”": "\"", "…": "..."] {
@@ -97,7 +97,7 @@ public struct TextReader {
         }
     }
 
-    /// Byte-pair encoding (Sennrich et al. 2016): the pair that was merged first in training is joined first.
+    /// Encodes with byte-pair encoding (Sennrich et al. 2016), which joins the pairs in the order of the training.
     private func encoded(_ characters: [String]) -> [Int] {
         var parts = characters
         while let (index, _) = zip(parts, parts.dropFirst()).enumerated()

@@ -1,11 +1,11 @@
 import Foundation
 
-/// Runs HiFi-GAN: latents to sound, in windows that overlap by the network's receptive field.
+/// Turns latents into sound with HiFi-GAN, in windows that overlap by the network's receptive field.
 struct Vocoder {
     let calls: any NetworkCalls
     let tables: ModelTables.Vocoder
 
-    /// Turns latents (N rows of D) and the voice's conditioning latent into sound at 24 kHz.
+    /// Turns latents, N rows of width D, and the voice's latent into sound at 24 kHz.
     func sound(_ latents: [[Float]], conditioning: [Float]) throws -> [Float] {
         // 22050/1024 Hz to 22050/256 Hz, then to 24000/256 Hz
         let frames = interpolated(interpolated(latents, scale: 4), scale: 24000 / 22050)
@@ -25,7 +25,7 @@ struct Vocoder {
         return sound
     }
 
-    /// Returns the inputs of frames `begin` … `begin + width`, with zeros outside the sound, which `inside` marks.
+    /// Returns the inputs for frames `begin` … `begin + width`. Outside the sound they are 0, and `inside` is 0 too.
     private func inputs(_ frames: [[Float]], begin: Int, width: Int, _ conditioning: [Float]) -> [String: FloatArray] {
         let channels = frames[0].count
         let (x, inside) = (FloatArray(shape: [1, channels, 1, width]), FloatArray(shape: [1, 1, 1, width]))
@@ -40,7 +40,7 @@ struct Vocoder {
     }
 }
 
-/// Interpolates rows linearly by a scale factor, as torch computes it with align_corners=False.
+/// Interpolates rows linearly to `scale` times their number, as torch does with align_corners=False.
 func interpolated(_ rows: [[Float]], scale: Double) -> [[Float]] {
     let count = Int(Double(rows.count) * scale)
     if count == rows.count { return rows }
@@ -53,7 +53,7 @@ func interpolated(_ rows: [[Float]], scale: Double) -> [[Float]] {
     }
 }
 
-/// Removes the silence at both ends of sound (frames of 10 ms below −45 dBFS), except these seconds before and after.
+/// Shortens the silence at both ends of a sound to the given seconds. Silence means frames of 10 ms below −45 dBFS.
 func trimmed(_ sound: [Float], keeping seconds: [Double]?) -> [Float] {
     guard let seconds else { return sound }
     let (lead, tail) = (Int((seconds[0] * 24000).rounded()), Int((seconds[1] * 24000).rounded()))

@@ -3,7 +3,7 @@ import CoreML
 import Foundation
 import Tortoise
 
-/// Runs functions of the packages with Core ML. Functions are loaded when they are first called.
+/// Runs functions of the packages with Core ML, and loads each function at its first call.
 public final class CoreMLCalls: NetworkCalls {
     private let folder: URL
     private let packages: [String: ModelTables.Package]
@@ -31,7 +31,7 @@ public final class CoreMLCalls: NetworkCalls {
         return arrays
     }
 
-    /// The same memory as an array of Core ML, which converts it to the type of the input.
+    /// Returns an array of Core ML in the same memory. Core ML converts it to the type of the input.
     private func multiArray(_ array: FloatArray) throws -> MLMultiArray {
         var strides = Array(repeating: 1, count: array.shape.count)
         for axis in array.shape.indices.dropLast().reversed() {
@@ -64,7 +64,7 @@ public final class CoreMLCalls: NetworkCalls {
         }
     }
 
-    /// Returns the compiled package, from the caches folder if it is there.
+    /// Returns the compiled package. It is compiled unless the caches folder already has it.
     private func compiledPackage(_ network: String, _ package: ModelTables.Package) throws -> URL {
         if let url = compiled[network] { return url }
         let caches = try FileManager.default.url(

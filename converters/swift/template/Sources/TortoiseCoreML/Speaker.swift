@@ -3,7 +3,7 @@ import CoreML
 import Foundation
 import Tortoise
 
-/// Speaks with the voices of a model, one text after the other, on a separate thread.
+/// Speaks with the voices of a model. It speaks one text after another, on a separate thread.
 public actor Speaker {
     public static let sampleRate = 24000.0  // Hz
     private let synthesis: Synthesis
@@ -11,7 +11,7 @@ public actor Speaker {
 
     public nonisolated var unownedExecutor: UnownedSerialExecutor { queue.asUnownedSerialExecutor() }
 
-    /// Opens a model. Core ML compiles each package once, when it is first used, which can take minutes.
+    /// Opens a model. Core ML compiles each package when the package is first used, which can take minutes.
     public init(bundle: URL = bundledModel) throws {
         synthesis = try Synthesis(folder: bundle, calls: CoreMLCalls(folder: bundle))
     }

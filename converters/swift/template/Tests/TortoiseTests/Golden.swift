@@ -3,7 +3,7 @@ import XCTest
 
 @testable import Tortoise
 
-/// The record of the Python runtime at export, in Golden/golden.json and Golden/golden.f32.
+/// What the Python runtime computed when the package was exported, from Golden/golden.json and Golden/golden.f32.
 struct Golden: Decodable {
     struct Text: Decodable {
         let text: String
@@ -17,7 +17,7 @@ struct Golden: Decodable {
         let values: [Double]
     }
 
-    /// A summary of an array: its shape, its norm, and its product with fixed pseudo-random numbers.
+    /// A summary of an array: its shape, its norm, and its dot product with fixed pseudo-random numbers.
     struct Fingerprint: Decodable {
         let shape: [Int]
         let norm, product: Double
@@ -52,16 +52,16 @@ struct Golden: Decodable {
     }
 }
 
-/// Answers each call with the recorded outputs, after comparing its inputs with the recorded ones.
+/// Compares the inputs of each call with the recorded inputs, and answers with the recorded outputs.
 final class ReplayedCalls: NetworkCalls {
     private(set) var done = 0
     private let calls: [Golden.Call]
     private let arrays: ArrayFile
     private let packages: (any NetworkCalls)?
-    /// The lowest signal-to-noise ratio of `packages`, in dB, by output.
+    /// The lowest signal-to-noise ratio of each output of `packages`, in dB.
     private(set) var ratios: [String: Double] = [:]
 
-    /// `packages` are real packages. They get the same inputs, and their outputs are compared.
+    /// `packages` runs real packages. They get the same inputs, and their outputs are compared with the recorded outputs.
     init(_ calls: [Golden.Call], _ arrays: ArrayFile, packages: (any NetworkCalls)? = nil) {
         (self.calls, self.arrays, self.packages) = (calls, arrays, packages)
     }
@@ -98,7 +98,7 @@ final class ReplayedCalls: NetworkCalls {
     }
 }
 
-/// The signal-to-noise ratio in dB, infinite if the arrays are equal.
+/// Returns the signal-to-noise ratio in dB, which is infinite if the arrays are equal.
 func signalToNoise(_ array: FloatArray, _ expected: FloatArray) -> Double {
     guard array.shape == expected.shape else { return -.infinity }
     var (signal, noise) = (0.0, 0.0)
