@@ -170,7 +170,7 @@ def test_frames_that_are_not_as_packed_are_refused(kind):
         residual(x, TIME.expand(3, -1), PACKING)
     with pytest.raises(ValueError, match="frames"):
         attention(x[:0], Packing(1, (0,)))
-    with pytest.raises(ValueError, match="of 5 taps"):
+    with pytest.raises(ValueError, match="with 5 taps"):
         KernelFrameConv(torch.zeros(32, 32, 5), torch.zeros(32), kind)
     with pytest.raises(ValueError, match="in fp16"):
         KernelFrameConv(torch.zeros(32, 32, 3), torch.zeros(32), "fp16")

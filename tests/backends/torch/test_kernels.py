@@ -164,7 +164,7 @@ def test_scores_of_a_prefix_are_recorded_as_torch_records_them():
 
 @NEEDS_KERNELS
 def test_a_head_that_is_too_wide_is_an_error():
-    with pytest.raises(ValueError, match="more than 128"):
+    with pytest.raises(ValueError, match="at most 128 channels"):
         attended(KernelDecoder, 129, torch.float32)
 
 
