@@ -215,8 +215,8 @@ class WindowedDiffusion:
     """Diffuses latents that arrive incrementally to a log-mel, window by window.
 
     ``feed`` takes latents (n, D) and yields consecutive frames (100, m). The frames do not depend on how you divide the
-    latents among the calls. There are as many frames as ``spectrograms`` returns, and they are equal if one window
-    holds all latents.
+    latents among the calls. There are as many frames as ``spectrograms`` returns. If one window holds all latents, the
+    frames are also equal to those of ``spectrograms``.
 
     Args:
         backend: Backend that runs the denoiser.

@@ -161,7 +161,7 @@ class Rendering:
                     if self.timer is None:
                         self.backend.release("autoregressive")
                 made.append((rendered := RenderedChunk(chunk), self._ranked(rendered, candidates)))
-                del candidates  # the best ones are enough
+                del candidates  # free the candidates that are not among the best
         finally:
             lanes.close()
         self._decodings.clear()

@@ -16,7 +16,7 @@ HEADS, LAYERS, LONGEST = 4, 4, 24  # the network reads only the first LONGEST le
 
 @cache
 def alphabets() -> tuple[dict[str, int], dict[int, str]]:
-    """Return the number of each letter, and the phoneme of each number. 0 is a blank."""
+    """Return two tables: the number of each letter, and the phoneme of each number. The number 0 is a blank."""
     letters, phonemes = (DATA / "characters.txt").read_text(encoding="utf-8").split("\n")[:2]
     return {letter: number for number, letter in enumerate(letters, 1)}, dict(enumerate(phonemes, 1))
 
