@@ -4,6 +4,7 @@ Each command is a module of ``ane.commands``. Only the module of the command tha
 """
 
 import argparse
+import copy
 import errno
 import logging
 import os
@@ -14,7 +15,7 @@ from importlib import import_module
 from rich.markup import escape
 
 from ane.commands.arguments import CommandParser, add_common_arguments
-from ane.commands.defaults import apply_defaults, with_sources
+from ane.commands.defaults import apply_defaults, source_of, with_sources, without_useless_defaults
 from ane.commands.messages import TerminalConsole, logging_to_standard_error
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
@@ -42,6 +43,7 @@ SUMMARIES = {
     "completion": "print a completion script for your shell, or the manual page",
 }
 LISTING = ("-h", "--help", "--version")  # options that print their answer without importing a command
+WITHOUT_DEFAULTS = ("doctor", "completion")  # commands that a faulty config.toml does not stop
 COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
 
 # oneDNN compiles a kernel for each layer and each input length. It keeps at most KERNELS kernels, because its default
@@ -91,20 +93,25 @@ def main(arguments: list[str] | None = None) -> int:
             answer_shell(parser, COMMANDS)
         command = arguments[0] if arguments else LISTING[0]
         top = parser(command)
+        fault = None
         try:
             if command in COMMANDS:
                 apply_defaults(top, COMMANDS)
         except UserError as error:
-            top.exit(1, f"ane: error: {printable(str(error))}\n")
-        args = top.parse_args(arguments)
+            fault = error
+        args = top.parse_args(arguments)  # ends the process if the user asked for help
+        if fault and command not in WITHOUT_DEFAULTS:
+            top.exit(1, f"ane: error: {printable(str(fault))}\n")
         if not hasattr(args, "handler"):  # the command has subcommands, but none was given
             args.parser.print_help()
             return 0
+        if args.verbose and args.quiet:  # a default set one of them
+            args.verbose, args.quiet = not source_of(args, "verbose"), not source_of(args, "quiet")
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:
             try:
                 check_working_directory()
-                status = args.handler(args)
+                status = without_useless_defaults(args, lambda given: given.handler(copy.copy(given)))
                 sys.stdout.flush()
                 return status
             except BaseException as error:
@@ -151,7 +158,11 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
 
 def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
     """Return the message of an error with flags in place of parameters, also in advice such as "use backend=torch"."""
-    flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    flags = {
+        action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
+        for action in parser._actions
+        if action.option_strings
+    }
     message = str(error)
     if error.parameter in flags:
         message = flags[error.parameter] + message.removeprefix(error.parameter)

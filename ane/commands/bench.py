@@ -155,8 +155,9 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
         raise UserError(
-            f"--runs has no effect on {' and '.join(models)}, because only functions of Core ML packages are called "
-            "several times: leave it out"
+            f"runs has no effect on {' and '.join(models)}, because only functions of Core ML packages are called "
+            "several times: leave it out",
+            "runs",
         )
     args.runs = args.runs or RUNS
     return BenchRun(

@@ -131,8 +131,7 @@ def convert_command(args: argparse.Namespace) -> int:
     """Convert a model, and report the files that were written. Raises UserError for a flag that has no effect."""
     for option, targets in ONLY_FOR.items():
         if args.to not in targets and getattr(args, option) is not None:
-            flag = option.replace("_", "-")
-            raise UserError(f"--{flag} has no effect with --to {args.to}: it is for {', '.join(targets)}")
+            raise UserError(f"{option} has no effect with --to {args.to}: it is for {', '.join(targets)}", option)
     model = open_model(args.source)
     return {"gguf": write_gguf_file, "ggml": write_ggml_files}.get(args.to, write_packages)(args, model)
 

@@ -5,9 +5,10 @@ A flag overrides the environment, the environment overrides the file, and the fi
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ane.commands.messages import LOGGER
 from ane.system.errors import UserError
@@ -19,6 +20,8 @@ VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
 COMMON = ("bundle", "voice", "lexicon", "speed", "backend", "threads")
 # Shared settings that a command ignores. `ane bench` compares backends and numbers of threads.
 IGNORED = {"bench": ("backend", "threads")}
+NO_EFFECT = re.compile(r" has no effect,? ([^:]*)")
+T = TypeVar("T")
 
 
 def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) -> None:
@@ -41,13 +44,13 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
         defaults |= {
             name: (os.environ[variable], variable) for name, variable in VARIABLES.items() if os.environ.get(variable)
         }
-        sources: dict[str, tuple[Any, str]] = {}
+        sources: dict[str, tuple[Any, str, Any]] = {}  # value, its source, and the built-in value
         for name, (value, source) in defaults.items():
             action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
             if action is not None and action.nargs in (None, 0) and not isinstance(action, argparse._AppendAction):
                 value = converted(leaf, action, value, f"{source}: {name}")
+                sources[action.dest] = value, source, leaf.get_default(action.dest)
                 leaf.set_defaults(**{action.dest: value})
-                sources[action.dest] = value, source
                 known.add((command, name))
         leaf.set_defaults(sources=sources)
     for command in dict.fromkeys(command for command, _ in commands):  # the subcommands of a command share its table
@@ -104,7 +107,7 @@ def source_of(args: argparse.Namespace, name: str) -> str:
 
     Return "" if the user gave the flag, or if the value is the built-in default.
     """
-    value, source = getattr(args, "sources", {}).get(name, (None, ""))
+    value, source, _ = getattr(args, "sources", {}).get(name, (None, "", None))
     return source if value is not None and getattr(args, name, None) == value else ""
 
 
@@ -116,15 +119,33 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
     """
     if source := source_of(args, name):
         LOGGER.info("the %s of %s has no effect %s", name, source, where)
-        setattr(args, name, False if getattr(args, name) is True else None)
+        setattr(args, name, args.sources[name][2])
     return bool(source)
+
+
+def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.Namespace], T]) -> T:
+    """Return ``work(args)``. While it fails because a default has no effect, ignore the default and call it again.
+
+    If a flag on the command line has no effect together with a default that the error names, ignore the default too.
+    """
+    while True:
+        try:
+            return work(args)
+        except UserError as error:
+            match = NO_EFFECT.search(str(error))
+            if not (match and error.parameter):
+                raise
+            others = [name for name in re.findall(r"\w+", str(error)) if name != error.parameter]
+            where = f"with --{error.parameter.replace('_', '-')}"
+            if not (left_out(args, error.parameter, match[1]) or any(left_out(args, name, where) for name in others)):
+                raise
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:
     """Name the variable or the file that set a value, if the message of an error is about that value."""
     named = [
         f"{name} of {source}"
-        for name, (value, _) in getattr(args, "sources", {}).items()
+        for name, (value, *_) in getattr(args, "sources", {}).items()
         if name in message and repr(value) in message and (source := source_of(args, name))
     ]
     return f"{message} ({', '.join(named)})" if named else message

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rich.text import Text
 
+from ane.commands.defaults import apply_defaults, leaves
 from ane.commands.messages import counted, output_console
 from ane.system import paths
 from ane.system.errors import UserError
@@ -61,7 +62,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    findings = [finding for check in CHECKS for finding in check()]
+    findings = [finding for check in CHECKS for finding in check()] + check_defaults(args.make_parser)
     broken = any(finding.state == "broken" for finding in findings)
     if args.json:
         print(json.dumps({"works": not broken, "findings": [asdict(finding) for finding in findings]}))
@@ -202,6 +203,21 @@ def check_folders() -> list[Finding]:
                 )
             )
     return findings
+
+
+def check_defaults(make_parser: Callable[[str], argparse.ArgumentParser]) -> list[Finding]:
+    """Check the user's defaults of `ane say`, then those of the other commands.
+
+    Args:
+        make_parser: Function that returns the parser of a command, or of all commands for "".
+    """
+    names = {command: None for command, _ in leaves(make_parser(""))}
+    for command, state in (("say", "broken"), ("", "missing")):
+        try:
+            apply_defaults(make_parser(command), names)
+        except UserError as error:
+            return [Finding("defaults", state, str(error), "correct the setting, or delete the file")]
+    return [Finding("defaults", "ok", str(file))] if os.path.isfile(file := paths.config_file()) else []
 
 
 def check_bundles() -> list[Finding]:

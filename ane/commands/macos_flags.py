@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ane.commands import arguments
+from ane.commands.defaults import left_out
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,9 +88,10 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
     Raises:
         UserError: A flag of macOS and its counterpart are both given, or a value is wrong.
     """
+    both = args.rate is not None and args.speed is not None
+    if both and not (left_out(args, "speed", "with --rate") or left_out(args, "rate", "with --speed")):
+        raise UserError("--rate and --speed cannot be combined: leave one out")
     if args.rate is not None:
-        if args.speed is not None:
-            raise UserError("--rate and --speed cannot be combined: leave one out")
         if not args.rate > 0:
             raise UserError(f"rate must be above 0 words per minute, got {args.rate:g}", "rate")
         args.speed = round(args.rate / WORDS_PER_MINUTE, 3)
@@ -99,7 +101,11 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         if getattr(args, flag) is not None and args.output is None:
             raise UserError(f"{flag} has no effect without a file: add -o OUT", flag)
     if args.output is not None and str(args.output) != "-":
-        args.output = named_output(args.output, args.file_format)
+        try:
+            args.output = named_output(args.output, args.file_format)
+        except UserError:
+            if not left_out(args, "file_format", f"on {args.output.suffix}"):
+                raise
     if args.audio_device is not None and args.output is not None and not args.play:
         raise UserError("audio_device has no effect without playing: add --play, or leave out -o", "audio_device")
     args.samples = None

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import open_model
 from ane.commands import read_report
+from ane.commands.defaults import left_out, without_useless_defaults
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, open_document, output_options, silences_of
 from ane.commands.read_preview import print_preview
 from ane.commands.read_report import check_text, print_book_report, print_status, time_left
-from ane.commands.say import list_presets
+from ane.commands.say_report import list_presets
 from ane.commands.speech_options import load_synthesizer, read_settings, requested
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -51,9 +52,9 @@ def read(args: argparse.Namespace) -> int:
     if args.preset == "?":
         return list_presets(args)
     if args.recogniser and not args.check:
-        raise UserError("--recogniser has no effect without --check")
+        raise UserError("recogniser has no effect without --check", "recogniser")
     if args.workers and args.ray is None:
-        raise UserError("--workers has no effect without --ray")
+        raise UserError("workers has no effect without --ray", "workers")
     cast = cast_of(args.cast, args.quote_voice)
     if args.book is not None and any(getattr(args, name) for name in ("list", "cast_report", "text", "explain")):
         print_preview(args, open_document(args), cast)
@@ -64,14 +65,18 @@ def read(args: argparse.Namespace) -> int:
         raise UserError(
             "`ane read` cannot write to standard output: give -o OUT, or use `ane say -f FILE -o -` for plain text"
         )
+    if args.acx and args.output.suffix.lower() != ".mp3":
+        left_out(args, "acx", f"on {args.output.suffix}")
+    if args.acx and args.loudness is not None:
+        _ = left_out(args, "loudness", "with --acx") or left_out(args, "acx", "with --loudness")
     silences = silences_of(args)
     document = open_document(args)
-    options = output_options(args, document)
+    options = without_useless_defaults(args, lambda given: output_options(given, document))
     check_kept(
         args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions), *options.of_folder]
     )
     args.began_with = former_backend(args)
-    speaker_for = open_speaker(args)
+    speaker_for = without_useless_defaults(args, open_speaker)
     store = JobStore(job_folder(args.output))
     try:
         seed = store.seed(args.seed)
@@ -281,7 +286,9 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     from ane.books.speakers import BookSpeaker
 
     if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
-        raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt, or write an .epub")
+        raise UserError(
+            "word_times has no effect on sound: add --times, --srt or --vtt, or write an .epub", "word_times"
+        )
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book, which always has the best candidate: leave it out", "best")
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments
 from ane.commands import arguments
-from ane.commands.defaults import left_out
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
 from ane.system.errors import UserError
 from ane.system.file_gate import open_regular
@@ -237,13 +236,8 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
-    from ane.books.epub_writer import EPUB
     from ane.books.output import OutputOptions
 
-    if args.acx and args.loudness is not None:
-        left_out(args, "loudness", "with --acx")
-    if args.playlist and not (args.per_chapter or args.acx or args.output.suffix.lower() == EPUB):
-        left_out(args, "playlist", "on one file")
     options = OutputOptions(
         args.output,
         args.per_chapter or args.acx,
@@ -266,7 +260,7 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     untagged = not args.times and suffix in FORMATS and not FORMATS[suffix].tags
     uncovered = suffix in FORMATS and suffix not in covered and not args.playlist
     for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
-        if getattr(args, name) is not None and is_lost and not left_out(args, name, f"on {suffix}"):
+        if getattr(args, name) is not None and is_lost:
             raise UserError(
                 f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(covered)} or .epub", name
             )

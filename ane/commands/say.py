@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
-from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.defaults import left_out
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
 from ane.commands.macos_flags import add_macos_arguments, apply_macos_arguments, listed
-from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
-from ane.commands.say_report import numbered_paths, output_paths, print_report, write_beside
+from ane.commands.messages import ProgressDisplay, message_console, output_console
+from ane.commands.say_report import list_presets, numbered_paths, output_paths, print_report, write_beside
 from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
 from ane.commands.speech_options import (
     add_backend_arguments,
@@ -183,25 +182,6 @@ def say(args: argparse.Namespace) -> int:
     return 0
 
 
-def list_presets(args: argparse.Namespace) -> int:
-    """Print upstream's presets, then ours, with the work that each preset does per chunk. Mark the model's default."""
-    from ane.models.tortoise.settings import PRESETS, default_preset
-
-    model = open_model(args.bundle)
-    if not model.presets:
-        raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
-    default = default_preset(model.settings)
-    for title, upstream in (("upstream's presets", True), ("our presets", False)):
-        rows = [
-            (f"{name} (default)" if name == default else name, preset.work)
-            for name, preset in PRESETS.items()
-            if preset.upstream == upstream
-        ]
-        output_console().print(plain_table(None, title, "work for each chunk", rows=rows))
-    output_console().print("A guided step runs the denoiser twice.")
-    return 0
-
-
 def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that cannot be combined, or if --best asks for too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
@@ -216,23 +196,27 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
         ("follow", "ssml"),
     ):
         refuse_both(args, first, second)
-    if args.follow and (args.text or args.file not in (None, "-")):
+    if args.follow and (args.text or args.file not in (None, "-")) and not left_out(args, "follow", "with a text"):
         raise UserError("--follow reads standard input: leave out TEXT and -f")
     for timed in ("times_file", "srt", "vtt"):
         for flag in ("stream", "follow", "explain"):
             refuse_both(args, timed, flag)
+    unfiled = args.output is None or str(args.output) == "-"
     for flag in ("srt", "vtt"):
-        unfiled = args.output is None or str(args.output) == "-"
         if getattr(args, flag) and unfiled and not left_out(args, flag, "without a file"):
             raise UserError(f"--{flag} writes subtitles next to the sound file: add -o OUT")
     for flag in ("output", "play", "stream", "follow", "lines"):
-        if args.explain and getattr(args, flag) and not left_out(args, flag, "with --explain"):
-            raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
-    if args.lines and (args.output is None or str(args.output) == "-"):
+        if args.explain and getattr(args, flag):
+            raise UserError(f"{flag} has no effect with --explain, which speaks nothing: leave it out", flag)
+    if (
+        args.lines
+        and (args.output is None or str(args.output) == "-")
+        and not left_out(args, "lines", "without a file")
+    ):
         raise UserError("--lines writes one file per line: add -o OUT")
     if args.output is not None and str(args.output) == "-":
         for flag in ("json", "best"):
-            if getattr(args, flag):
+            if getattr(args, flag) and not left_out(args, flag, "with -o -"):
                 raise UserError(
                     f"--{flag} and -o - cannot be combined, because standard output is the sound: name a file"
                 )

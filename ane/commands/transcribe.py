@@ -125,7 +125,7 @@ def transcribe(args: argparse.Namespace) -> int:
 
     outputs = output_files(args)
     if args.word_times and chosen_format(args) == "txt":
-        raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
+        raise UserError("word_times has no effect on plain text: add --format json, srt or vtt", "word_times")
     for file in args.files:
         if not os.path.exists(file):  # check all files before transcribing any
             raise UserError(f"{file}: {no_such_file(file)}")

@@ -8,7 +8,6 @@ import argparse
 
 from ane.bundles.package_records import COMPUTE_UNITS
 from ane.commands import arguments
-from ane.commands.defaults import left_out
 from ane.commands.file_flags import check_files
 from ane.commands.verify_bundle import CORE_ML_RUNNERS, ONNX_RUNNERS, verify_bundle
 from ane.commands.verify_package import verify_package
@@ -112,11 +111,11 @@ def verify_command(args: argparse.Namespace) -> int:
     """Verify a bundle or run a package, and report. Raises UserError if a function fails, after the report."""
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
         where = f"{'with' if args.package else 'without'} --package"
-        if getattr(args, flag) and not left_out(args, flag, where):
-            raise UserError(f"--{flag} has no effect {where}")
+        if getattr(args, flag):
+            raise UserError(f"{flag} has no effect {where}", flag)
     for flag in ("tolerance", "show", "dump"):
         if getattr(args, flag) and not args.layers:
-            raise UserError(f"--{flag} has no effect without --layers")
+            raise UserError(f"{flag} has no effect without --layers", flag)
     if args.tolerance is not None and not args.tolerance >= 0:
         raise UserError(f"--tolerance must be at least 0, got {args.tolerance:g}")
     check_files(

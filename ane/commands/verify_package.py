@@ -29,7 +29,7 @@ def verify_package(args: argparse.Namespace) -> int:
     if not args.inputs:
         raise UserError(f"--package needs --inputs FILE.npz: {signature(args)}")
     if args.threshold is not None and not args.expect:
-        raise UserError("--threshold has no effect without --expect")
+        raise UserError("threshold has no effect without --expect", "threshold")
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
     runner = runner_named(args.against, args.compute_units)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -268,6 +269,22 @@ def test_a_wrong_setting_of_the_file_is_one_line_that_names_the_file(workplace, 
     assert error.count("\n") == 1
 
 
+def test_a_broken_file_of_defaults_stops_neither_help_nor_doctor_nor_completion(workplace, capsys):
+    (workplace / "home").mkdir()
+    config = workplace / "home" / "config.toml"
+    for content, state in (("speed = ", "broken"), ("[read]\nsped = 1", "missing"), ("speed = 2", "ok")):
+        config.write_text(content, encoding="utf-8")
+        for command in ("say --help", "read --help-all", "--help", "completion man", "completion bash"):
+            with suppress(SystemExit):
+                assert main(command.split()) == 0
+            out, err = capsys.readouterr()
+            assert (len(out) > 100, err) == (True, "")
+        assert main(["doctor"]) == (state == "broken")
+        [line] = [line for line in capsys.readouterr().out.splitlines() if "defaults: " in line]
+        assert line.startswith(state)
+        assert str(config) in line
+
+
 def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, monkeypatch, capsys):
     monkeypatch.setenv("ANE_VOICE", "michael")
     assert main(["say", "Hello.", "-o", "x.wav", "--bundle", "heart"]) == 0
@@ -280,28 +297,77 @@ def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, mon
         assert f" of {variable})" in capsys.readouterr().err
 
 
+SOME = '[say]\nplay = true\nsrt = true\n[read]\nloudness = -19\nnarrator = "Michael"\nplaylist = true\n'
+ALL = """speed = 1.5
+[say]
+split = "200,300"
+follow = true
+lines = true
+json = true
+audio-device = "x"
+file-format = "WAVE"
+data-format = "F32"
+[read]
+acx = true
+word-times = true
+recogniser = "pocketsphinx"
+workers = 2
+srt = true
+per-chapter = true
+keep-timing = true
+markdown = true
+"""
+
+
 @pytest.mark.parametrize(
-    ("command", "said", "status"),
+    ("settings", "command", "said", "status"),
     [
-        ("say Hello. --explain", "the play of {} has no effect with --explain", 0),
-        ("say Hello. --explain", "the srt of {} has no effect with --explain", 0),
-        ("say Hello. -o a.wav --lines", "the play of {} has no effect with --lines", 0),
-        ("read a.md -o a.mp3 --acx --preview 1", "the loudness of {} has no effect with --acx", 0),
-        ("read a.md -o a.aac --preview 1", "the narrator of {} has no effect on .aac", 0),
-        ("read a.md -o a.m4b --preview 1", "the playlist of {} has no effect on one file", 0),
-        ("verify --package a.mlpackage --inputs a.npz", "the bundle of ANE_BUNDLE has no effect with --package", 1),
+        (SOME, "say Hello. --explain", "the play of {} has no effect with --explain", 0),
+        (SOME, "say Hello. --explain", "the srt of {} has no effect with --explain", 0),
+        (SOME, "say Hello. -o a.wav --lines", "the play of {} has no effect with --lines", 0),
+        (SOME, "read a.md -o a.mp3 --acx --preview 1", "the loudness of {} has no effect with --acx", 0),
+        (SOME, "read a.md -o a.aac --preview 1", "the narrator of {} has no effect on .aac", 0),
+        (SOME, "read a.md -o a.m4b --preview 1", "the playlist of {} has no effect on one file", 0),
+        (ALL, "say Hello. -o c.wav -r 100", "the speed of {} has no effect with --rate", 0),
+        ("[say]\nrate = 200", "say Hello. -o c.wav --speed 2", "the rate of {} has no effect with --speed", 0),
+        (ALL, "say Hello. -o a.wav", "the audio_device of {} has no effect without playing", 0),
+        (ALL, "say Hello. -o a.mp3", "the file_format of {} has no effect on .mp3", 0),
+        (ALL, "say Hello. -o a.mp3", "the data_format of {} has no effect on .mp3", 0),
+        ("[say]\njson = true", "say --bundle nobody -o - Hi", "the json of {} has no effect with -o -", 1),
+        ("[say]\nlines = true\nplay = true", "say --bundle nobody -o - Hi", "the lines of {} has no effect without", 1),
+        (ALL, "say Hello. -o a.wav", "the follow of {} has no effect with a text", 0),
+        (ALL, "say Hello. -o a.wav --bundle demo --no-split", "the split of {} has no effect because no_split", 0),
+        ('[say]\npreset = "fast"', "say Hi --bundle demo -o a.wav --steps 3", "", 0),
+        ('[say]\npreset = "fastest"', "say Hi --bundle demo -o a.wav --preset fast --steps 3", "", 0),
+        ("[say]\nsteps = 3", "say Hi --bundle demo -o a.wav --preset fastest", "the steps of {} has no effect", 0),
+        ('backend = "onnx"', "say Hi -o a.wav --backend torch --cache io", "", 1),
+        ('backend = "torch"', "say Hi -o a.wav --rebuild-engines", "the backend of {} has no effect with --rebuild", 1),
+        (ALL, "read a.md -o a.wav --preview 1", "the acx of {} has no effect on .wav", 0),
+        (ALL, "read a.md -o a.wav --preview 1", "the recogniser of {} has no effect without --check", 0),
+        (ALL, "read a.md -o a.wav --preview 1", "the workers of {} has no effect without --ray", 0),
+        (ALL, "read a.md -o a.wav --preview 1", "the keep_timing of {} has no effect on a.md", 0),
+        (ALL, "read a.md -o a.epub --preview 1", "the srt of {} has no effect on an EPUB", 0),
+        (ALL, "read a.md -o a.epub --preview 1", "the per_chapter of {} has no effect on an EPUB", 0),
+        ("[read]\nmarkdown = true", "read a.srt --text", "the markdown of {} has no effect on a.srt", 0),
+        ("[read]\nword-times = true", "read a.md -o a.wav --preview 1", "the word_times of {} has no effect on", 0),
+        ("[read]\nacx = true", "read a.md -o a.mp3 --loudness -19 --preview 1", "the acx of {} has no effect with", 0),
+        ("[say]\nquiet = true", "say Hello. -o a.wav --verbose", "of speech → a.wav", 0),
+        (
+            SOME,
+            "verify --package a.mlpackage --inputs a.npz",
+            "the bundle of ANE_BUNDLE has no effect with --package",
+            1,
+        ),
     ],
 )
 def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(
-    workplace, monkeypatch, capsys, command, said, status
+    workplace, monkeypatch, capsys, settings, command, said, status
 ):
     (workplace / "home").mkdir()
     config = workplace / "home" / "config.toml"
-    config.write_text(
-        '[say]\nplay = true\nsrt = true\n[read]\nloudness = -19\nnarrator = "Michael"\nplaylist = true\n',
-        encoding="utf-8",
-    )
+    config.write_text(settings, encoding="utf-8")
     (workplace / "a.md").write_text("Hello.")
+    (workplace / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
     monkeypatch.setenv("ANE_BUNDLE", "heart")
     assert main(command.split()) == status
     assert said.format(config) in capsys.readouterr().err
