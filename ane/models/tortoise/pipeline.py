@@ -59,9 +59,7 @@ TOO_LONG = (
     "chunk {chunks} was ended because it had far more codes than its words need: the speech may be cut off; try "
     "another seed or a longer sentence"
 )
-UNRANKED = (
-    "chunk {chunks} was not ranked, because CLVP does not know all of its tokens: the first candidates are spoken"
-)
+UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens, so the first candidates are spoken"
 
 
 @dataclass(frozen=True)
