@@ -77,7 +77,7 @@ def read(args: argparse.Namespace) -> int:
     )
     args.began_with = former_backend(args)
     speaker_for = without_useless_defaults(args, open_speaker)
-    store = JobStore(job_folder(args.output))
+    store = JobStore(job_of(args))
     try:
         seed = store.seed(args.seed)
         return run(args, store, document, speaker_for(seed), seed, silences, options)
@@ -251,11 +251,12 @@ def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
 
 
 def former_backend(args: argparse.Namespace) -> str:
-    """Return the name of the backend on which this output's job began, or "" if there is no job."""
+    """Return the name of the backend on which the job began, or "" if there is no job yet."""
     from ane.books.store import JobStore
 
-    folder = job_folder(args.output)
+    folder = job_of(args)
     if not folder.is_dir():
+        note_other_jobs(args.output)
         return ""
     store = JobStore(folder)
     try:
@@ -306,15 +307,33 @@ def job_folder(output: Path) -> Path:
     return output.with_name(f"{output.name}.job")
 
 
+def job_of(args: argparse.Namespace) -> Path:
+    """Return the folder of the job that the flags name. Raises UserError if --job names no job."""
+    return job_folder(args.output) if args.job is None else find_job(args.job)
+
+
+def find_job(path: Path) -> Path:
+    """Return the folder of the job at ``path``, which is the folder or an output next to it."""
+    from ane.books.job_database import FILE
+
+    folder = next((folder for folder in (path, job_folder(path)) if os.path.isfile(folder / FILE)), None)
+    if folder is None:
+        raise UserError(f"there is no job at {path}: name the output of `ane read` or its folder, OUT.job")
+    return folder
+
+
+def note_other_jobs(output: Path) -> None:
+    """Say that there are jobs for other formats of a new output, because --job can use their sound."""
+    for folder in sorted(output.parent.glob("*.*.job")):
+        if Path(folder.stem).stem == output.stem:
+            LOGGER.info("%s has spoken another output: add --job %s to use the sound that it keeps", folder, folder)
+
+
 def status(args: argparse.Namespace) -> int:
     """Run `ane read --status`: print the progress of a job."""
-    from ane.books.job_database import FILE
     from ane.books.store import JobStore
 
-    folder = next((path for path in (args.status, job_folder(args.status)) if os.path.isfile(path / FILE)), None)
-    if folder is None:
-        raise UserError(f"there is no job at {args.status}: name the output of `ane read` or its folder, OUT.job")
-    store = JobStore(folder)
+    store = JobStore(find_job(args.status))
     try:
         print_status(output_console(), store)
     finally:

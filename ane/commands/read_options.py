@@ -35,6 +35,7 @@ examples:
   ane read book.epub -o 3.m4b --chapters 3 --preview 60
                                                     speak the first minute of chapter 3
   ane read notes.md -o notes.mp3 --per-chapter      write one file per chapter
+  ane read book.epub -o book.mp3 --job book.m4b     write another format of book.m4b, and speak nothing again
   ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
   ane read book.epub --explain                      show chapters, omitted parts and readings of numbers
   ane read book.epub --text                         show the text that would be spoken
@@ -72,6 +73,12 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument(
         "--status", metavar="JOB", type=arguments.path, help="print the progress of a job (OUT or OUT.job), and exit"
+    )
+    parser.add_argument(
+        "--job",
+        metavar="JOB",
+        type=arguments.path,
+        help="write OUT from the sound of an earlier job (its OUT or OUT.job), which speaks only what it lacks",
     )
     parser.add_argument(
         "--list", action="store_true", help="print the chapters of BOOK, their lengths and the omitted parts, and exit"

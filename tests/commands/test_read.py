@@ -45,6 +45,29 @@ def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workpla
     assert "Two" in printed
 
 
+def test_a_second_format_is_written_from_the_sound_of_the_first(workplace, succeed, complain):
+    (workplace / "kept").mkdir()
+    assert "4 of 4 chunks spoken now" in succeed("read", "book.md", "-o", "kept/book.flac", *FAST)
+    first = Path("kept/book.flac").read_bytes()
+    for output, job in (("book.mp3", "kept/book.flac"), ("kept/book.epub", "kept/book.flac.job")):
+        said = succeed(
+            "read", "book.md", "-o", output, "--job", job, *FAST, *["--per-chapter"] * (output == "book.mp3")
+        )
+        assert "0 of 4 chunks spoken now" in said
+        assert "All chunks will be spoken again" not in said
+    assert {path.name for path in workplace.glob("*.mp3")} == {"book 01 One.mp3", "book 02 Two.mp3"}
+    assert not list(workplace.glob("*.job"))
+    assert Path("kept/book.flac").read_bytes() == first
+
+    Path("kept/book.epub").write_bytes(b"mine")
+    again = ("read", "book.md", "-o", "kept/book.epub", *FAST, "--job")
+    assert "was changed since this job wrote it" in complain(*again, "kept/book.flac")
+    assert "there is no job at kept/book.epub" in complain(*again, "kept/book.epub")
+    Path("kept/book.epub").unlink()
+    said = succeed(*again[:-1], "--preview", "1")
+    assert "kept/book.flac.job has spoken another output: add --job kept/book.flac.job" in said
+
+
 def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplace, capsys):
     (workplace / "book.md").write_text(f"{TEXT}\n    code\n\n![x](x.png)\n" + "# [red]Three\n\n" + "Words. " * 500)
     assert main(["read", "--list", "book.md"]) == 0
