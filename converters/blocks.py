@@ -281,9 +281,9 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 
 
 def head_groups(heads: int, score_bytes: int) -> int:
-    """Return the smallest number of equal groups of heads with which the scores of a group stay on the chip.
+    """Choose into how many equal groups to divide the heads: as few as keep the scores of a group on the chip.
 
-    If no number is large enough, return ``heads``. ``score_bytes`` is the size of one head's scores.
+    ``score_bytes`` is the size of one head's scores. If these are too large for the chip, return ``heads``.
     """
     return next(
         groups

@@ -106,7 +106,7 @@ def _block(s: Style, x: Var, inside: Var, mask: Var, block: FFTBlock, name: str,
 
 
 def _normalised(s: Style, y: Var, x: Var, inside: Var, norm: nn.LayerNorm, name: str) -> Var:
-    """Normalise y + x, and set the padding to 0. The result is named after the module ``name``, whose output it is."""
+    """Normalise y + x, and set the padding to 0. The result gets the name of the PyTorch module ``name``."""
     x = mb.add(x=y, y=x, **blocks.named(f"{name}.residual"))
     return mb.mul(x=blocks.layer_norm(s, x, norm, f"{name}.layer_norm"), y=inside, **blocks.named(name))
 

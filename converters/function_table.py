@@ -302,7 +302,7 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
         raise UserError(f"networks must name a network: choose from {', '.join(known)}", "networks")
     for network in requested or ():
         if network in model.family.networks and network not in known:
-            raise UserError(f"networks={network}: this format has no place for it: choose from {', '.join(known)}")
+            raise UserError(f"networks={network}: this format cannot hold it: choose from {', '.join(known)}")
         if network not in known:
             raise UserError(f"networks={network}: no such network: choose from {', '.join(known)}")
         model.require(network)

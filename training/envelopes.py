@@ -40,7 +40,7 @@ def envelopes_of(audio: np.ndarray, f0: np.ndarray) -> np.ndarray:
 
 
 def with_mirror(power: np.ndarray, pitch: np.ndarray) -> np.ndarray:
-    """Add to each bin of ``power`` (L, 513) below the pitch (L, 1) the power of its mirror.
+    """Add power to the bins below the pitch (L, 1): each bin of ``power`` (L, 513) gets the power of its mirror bin.
 
     The mirror of a bin is as far above 0 Hz as the bin is below the pitch.
     """

@@ -165,7 +165,7 @@ def load_recipe(folder: Path = CONFIG) -> Recipe:
             if isinstance(error, ValidationError):
                 first = error.errors()[0]
                 reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise UserError(f"{path} is not a part of a training recipe: {reason}") from error
+            raise UserError(f"cannot read {path} as a part of a training recipe: {reason}") from error
 
     return read("speech", Recipe, parts={name: read(name, PartSchedule) for name in TRAINED_PARTS})
 

@@ -68,7 +68,7 @@ class PartSchedule(BaseModel):
     @classmethod
     def ascending(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
         if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
-            raise ValueError("they must be positive and ascending")
+            raise ValueError("the numbers of steps must be positive and ascending")
         return steps
 
     def rate_at(self, step: int, began: int = 0) -> float:

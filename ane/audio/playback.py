@@ -256,7 +256,11 @@ class PlayerProcess:
         self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Send audio (n,) float32 to the child, and wait while its queue is full. Raises PlayerError if it failed."""
+        """Send audio (n,) float32 to the child process, and wait while the child's queue is full.
+
+        Raises:
+            PlayerError: The child could not play.
+        """
         samples = np.ascontiguousarray(audio, "<f4")
         try:
             self._process.stdin.write(len(samples).to_bytes(4, "little") + samples.tobytes())

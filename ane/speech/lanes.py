@@ -163,7 +163,7 @@ class Decoding:
         if isinstance(ended := self._lanes.ended, UserError):
             raise ended
         if ended is not None:
-            raise RuntimeError("a decoder step that this speech shared with other speech failed") from ended
+            raise RuntimeError("a decoder step failed, which this speech shared with other speeches") from ended
         return False
 
 

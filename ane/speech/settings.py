@@ -59,7 +59,8 @@ class Option:
     Attributes:
         name: Name of the option.
         field: Name of the field.
-        within: Name of the outer field, if ``field`` belongs to settings that are nested in that field. Otherwise "".
+        within: Name of the field that holds the nested settings to which ``field`` belongs, or "" if they are not
+            nested.
         help: Help text.
         metavar: Placeholder for the value in the help.
         group: Title of the option's group in the help.
@@ -119,7 +120,7 @@ class SpeechSettings:
             UserError: A value is out of range, or ``preset`` is given and this kind of model has no presets.
         """
         if preset is not None:
-            raise UserError("preset has no effect, because this kind of model has none: leave it out", "preset")
+            raise UserError("preset has no effect, because this kind of model has no presets: leave it out", "preset")
         return cls(**changes)
 
     @classmethod

@@ -135,7 +135,7 @@ class Speaker(ABC):
         return {}
 
     def normaliser(self, settings: Any) -> Callable[[str], str]:
-        """Return the function that spells out numbers and abbreviations in text to which the lexicon was applied."""
+        """Return the function that spells out numbers and abbreviations. The lexicon is applied to its input first."""
         return str
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:

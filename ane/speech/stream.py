@@ -278,8 +278,8 @@ class Stream(SoundStream):
         """Read the stream to its end, and return the whole speech. Raises UserError if you already read a piece."""
         if self._samples:
             raise UserError(
-                f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
-                "collect a stream before its pieces are read, or join the pieces"
+                f"the first {self.seconds:.2f} s of this stream were read already, so collect would miss them: "
+                "call collect before you read pieces, or join the pieces yourself"
             )
         samples = [np.zeros(0, np.float32), *self]
         return Speech(

@@ -328,7 +328,7 @@ class CoreMLTarget:
             if network in STRICT and broken and broken[0].rule.severity == REFUSED:
                 raise UserError(
                     f"{package.path} contains an operation that the Neural Engine rejects, {broken[0].rule.id}: "
-                    f"{broken[0].example}: it is not published"
+                    f"{broken[0].example}. The package is not published"
                 )
             functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         except UserError:

@@ -26,7 +26,7 @@ from ane.voices import Voice
 from converters.function_table import pick_networks
 
 MAGIC = 0x67676D6C  # "ggml"
-FLOAT32 = 0  # ggml's number for the type
+FLOAT32 = 0  # ggml's number for the type float32
 FILES = {
     "autoregressive": "ggml-model.bin",
     "diffusion": "ggml-diffusion-model.bin",

@@ -177,7 +177,7 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
-            f"{what}: ONNX's checker rejects the graph: {line[:300]}. It is not published: choose another "
+            f"{what}: ONNX's checker rejects the graph: {line[:300]}. The package is not published: choose another "
             "--precision, or other versions of torch and onnx"
         ) from error
 

@@ -110,7 +110,8 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
 def _state_read(function: ProgramFunction) -> int:
     """Return how many bytes of states the operations read.
 
-    If the operations read only slices of a state, only the slices count. Replacing a slice of a state counts as 0.
+    If the operations read only slices of a state, only the slices count. An operation that replaces a slice of a state
+    reads nothing.
     """
     users_of, total = consumers(function), 0
     for op in function.ops:
@@ -248,7 +249,7 @@ def size(shape: Iterable[int]) -> int:
 def form(constant: Constant) -> str:
     """Return how a weight is stored: "dense", "palette", "int8", "blockwise", "sparse" or "other".
 
-    "int8" means 8 bits with one scale per tensor or per channel. Other groups with a scale are "blockwise".
+    "int8" means 8 bits with one scale per tensor or per channel. Weights with more scales are "blockwise".
     """
     if not isinstance(constant, Expression):
         return "dense"

@@ -189,13 +189,12 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
             if package.precision == "fp32" and not value <= largest:
                 raise UserError(
                     f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
-                    f"{largest:.0e}. It is not published"
+                    f"{largest:.0e}. The package is not published"
                 )
         elif not value >= (threshold := threshold_of(package, name, key)):
             raise UserError(
-                f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. It "
-                f"is not published: choose another precision. The same command reuses the packages "
-                "that are done"
+                f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. The package is "
+                "not published: choose another precision. The same command reuses the packages that are done"
             )
 
 

@@ -371,11 +371,11 @@ def choose_packages(
     for network in networks or ():
         if network not in (available := list(dict.fromkeys(package.network for package in existing))):
             raise UserError(
-                f"networks={network}: {model.name} has no package of it: choose from {', '.join(available)}"
+                f"networks={network}: {model.name} has no package of this network: choose from {', '.join(available)}"
             )
     packages = [package for package in existing if not networks or package.network in networks]
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
         available = list(dict.fromkeys(name for package in packages for name in package.functions))
-        raise UserError(f"function={function}: no package has it: choose from {', '.join(available)}")
+        raise UserError(f"function={function}: no package has this function: choose from {', '.join(available)}")
     return [(package, names) for package, names in chosen if names]

@@ -29,9 +29,9 @@ def rounded(length: int, unit: int) -> int:
 
 
 def doubling(first: int, most: int) -> Sizes:
-    """Return ``first``, repeatedly doubled, up to ``most``, which is rounded up to a multiple of ``first``.
+    """Return lengths that double from ``first`` on, such as (64, 128, 256, 448).
 
-    An example is (64, 128, 256, 448).
+    The last length is ``most``, rounded up to a multiple of ``first``.
     """
     sizes = []
     while first < most:

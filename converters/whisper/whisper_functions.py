@@ -104,7 +104,7 @@ FUNCTIONS = (
     ),
     Function("step_prefixes", "decoder", probes.step_prefixes, onnx=onnx.step_prefixes, onnx_lengths={"lanes": 5}),
 )
-LANES = 1, 8  # a window has at most five candidates
+LANES = 1, 8  # numbers of lanes. A window has at most five candidates
 MODEL = ConvertibleModel(
     "ane.models.whisper.networks",
     FUNCTIONS,

@@ -65,7 +65,7 @@ def test_teachers_are_those_of_the_manifest_by_the_voices_name():
     )
     assert stored_voices(demo)[0] == demo.default_voice
     assert len(default_presets(demo)) in (1, 2)
-    with pytest.raises(UserError, match="teacher 'nobody': there are hibari heart"):
+    with pytest.raises(UserError, match="teacher 'nobody': choose hibari heart"):
         teacher_speech("nobody")
 
 

@@ -101,7 +101,7 @@ def test_every_part_has_a_file_and_every_file_a_part():
     [
         ("speech", "hours = 16.0", "hour = 16.0", "voices.heart"),
         ("speech", "seed = 0\n", "", "seed"),
-        ("speech", "seed", "seed seed", "is not a part of a training recipe"),
+        ("speech", "seed", "seed seed", "as a part of a training recipe"),
         ("speech", "0.2", "0.7", "held_back"),
         ("hifigan", "[60000]", "[]", "steps"),
         ("autoregressive", "warmup", "warm", "warm"),
@@ -115,7 +115,7 @@ def test_a_recipe_with_wrong_keys_or_values_is_refused_by_file_and_field(tmp_pat
     (folder / f"{file}.toml").write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(UserError, match=rf"{file}\.toml.*{message}"):
         load_recipe(folder)
-    with pytest.raises(UserError, match=r"\.toml is not a part of a training recipe"):
+    with pytest.raises(UserError, match=r"\.toml as a part of a training recipe"):
         load_recipe(tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
     [
         (("--parts", "ears"), "choose from texts"),
         (("--wordnet", "/nowhere"), "wordnet-base"),
-        (("--config", "/nowhere"), "is not a part of a training recipe"),
+        (("--config", "/nowhere"), "as a part of a training recipe"),
         (("--start", "/nowhere"), "no such folder"),
     ],
 )
