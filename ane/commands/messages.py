@@ -126,6 +126,15 @@ def plain_table(
     return table
 
 
+def print_listing(*headings: str, rows: Iterable[Sequence[str]]) -> None:
+    """Print names and facts as a table in a terminal. For other programs, print one line per row, with tabs."""
+    if sys.stdout.isatty():
+        output_console().print(plain_table(None, *headings, rows=rows))
+        return
+    for row in rows:
+        print("\t".join(map(printable, row)))
+
+
 def decibels(value: float | None) -> str:
     """Format a number of dB as a cell of a table. ``None`` becomes a dash."""
     return "–" if value is None else f"{value:.1f}"

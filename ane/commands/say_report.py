@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ane.bundles import open_model
 from ane.bundles.opening import DEMO
-from ane.commands.messages import LOGGER, output_console, plain_table
+from ane.commands.messages import LOGGER, print_listing
 from ane.system.errors import UserError
 from ane.system.files import write_json
 from ane.system.machine import peak_memory_bytes
@@ -129,6 +129,6 @@ def list_presets(args: argparse.Namespace) -> int:
             for name, preset in PRESETS.items()
             if preset.upstream == upstream
         ]
-        output_console().print(plain_table(None, title, "work for each chunk", rows=rows))
-    output_console().print("A guided step runs the denoiser twice.")
+        print_listing(title, "work for each chunk", rows=rows)
+    LOGGER.info("A guided step runs the denoiser twice.")
     return 0

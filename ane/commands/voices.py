@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from ane.bundles import Bundle, add_model_arguments, is_path, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
 from ane.commands.file_flags import check_files
-from ane.commands.messages import LOGGER, output_console, plain_table, report_console
+from ane.commands.messages import LOGGER, output_console, print_listing, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
@@ -84,9 +85,10 @@ def list_command(args: argparse.Namespace) -> int:
     if model.voice_names or not model.has_latents:
         names = model.voice_names or [model.default_voice or model.name]
         as_json = getattr(args, "json", False)
-        output_console().print(
-            json.dumps([{"name": name, "files": []} for name in names]) if as_json else ", ".join(names)
-        )
+        if as_json:
+            print(json.dumps([{"name": name, "files": []} for name in names]))
+        else:
+            output_console().print((", " if sys.stdout.isatty() else "\n").join(names))
         if not model.voice_names:
             LOGGER.info("%s has only this voice. For other voices, use a Tortoise model: --bundle %s", model.name, DEMO)
         return 0
@@ -94,12 +96,14 @@ def list_command(args: argparse.Namespace) -> int:
     if getattr(args, "json", False):
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0
-    rows = [(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices]
-    output_console().print(
-        plain_table(None, "voice", "content", "folder", rows=rows)
-        if rows
-        else "There are no voices yet. Add one: ane voices add CLIP.wav -o NAME"
+    print_listing(
+        "voice",
+        "content",
+        "folder",
+        rows=[(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices],
     )
+    if not voices:
+        LOGGER.info("There are no voices yet. Add one: ane voices add CLIP.wav -o NAME")
     return 0
 
 

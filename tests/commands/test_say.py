@@ -35,13 +35,18 @@ def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     assert len({(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument", "pipe")}) == 1
 
 
-def test_a_question_mark_lists_voices_and_presets(capsys):
+def test_a_question_mark_lists_voices_and_presets(capsys, monkeypatch):
     assert main(["say", "-v", "?", "--bundle", "demo"]) == 0
-    assert {"heart", "michael"} <= set(capsys.readouterr().out.split())
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["heart", "michael"], "one line per voice, for other programs"
     assert main(["say", "--preset", "?", "--bundle", "demo"]) == 0
     printed = capsys.readouterr().out
     assert "96 candidates × 80 guided steps" in printed
     assert "fastest (default)" in printed
+    assert all(line[0].isalnum() for line in printed.splitlines())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["say", "-v", "?", "--bundle", "demo"]) == 0
+    assert "│" in capsys.readouterr().out, "a table, for people"
     assert main(["say", "-v", "?"]) == 0
     assert "use a Tortoise model: --bundle demo" in capsys.readouterr().err, "where there are more voices"
 
