@@ -24,6 +24,7 @@ from ane.text.lexicon import (
     PRONOUNCED,
     RULERS,
     SHORT_WORDS,
+    SMALL_CASES,
     SMALL_NUMERAL_AFTER,
     SPELLED,
 )
@@ -89,6 +90,8 @@ def is_initials(word: str) -> bool:
 IT_OR_US = re.compile(rf"IT\s(?:{any_of(AFTER_IT)})\b|US(?<=\bTHE US)\b")
 WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
+    rule("SoCs", r"([A-Z](?<!\w[A-Z]))o([A-Z])s\b", r"\1 O \2's"),
+    rule("DoD, IoT", r"([A-Z](?<!\w[A-Z]))o([A-Z])\b", r"\1 O \2"),
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),
     rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "W H O"),
@@ -129,6 +132,8 @@ HEADING = re.compile(
     rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z"
 )
 SMALL_HEADING = re.compile(rf"\b(?i:{any_of(SMALL_NUMERAL_AFTER)}s?\s+|{any_of(NUMERAL_ABBREVIATIONS)}\.\s?)\Z")
+LETTERED_HEADING = re.compile(rf"\b(?i:{any_of(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED)})[sS]?\s+\Z")
+SMALL_CASE = re.compile(rf"\b(?i:{any_of(word for word in SMALL_CASES if len(word) > 3 and word != 'viii')})s?\s+\Z")
 RULER = re.compile(rf"\b{forms(RULERS, 'capitalize', 'upper')}\s+\Z")
 CENTURY = re.compile(r"\s+(?i:century|centuries)\b")
 PRONOUN = re.compile(rf"'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b")
@@ -189,12 +194,33 @@ def is_first(match: re.Match) -> bool:
 def expand_small_numerals(match: re.Match) -> str:
     """Read page iv as "page four", and write pp. xii-xiv as "pp. 12 to 14", which a later rule reads."""
     numerals, heading = match[0], follows(match, SMALL_HEADING)
+    if not heading and numerals in SMALL_CASES and follows(match, SMALL_CASE):
+        return cardinals(numerals)
     if not heading or (numerals == "i" and not AT_END_OF_SMALL_CLAUSE.match(match.string, match.end())):
         return numerals
     if heading[0].rstrip().endswith("."):
         numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
         return re.sub(rf"\b{SMALL}", lambda numeral: str(number_words.roman(numeral[0])), numerals)
     return cardinals(numerals)
+
+
+def expand_lettered_numeral(match: re.Match) -> str:
+    """Read stage IIIb as "stage three B". VIA, IVb and Id are numerals only after such a word."""
+    heading = follows(match, LETTERED_HEADING)
+    sure = heading or (len(match[1]) > 2 and match[2].islower())
+    if not sure or not re.fullmatch(TENS, match[1]):
+        return match[0]
+    words = number_words.cardinal(number_words.roman(match[1]))
+    words = words.upper() if heading and heading[0].rstrip().isupper() else words
+    return f"{words} {match[2].upper()}{' to ' if match[3] else ''}"
+
+
+def expand_progression(match: re.Match) -> str:
+    """Read the chords ii–V–I as "two five one". I-I-I is a stutter."""
+    chords = re.findall("[IVXivx]+|7", match[0])
+    if len(set(map(str.lower, chords))) < 2:
+        return match[0]
+    return " ".join("seven" if chord == "7" else number_words.cardinal(number_words.roman(chord)) for chord in chords)
 
 
 def number_or_year(n: int) -> str:
@@ -234,7 +260,14 @@ HEADINGS: tuple[TextRule, ...] = (
         lambda match: "World War " + number_words.cardinal(len(match[1]) if match[1] else int(match[2])),
     ),
 )
+CHORD = "(?:IV|VI{0,2}|I{1,3}|iv|vi{0,2}|i{1,3})7?"
 NUMERALS: tuple[TextRule, ...] = (
+    rule("ii–V–I", rf"(?<![\w'–-])(?=[IVXivx])(?:{CHORD}(?: ?[-–] ?)){{2,7}}{CHORD}(?![\w'–-])", expand_progression),
+    rule(
+        "stage IIIb",
+        r"([IVX](?<![\w'][IVX])[IVX]{0,4})([a-dAB])\b(\s?[-–]\s?(?=[IVX]{1,4}[a-dAB]\b))?",
+        expand_lettered_numeral,
+    ),
     rule("Chapter IV, Henry VIII, XII", rf"\b(?=[IVXLCDM])(?:I\b|{NUMERAL}){MORE}", expand_numerals),
     rule("page iv, pp. xii-xiv", rf"(?<![\w'.-])(?=[ivxl]+\b){SMALL}{MORE_SMALL}", expand_small_numerals),
     rule("(iii)", rf"(?<=\()(?![vx]\)){SMALL}(?=\))", lambda match: cardinals(match[0])),

@@ -31,7 +31,7 @@ def expand_fraction(match: re.Match) -> str:
     if whole:
         words = f"{number_words.number(whole)} and {re.sub('^one ', 'a ', words)}"
     if unit:
-        words += f" {plural(UNITS[unit]) if whole else UNITS[unit]}"
+        words += f" {plural(UNITS[unit]) if whole or int(match[2]) > int(match[3]) else UNITS[unit]}"
     return words
 
 

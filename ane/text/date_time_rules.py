@@ -46,6 +46,34 @@ def expand_day_month(match: re.Match) -> str:
     return f"the {number_words.ordinal(int(match['day']))}{last} of {month_name(match['month'])}{year}{end}"
 
 
+def expand_days(match: re.Match) -> str:
+    """Read Mon–Fri as "monday to friday", and "Sat & Sun" as "saturday & sunday"."""
+    days = re.sub(rf"({SHORT_DAY})\b\.?", lambda day: DAYS[day[1].lower()], match[0])
+    return re.sub(r"\s?[-–]\s?", " to ", days).replace("/", " ") + (period_after(match) if match[0][-1] == "." else "")
+
+
+def expand_day(match: re.Match) -> str:
+    """Read Sat as "saturday" before a date or a time, and after a word such as "on". Elsewhere it may be a verb."""
+    day, timed = match[1], DATE_AFTER.match(match.string, match.end()) or HOURS_AFTER.match(match.string, match.end())
+    known = (
+        timed or (match[2] and day in SURE_DAYS) or (not day.isupper() and day != "Sun" and follows(match, DAY_BEFORE))
+    )
+    return DAYS[day.lower()] + (period_after(match) if match[2] and not timed else "") if known else match[0]
+
+
+HOUR = r"\d{1,2}(?:[:.][0-5]\d)?"
+DATE_AFTER = re.compile(rf",?\s+(?:{MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})")
+# Times after a day: " 10am", ", 9:30", " 10–2.", ": closed". In "Sat 10–15 minutes" the numbers are no hours.
+HOURS_AFTER = re.compile(
+    rf"[:,]?\s(?:{HOUR}(?:\s?[-–]\s?{HOUR})?\s?(?:[AaPp]\.?[Mm]\b)|\d{{1,2}}:\d\d\b|noon\b|midnight\b"
+    rf"|{HOUR}(?:\s?[-–]\s?| to ){HOUR}"
+    r"(?:\s?[AaPp]\.?[Mm]\b|(?=[.,;:!?)]|\s*\n|\s*\Z|\s(?:and|or|&|only|except|[A-Z]))))"
+    r"|:\s(?i:closed|open)\b"
+)
+SURE_DAYS = frozenset(("Tue", "Tues", "Thu", "Thur", "Thurs", "Wed", "Weds", "Fri"))
+DAY_BEFORE = re.compile(r"\b(?i:on|every|next|until|till)\s\Z")
+
+
 def expand_numeric_date(match: re.Match) -> str:
     """Read 12/05/2024 as "december fifth, twenty twenty-four".
 
@@ -69,6 +97,32 @@ def expand_time(match: re.Match) -> str:
             words = f"{number_words.cardinal(hour)} hour{'' if hour == 1 else 's'}"
         words += f" and {number_words.cardinal(int(second))} second{'' if int(second) == 1 else 's'}"
     return words + (expand_am_pm(match) if am_pm else " u t c" if match["utc"] else "")
+
+
+def expand_time_with_period(match: re.Match) -> str:
+    """Read 10.30pm as "ten thirty p m", and also the 7.45 of "at 7.45 in the evening" as a time."""
+    text, end = match.string, match.end()
+    known = (
+        match["am_pm"]
+        or LIMIT_AFTER.match(text, end)
+        or (DAYTIME_AFTER.match(text, end) and follows(match, CLOCK_BEFORE))
+        or (TRAIN_AFTER.match(text, end) and follows(match, THE_BEFORE))
+        or (CLAUSE_AFTER.match(text, end) and follows(match, LEAVES_BEFORE))
+    )
+    return expand_time(match) if known else match[0]
+
+
+LIMIT_AFTER = re.compile(
+    r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))"
+)
+DAYTIME_AFTER = re.compile(
+    r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b"
+)
+CLOCK_BEFORE = re.compile(r"\b(?i:at|by|from|until|till|before|after|around|about|past)\s\Z")
+TRAIN_AFTER = re.compile(r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])")
+THE_BEFORE = re.compile(r"\b[Tt]he\s\Z")
+LEAVES_BEFORE = re.compile(r"\b(?:leav|depart|arriv)(?:e[ds]?|s|ed|ing)?(?: (?!at)\w+)? at\s\Z")
+CLAUSE_AFTER = re.compile(r"[.,;:!?)]|\s*\Z| (?:and|or|on|from|sharp|with|for|by)\b")
 
 
 def expand_verse(match: re.Match) -> str:
@@ -96,23 +150,17 @@ def expand_minutes(match: re.Match) -> str:
 
 DATE_RULES = (
     rule(
-        "Mon-Fri",
-        rf"\b({SHORT_DAY})\.?\s?([-–/])\s?({SHORT_DAY})\b(\.?)",
-        lambda match: (
-            f"{DAYS[match[1].lower()]} {'to ' * (match[2] != '/')}{DAYS[match[3].lower()]}"
-            + (period_after(match) if match[4] else "")
-        ),
+        "Mon-Fri, Sat & Sun",
+        rf"\b(?=[MTWFS][a-uA-U])(?:{SHORT_DAY}\.?(?:\s?[-–/&]\s?|,\s?(?:and |or |& )?|\s(?:and|or|to|through)\s))+"
+        rf"{SHORT_DAY}\b\.?",
+        expand_days,
     ),
     rule(
         "Jan.-Mar.",
         rf"\b(?=[JFMASOND])({any_of(SHORT_MONTHS)})\.?\s?[-–]\s?({any_of(SHORT_MONTHS)})\b(?!-|\.?\s?\d{{1,2}}\b)(\.?)",
         lambda match: f"{month_name(match[1])} to {month_name(match[2])}" + (period_after(match) if match[3] else ""),
     ),
-    rule(
-        "Mon., 5 May",
-        rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})",
-        lambda match: DAYS[match[1].lower()] + match[2],
-    ),
+    rule("Mon., 5 May, Sat 10-2, on Tue", rf"\b(?=[MTWFS][a-uA-U])({SHORT_DAY})\b(\.?)", expand_day),
     rule(
         "Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))", r"\1 to "
     ),
@@ -179,11 +227,6 @@ DATE_RULES = (
         r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
         lambda match: month_name(match[1]) + period_after(match),
     ),
-    rule(
-        "Tues.",
-        rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",
-        lambda match: DAYS[match[1].lower()] + period_after(match),
-    ),
     rule("Q1-Q3", r"(?<=\bQ[1-4])\s?[-–]\s?(?=Q?[1-4]\b)", " to "),
     rule("3rd ed.", r"(?<=\d(?:st|nd|rd|th) )ed\.(?!\w)", lambda match: f"edition{period_after(match)}"),
     rule(
@@ -202,6 +245,11 @@ DATE_RULES = (
     rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
 TIME_RULES = (  # the rules for ranges come first, and replace only the dash
+    rule(
+        "dep. London 08:05",
+        r"\b([dD]ep|[aA]rr)\.(?= (?:[A-Z]\w* ){0,3}\d{1,2}[:.][0-5]\d\b)",
+        lambda match: "departs" if match[1].endswith("p") else "arrives",
+    ),
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
     rule(
         "9am-5pm",
@@ -225,9 +273,10 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
         expand_time,
     ),
     rule(
-        "10.30pm",
-        rf"(?<![\w:.])(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?{AM_PM}(?P<utc>(?!))?",
-        expand_time,
+        "10.30pm, at 7.45 in the evening",
+        rf"(?<![\w:.,$£€])(?P<hour>2[0-3]|1\d|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?(?:{AM_PM}|(?![\d.%]\d|\w))"
+        r"(?P<utc>(?!))?",
+        expand_time_with_period,
     ),
     rule(
         "5pm",

@@ -6,6 +6,7 @@ reads an expression, change its rule. The rules are in these modules:
 * ``markup_rules.py``: web addresses, markup and layout
 * ``address_rules.py``: postal addresses and codes
 * ``date_time_rules.py``: dates and times
+* ``chess_rules.py``: moves in a game of chess
 * ``math_rules.py``: formulas
 * ``number_rules.py``: money, units and numbers
 * ``count_rules.py``: fractions, years and counts
@@ -37,6 +38,7 @@ import re
 from ane.text import (
     address_rules,
     capital_rules,
+    chess_rules,
     count_rules,
     date_time_rules,
     letter_rules,
@@ -81,8 +83,11 @@ def expand_numbered(match: re.Match) -> str:
     """Write No. 5 as "number 5".
 
     A single capital letter, or any letter after a word such as "class", is not an abbreviation: "Class D. 4 went".
+    "Secs. 8–10" are sections, but "10 secs." are seconds.
     """
     word = match[1]
+    if word.lower() in ("arts", "secs") and not SEVERAL_AFTER.match(match.string, match.end()):
+        return match[0]
     if len(word) == 1 and (
         follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(match.string, match.end()))
     ):
@@ -100,6 +105,7 @@ def expand_abbreviation(match: re.Match) -> str:
 
 LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
 ALWAYS_TITLES = BARE_TITLES - {"st", "mt"}
+SEVERAL_AFTER = re.compile(r"\d+(?:\(\d+\))?(?:,| (?:to|and|or|&) \d)")
 YEAR_AFTER = re.compile(r"1?\d{3}\b|20\d\d\b|\d{1,5} (?:B\.?C\.?E?|C\.?E|A\.?D)\b")
 ABBREVIATION_RULES = (
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
@@ -107,7 +113,7 @@ ABBREVIATION_RULES = (
     rule("Dr Brown", rf"\b({any_of(title.capitalize() for title in BARE_TITLES)})\s+(?=[A-Z])", expand_title),
     rule(
         "No. 5",
-        r"\b([A-Za-z]{2,4}|[bcdp]|(?<=\()P)\.\s?(?=\d|(?:(?<=[eE]q\. )|(?<=[eE]q[ns]\. ))\(\d)",
+        r"\b([A-Za-z]{2,5}|[bcdp]|(?<=\()P)\.\s?(?=\d|(?:(?<=[eE]q\. )|(?<=[eE]q[ns]\. ))\(\d)",
         expand_numbered,
     ),
     rule("#5", r"#\s?(?=\d)", "number "),
@@ -119,9 +125,10 @@ ABBREVIATION_RULES = (
         lambda match: f"{match[1]} {'COMPANY' if match[2].isupper() else 'company'}",
     ),
     rule("ca 1850", r"\bca (?=[1-9]\d{2,3}\b)", "circa "),
+    rule("Man. Utd.", r"\bMan\.(?= (?:Utd|United|City)\b)", "Man"),
     rule(
         "DEPT",
-        r"\b([dD]ept|DEPT|[gG]ovt|GOVT|[iI]ntl|INTL|[aA]ssn|ASSN)\b(?!\.)",
+        r"\b([dD]ept|DEPT|[gG]ovt|GOVT|[iI]ntl|INTL|[aA]ssn|ASSN|Utd|UTD)\b(?!\.)",
         lambda match: ENDINGS[match[1].lower()].upper() if match[1].isupper() else ENDINGS[match[1].lower()],
     ),
     rule("e.g., etc.", r"\b([A-Za-z]{2,6}|[eia]\.[a-z](?:\.a)?|[EIA]\.[A-Za-z](?:\.[Aa])?)\.", expand_abbreviation),
@@ -178,6 +185,8 @@ SIGN_RULES = (
     rule("C++", r"(?<=\w)\+\+", " plus plus"),
     rule("C#", r"(?<=\b[A-G])#", " sharp"),
     rule("=", r" ?={1,3} ?", " equals "),
+    rule("°C", r"°([CF])\b", lambda match: f" {plural(UNITS[match[0]])}"),
+    rule("Art. 5(2)", r"\((?<=\d\()(?=\d{1,2}\))", " ("),
     rule("single signs", rf"[{re.escape(''.join(SIGN_WORDS))}]", lambda match: f" {SIGN_WORDS[match[0]]} "),
     rule("|", r" ?\| ?", ", "),
     rule("dash", r" ?(?:—|-{2,}|(?<=\s)[–-](?=\s)) ?", ", "),
@@ -255,6 +264,7 @@ EXPANSIONS: tuple[TextRule, ...] = (
     *markup_rules.RULES,
     *address_rules.RULES,
     *date_time_rules.RULES,
+    *chess_rules.RULES,
     *math_rules.RULES,
     *number_rules.RULES,
     *count_rules.RULES,

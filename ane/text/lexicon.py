@@ -31,7 +31,8 @@ NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
     "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
-    "ste": "suite", "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
+    "secs": "sections", "vols": "volumes", "chs": "chapters", "arts": "articles", "ste": "suite",
+    "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
     "cl": "clause", "para": "paragraph", "paras": "paragraphs", "eqs": "equations", "eqn": "equation",
 }
 # Abbreviations in any position. Their period never ends a sentence.
@@ -46,7 +47,7 @@ ENDINGS = {
     "bros": "brothers", "jr": "junior", "sr": "senior", "esq": "esquire", "ave": "avenue", "blvd": "boulevard",
     "rd": "road", "ln": "lane", "hwy": "highway", "apt": "apartment", "dept": "department", "govt": "government",
     "univ": "university", "bdrm": "bedroom", "bdrms": "bedrooms", "assn": "association",
-    "intl": "international", "al": "al",
+    "intl": "international", "al": "al", "utd": "united",
 }
 DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
         "weds": "wednesday", "thu": "thursday",
@@ -65,6 +66,9 @@ WITHIN_ADDRESS = {"apt": "apartment", "ste": "suite", "rm": "room", "hwy": "high
 SURE_STREETS = words("ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
 DIRECTIONS = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
               "SE": "Southeast", "SW": "Southwest"}
+COMPASS = DIRECTIONS | {                   # in weather reports
+    "NNE": "North Northeast", "ENE": "East Northeast", "ESE": "East Southeast", "SSE": "South Southeast",
+    "SSW": "South Southwest", "WSW": "West Southwest", "WNW": "West Northwest", "NNW": "North Northwest"}
 STATES = {
     "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California", "CO": "Colorado",
     "CT": "Connecticut", "DE": "Delaware", "FL": "Florida", "GA": "Georgia", "HI": "Hawaii", "ID": "Idaho",
@@ -80,7 +84,13 @@ STATES = {
 CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "passcode", "ending in", "ends in",
               "account", "account number", "acct", "routing number", "serial number", "tracking number", "card number",
               "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
-              "model number", "customer number", "passport number", "phone number", "extension", "password")
+              "model number", "customer number", "passport number", "phone number", "extension", "password",
+              "verification code", "security code", "access code", "entry code", "door code", "gate code", "login code",
+              "activation code", "area code", "enter code", "enter the code", "squawk", "squawks", "squawking", "qnh",
+              "flight level")
+# Telephone numbers for an emergency. After a word such as "call", and before one such as "operator", the rules read
+# them digit by digit.
+EMERGENCY_NUMBERS = words("911 999 112 000 111 101 110 119 988")
 
 # If one of these words follows an abbreviation and is capitalised, it begins a sentence: "in the U.S. They went", but
 # "the U.S. Army".
@@ -150,7 +160,8 @@ UNITS = {           # abbreviation: singular
     "GiB": "gibibyte", "MiB": "mebibyte", "Mb": "megabit", "Gb": "gigabit", "Mbit": "megabit", "Gbit": "gigabit",
     "kbps": "kilobit per second", "Mbps": "megabit per second", "Gbps": "gigabit per second",
     "KHz": "kilohertz", "cal": "calorie", "kcal": "kilocalorie", "dB": "decibel",
-    "mbar": "millibar", "mmHg": "millimeter of mercury", "eV": "electron volt",
+    "mbar": "millibar", "mmHg": "millimeter of mercury", "mm Hg": "millimeter of mercury", "kt": "knot", "kts": "knot",
+    "kton": "kiloton", "eV": "electron volt",
     "h": "hour", "hr": "hour", "hrs": "hour", "min": "minute", "mins": "minute", "sec": "second", "secs": "second",
     "yr": "year", "yrs": "year", "wk": "week", "wks": "week", "mo": "month", "mos": "month",
     "in": "inch", "ft": "foot", "yd": "yard", "yds": "yard", "mi": "mile", "oz": "ounce", "lb": "pound", "lbs": "pound",
@@ -166,7 +177,7 @@ UNITS = {           # abbreviation: singular
 # After a number, these are units in capitals, too: "60 MPH", "5 Km".
 UNITS |= {form: UNITS[unit] for unit in words("""
     km cm mm kg mg ml mph kph rpm mpg fps bpm dpi psi lb lbs oz ft yd yds hr hrs min mins sec secs kHz MHz GHz Hz kW kWh
-    kbps mbps gbps dB kcal cc ppm gal tsp tbsp px""") for form in (unit.upper(), unit.lower(), unit.capitalize())
+    kbps mbps gbps dB kcal cc ppm gal tsp tbsp px kt kts""") for form in (unit.upper(), unit.lower(), unit.capitalize())
     if form not in UNITS}
 # After a single digit, these are units only if a space is between: "5 s" and "30s" are seconds, but "iPhone 5s" is not.
 # Abbreviations in recipes, which need a period: "1 1/2 c. flour".
@@ -177,7 +188,7 @@ UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
 MEASURED_THINGS = words("""
     relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
-    cans bags""")
+    cans bags wind headwind tailwind crosswind breeze gust""")
 # Before one of these words, a unit is singular only after a word such as "the": "the 100 m race". Elsewhere, the word
 # may be a verb: "anyone over 100 kg can ride".
 MEASURED_ACTIONS = words("race run walk swim dash sprint drive can bag board tube")
@@ -237,7 +248,8 @@ AFTER_IT = words("""
 # Words of up to three letters that are emphasised if they are in capitals. "IT" and "US" are missing, because in
 # capitals they are initials.
 SHORT_WORDS = words("""
-    A I AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH OK ON OR OX SO TO UP WE ACE ACT ADD AGE AGO AID
+    A I AH AM AN AS AT BE BY DO EH GO HA HE HI HO IF IN IS ME MY NO OF OH OK ON OR OW OX SO TO UH UM UP WE YO
+    ACE ACT ADD AGE AGO AID
     AIM AIR ALL AND ANY ARE ARM ART ASK ATE BAD BAG BAN BAR BAT BED BEE BEG BET BIG BIT BOX BOY BUG BUN BUS BUT
     BUY BYE CAN CAP CAR CAT COW CRY CUP CUT DAD DAY DID DIE DIG DOG DRY DUE EAR EAT EGG END EYE FAN FAR FAT FEW
     FIT FLY FOR FOX FUN FUR GAS GET GOD GOT GUN GUY HAD HAS HAT HER HEY HIM HIS HIT HOP HOT HOW HUG ICE ILL ITS
@@ -250,6 +262,7 @@ CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "n double a c p", "iOS": "i o s", "macOS": "mac o s",
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
+    "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
@@ -265,6 +278,8 @@ NUMERAL_AFTER_CAPITALISED = words("""
 SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")
 # A Roman numeral after one of these abbreviations and its period is a number. Each is a key of ``NUMBERED``.
 NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op p pp bk")
+# After one of these words, these numerals are numbers in small letters, too: "type ii". Others may be letters or words.
+SMALL_CASES = words("type stage phase class grade ii iii iv vii viii ix")
 # "I" before one of these words is the pronoun: "THE PART I LIKE".
 AFTER_PRONOUN_I = words("""
     am was have had will would shall should can could may might must do did don't didn't won't can't never always

@@ -29,10 +29,48 @@ HAS_VERB = re.compile(
 )
 
 
+COMPARED = re.compile(r"(?:<=|<|≤) ?[\w.]{1,12} ?\Z")
+
+
 def expand_comparison(match: re.Match) -> str:
-    """Read x ≤ 5 as "x is at most 5", but leave "is" out after a verb: "should be at most 5"."""
+    """Read x ≤ 5 as "x is at most 5", but leave "is" out after a verb: "should be at most 5".
+
+    The second sign of 3 ≤ n < 10 is "which is less than".
+    """
     verb = "are " if follows(match, CONDITION) else "" if follows(match, HAS_VERB, 48) else "is "
+    verb = "which is " if match[1] in ("<", "<=", "≤") and follows(match, COMPARED) else verb
     return f" {verb}{COMPARISONS[match[1]]} "
+
+
+def expand_minus(match: re.Match) -> str:
+    """Read the dash of 2x – 1 and of 5 – 3 = 2 as "minus". The dashes of 5 – 8 and "1-5 = low" are those of ranges."""
+    text, end = match.string, match.end()
+    first, second = follows(match, COUNT_BEFORE), COUNT_AFTER.match(text, end)
+    alike = first and second and first[2] == second[2]
+    falls = not alike or float(first[1]) > float(second[1])
+    if first and (sum_of := SUM_AFTER.match(text, end)):
+        minus = falls or not re.fullmatch(r"-?\d+", sum_of[2]) or int(first[1]) - int(sum_of[1]) == int(sum_of[2])
+    elif follows(match, TERM_BEFORE):
+        minus = TERM_AFTER.match(text, end) and falls
+    else:
+        minus = not alike and TERM_AFTER.match(text, end) and EQUALS_AFTER.match(text, end)
+        minus = minus or (falls and LAST_TERM.match(text, end) and follows(match, EQUALS_BEFORE, 60))
+    return f"{' ' * (len(match[0]) == 1)}minus " if minus else match[0]
+
+
+COUNT_BEFORE = re.compile(r"(?<![\w.,])(\d+(?:\.\d+)?)(x?) ?\Z")
+COUNT_AFTER = re.compile(r"(\d+(?:\.\d+)?)(x?)(?![\w.]\w|\w)")
+# The rest of a sum of numbers, and its result: "5 – 3 = 2", "9 - 4 - 2 = ?".
+SUM_AFTER = re.compile(r"(\d+)(?: ?[-–+*/×] ?\d+){0,5} ?= ?(-?\d+|[?b-z]|_+)(?!\w)")
+# A term that is surely one of a formula: "2x", "n", "b²", "(a + b)". The "m²" of an area is not.
+TERM_BEFORE = re.compile(r"(?:(?<![\w'./])(?:k|\d*[nxyz]|\d*[a-ln-z][²³])|[\w)]\^\d+|[-+*/×–] ?\w{1,3}\)) ?\Z")
+TERM_AFTER = re.compile(r"(?:\d+(?:\.\d+)?(?:[a-z]{1,2})?(?![-\w]|\.\w)|[b-hj-z][²³]?(?![\w']))|√|\(\w{1,4} ?[-+*/×–)]")
+EQUALS_AFTER = re.compile(r"[\w.]{1,9}[²³]?(?: [-+*/×–] [\w.]{1,9}){0,5} ?=")
+EQUALS_BEFORE = re.compile(r"= ?(?:[\w.²³()]+ [-+*/×–] ){0,5}(?:[\w²³()]*[A-Za-z²³)]|\d+) ?\Z")
+LAST_TERM = re.compile(r"[\w.²³]{0,20}[\w²³](?=[,;:!?)]|\.?(?:\s*\Z|\s*\n|\s[A-Z])| [-+*/×=–] )")
+
+
+OPERATOR_BEFORE = re.compile(r"(?:[+=*]\s?| - | minus )\Z")
 
 
 def expand_power(match: re.Match) -> str:
@@ -57,7 +95,7 @@ def expand_scientific(match: re.Match) -> str:
 
 def expand_function(match: re.Match) -> str:
     """Read f(x) as "f of x", sin(2x) as "sine of 2 x" and P(A|B) as "P of A given B"."""
-    inside = re.sub(r"(?<=\d)(?=[a-z])", " ", match[2].replace("|", " given "))
+    inside = re.sub(r"(?<=\d)(?=[a-z])", " ", re.sub(r"\ba\b", "A", match[2].replace("|", " given ")))
     return f"{FUNCTIONS.get(match[1], match[1])} of {inside}"
 
 
@@ -137,6 +175,7 @@ RULES: tuple[TextRule, ...] = (
         r"\1 factorial",
     ),
     rule("n!/k!", r"(?<= factorial) ?/ ?", " over "),
+    rule("2x – 1, 5-3=2", r"[-–](?:(?<=[\w)²³] [-–]) (?=[\w√(])|(?<=\d[-–])(?=\d+(?:[-–]\d+){0,5} ?=))", expand_minus),
     rule("x−1", r" ?− ?", " minus "),
     rule(
         "CO2, H2SO4, NaCl",
@@ -149,8 +188,16 @@ RULES: tuple[TextRule, ...] = (
         r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+-]|\+)(?![\w+])",
         expand_formula,
     ),
-    rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?= [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])", r"\1 \2"),
-    rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
+    rule(
+        "3x - 5",
+        r"(?<![\w.])(\d+)([xX])(?= minus | [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])",
+        r"\1 \2",
+    ),
+    rule(
+        "2 + 3x",
+        r"\d(?<=[-+=* s]\d)\d*[xX]\b(?!-)",
+        lambda match: f"{match[0][:-1]} {match[0][-1]}" if follows(match, OPERATOR_BEFORE) else match[0],
+    ),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))" + UNIT_AFTER, expand_power),

@@ -8,6 +8,7 @@ from ane.text.lexicon import (
     CURRENCIES,
     DIRECTIONS,
     DOLLARS,
+    EMERGENCY_NUMBERS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
     MEASURED_ACTIONS,
@@ -70,9 +71,62 @@ def expand_digit_groups(match: re.Match) -> str:
 
 
 def expand_lettered_number(match: re.Match) -> str:
-    """Read 1-800-GO-2-HAUL as "one, eight zero zero, GO two HAUL"."""
+    """Read 1-800-GO-2-HAUL as "one, eight hundred, GO two HAUL"."""
     numbers, words = match[1].strip("-").split("-"), re.sub("-", " ", match[2])
-    return ", ".join([*map(number_words.digits, numbers), re.sub(r"\d+", lambda n: number_words.digits(n[0]), words)])
+    spoken = [number_words.number(n) if n in ("800", "900") else number_words.digits(n) for n in numbers]
+    return ", ".join([*spoken, re.sub(r"\d+", lambda n: number_words.digits(n[0]), words)])
+
+
+def expand_three_digits(match: re.Match) -> str:
+    """Read call 911 as "call nine one one", and error 404 as "error four oh four"."""
+    text, end = match.string, match.end()
+    if follows(match, STATUS_BEFORE) or STATUS_AFTER.match(text, end):
+        return number_words.year(int(match[0])) if match[0] >= "100" else match[0]
+    known = not COUNTED_AFTER.match(text, end) and (
+        follows(match, DIALLED)
+        or (match[0] in EMERGENCY_NUMBERS and (OPERATOR_AFTER.match(text, end) or follows(match, DIALLED_BEFORE, 90)))
+    )
+    return number_words.digits(match[0]) if known else match[0]
+
+
+DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
+DIALLED = re.compile(rf"{DIAL}\s+\Z")
+DIALLED_BEFORE = re.compile(rf"{DIAL}\s[^.!?\n]{{0,60}}(?:,|\band|\bor)\s\Z")
+OPERATOR_AFTER = re.compile(r" (?:call|operator|dispatcher|emergency|line|service)s?\b")
+COUNTED_AFTER = re.compile(r" (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b")
+STATUS_BEFORE = re.compile(r"\b(?i:error|https?|status)(?: code)?:? \Z")
+STATUS_AFTER = re.compile(r"(?<=[45]\d\d)(?<!00) (?:error|page|response)\b")
+
+
+def expand_record(match: re.Match) -> str:
+    """Read improved to 5-0 as "improved to five and oh", and a 12-4 record as "a twelve and four record"."""
+    won, lost = int(match[1]), int(match[2])
+    ends = CLAUSE_AFTER_RECORD.match(match.string, match.end())
+    known = (RECORD_AFTER.match(match.string, match.end()) and not follows(match, WON_BEFORE)) or (
+        ends and (won > lost or not won) and follows(match, IMPROVED_TO)
+    )
+    return f"{won} and {lost or 'oh'}" if known else match[0]
+
+
+RECORD_AFTER = re.compile(r" (?:record|start|mark|this season|on the (?:season|year)|overall)\b")
+CLAUSE_AFTER_RECORD = re.compile(r"[.,;:!?)]|\s*\Z| (?:in|this|with|after|and|for|against|since|as|when)\b")
+IMPROVED_TO = re.compile(r"\b(?:(?:improv\w+|falls?|fell|drop\w*|mov\w+) to|went|finished) \Z")
+WON_BEFORE = re.compile(r"\b(?:w[io]ns?|lost|loses?|beat|drew)\b[^.!?\n]{0,16}\Z")
+
+
+def expand_average(match: re.Match) -> str:
+    """Read batting .305 as "batting three oh five", and a .067 average as "a oh sixty-seven average"."""
+    if not (follows(match, BATTING) or HITTER.match(match.string, match.end())):
+        return match[0]
+    n = int(match[1])
+    return number_words.year(n) if n >= 100 else f"oh {'oh ' * (n < 10)}{number_words.cardinal(n)}"
+
+
+BATTING = re.compile(
+    r"\b(?i:bat(?:s|ted|ting)?|hits?|hitting|shot|shoots?|shooting|slugg?(?:ed|ing))"
+    r"(?: (?:average|of|is|was|at)){0,3} \Z"
+)
+HITTER = re.compile(r" (?:hitter|batting|slugging)\b")
 
 
 def expand_version(match: re.Match) -> str:
@@ -213,11 +267,7 @@ LABELLED = re.compile(
     r"|part|type)\.?\s+\Z"
 )
 PHONE_RULES = (
-    rule(
-        "call 911",
-        r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
-        lambda match: match[0][:-3] + number_words.digits(match[3]),
-    ),
+    rule("call 911, error 404", r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)", expand_three_digits),
     rule(
         "+1 (555) 123-4567",
         r"(?<![\w+])\+(?=(?:[\s().-]{0,3}\d){7,15}(?!\d))\d{1,3}(?:[\s.-]?\(?\d{1,4}\)?){2,6}"
@@ -259,7 +309,8 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
     ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
-    rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),
+    rule("improved to 5-0", r"(?<![\w.,$£€/-])(\d{1,2})[-–](\d{1,2})\b(?![-–:/]|[.,]\d|%)", expand_record),
+    rule("batting .305", r"(?<![\w.])\.(\d{3})\b(?!%)", expand_average),
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
@@ -359,6 +410,11 @@ UNIT_RULES = (
         expand_duration,
     ),
     rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
+    rule(
+        "14 kt gold, a 15 kt bomb",
+        r"(?<=\d)([\s-]?)kt(?= (?:(?P<gold>(?:[a-z]+ )?gold)|of TNT|yield|bomb|warhead|blast|explosion)\b)",
+        lambda match: f"{match[1]}{'karat' if match['gold'] else 'kton'}",
+    ),
     rule(
         "5 km",
         rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"

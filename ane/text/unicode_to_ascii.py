@@ -200,12 +200,30 @@ def expand_greek(match: re.Match) -> str:
 
 def expand_superscript(match: re.Match) -> str:
     """Write 10⁶ as 10^6. Later rules read x² and km³. A superscript after a word is a footnote's mark, and dropped."""
-    base, superscript = match[1], match[2]
-    if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):  # a word
-        return base
-    if base and superscript in ("²", "³"):
+    found = follows(match, SUPERSCRIPT_BEFORE)
+    base = found[0] if found else ""
+    if not base or (len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base)):  # a word
+        return ""
+    if match[0] in ("²", "³"):
         return match[0]
-    return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base
+    return f"^{match[0].translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else ""
+
+
+SUPERSCRIPT_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]{1,3}|[\d)])\Z")
+
+
+def expand_raised(match: re.Match) -> str:
+    """Write 10<sup>6</sup> as 10⁶, 5<sup>th</sup> as 5th, and x<sup>n+1</sup> as "x to the power of n+1"."""
+    raised = match[1].strip()
+    if re.fullmatch(r"[-−]?\d{1,3}|n|\d?[-−+]", raised):
+        return raised.translate(RAISED)
+    if re.fullmatch("[A-Za-z]{1,3}", raised):
+        return raised
+    return f" to the power of {raised} " if follows(match, POWER_BEFORE) else f" {raised} "
+
+
+RAISED = str.maketrans("0123456789-−n+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻ⁿ⁺")
+POWER_BEFORE = re.compile(r"(?:[\d)]|\b[A-Za-z])\Z")
 
 
 def expand_mark(match: re.Match) -> str:
@@ -232,6 +250,8 @@ RULES: tuple[TextRule, ...] = (
     rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),
     rule("wasn`t", r"`(?<=[A-Za-z]`)(?=(?:[dmst]|ll|re|ve|all)\b)", lambda match: "`" if follows(match, CODE) else "'"),
     rule("I ♥ NY", r"[♥❤](?:(?<=\bI .)|(?<=\bI.))\ufe0f? ?(?=\w)", " love "),
+    rule("10<sup>6</sup>", r"(?<=[\w).,;:!?\"'])<(?i:sup)>([^<>\n]{1,20})</(?i:sup)>", expand_raised),
+    rule("H<sub>2</sub>O", r"(?<=\w)<(?i:sub)>([\w+-]{1,3})</(?i:sub)>", r"\1"),
     rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
     rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
@@ -249,7 +269,7 @@ RULES: tuple[TextRule, ...] = (
         rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",  # a later rule reads Ca^2+
         lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}",
     ),
-    rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
+    rule("10⁶", f"[{SUPERSCRIPTS}]+", expand_superscript),
     rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),
 )
