@@ -3,6 +3,7 @@
 A chunk is the text of one request. Its key identifies its sound in a job.
 """
 
+import difflib
 import hashlib
 import json
 import math
@@ -286,10 +287,13 @@ class CastReport:
     Attributes:
         counts: Number of quotations of each speaker. "" is the key of quotations with an unknown speaker.
         doubtful: Quotations whose speaker is doubtful, each with its chapter's number, from 1.
+        absent: The speakers of the cast who speak nowhere in the document, each with the most similar name of a speaker
+            of the document, or "" if no name is similar.
     """
 
     counts: dict[str, int]
     doubtful: list[tuple[int, QuotedLine]]
+    absent: dict[str, str]
 
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
@@ -300,7 +304,15 @@ def cast_report(document: Document, cast: Cast | None) -> CastReport:
         for number, chapter in enumerate(document.chapters, 1)
         for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines)
     ]
+    counts = dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common())
+    others = [speaker for speaker in counts if speaker and speaker not in cast.speakers]
+    texts = [block.text.casefold() for chapter in document.chapters for block in chapter.blocks]
     return CastReport(
-        dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
+        counts,
         [(chapter, line) for chapter, line in lines if line.doubtful],
+        {
+            name: next(iter(difflib.get_close_matches(name, others, 1)), "")
+            for name in cast.speakers
+            if name not in counts and not any(f"[voice:{name.casefold()}]" in text for text in texts)
+        },
     )

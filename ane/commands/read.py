@@ -100,7 +100,7 @@ def run(
     """Speak the chunks that are missing, write the files of the book, and print the report."""
     from ane.books.narration import narrate
     from ane.books.output import check_replaced, write_book_files
-    from ane.books.plan import SpeechIdentity, plan_book
+    from ane.books.plan import SpeechIdentity, cast_report, plan_book
     from ane.books.retries import check_book
     from ane.text.omissions import can_be_kept, omitted_text
 
@@ -142,6 +142,8 @@ def run(
         LOGGER.info("left out: %s%s", left_out, "; see --keep" if can_be_kept(document.omitted) else "")
     store.redo(args.redo)
     warn_of_languages(plan)
+    if cast and cast.speakers:
+        read_report.warn_of_absent(cast_report(document, cast))
     console = message_console(args)
     with read_report.kept_chunks_stated(store), ProgressDisplay(console, shown=not args.quiet) as progress:
 

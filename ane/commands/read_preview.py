@@ -26,7 +26,8 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
     if args.list or args.explain:
         print_contents(console, document)
     if args.cast_report or (cast and (args.list or args.explain)):
-        print_cast(console, cast_report(document, cast))
+        voice = args.voice or open_model(args.bundle).default_voice or "the default"
+        print_cast(console, cast_report(document, cast), cast or Cast(), voice)
     if args.text or args.explain:
         settings = read_settings(args, open_model(args.bundle))
         plan = plan_to_print(args, document, cast, getattr(settings, "split", None))

@@ -11,6 +11,7 @@ from rich.table import Table
 from ane.commands.messages import LOGGER, plain_table
 from ane.system.errors import UserError
 from ane.text import shorten
+from ane.text.cast import Cast
 
 if TYPE_CHECKING:
     from ane.books.document import Document
@@ -251,12 +252,26 @@ def print_contents(console: Console, document: "Document") -> None:
         )
 
 
-def print_cast(console: Console, report: "CastReport") -> None:
-    """Print how many quotations each speaker has, then the doubtful guesses, with the rule that made each guess."""
-    table = Table("speaker", "quotations")
+def warn_of_absent(report: "CastReport") -> None:
+    """Warn of the speakers that the cast names but the book does not, and name the most similar speakers."""
+    for name, near in report.absent.items():
+        LOGGER.warning(
+            "the cast names %r, who speaks nowhere in the book%s", name, f" (did you mean {near!r}?)" if near else ""
+        )
+
+
+def print_cast(console: Console, report: "CastReport", cast: Cast, voice: str) -> None:
+    """Print the quotations and the voice of each speaker, then the doubtful guesses, with the rule that made each.
+
+    Args:
+        voice: Voice of speakers for whom the cast has none.
+    """
+    table = Table("speaker", "quotations", "voice")
     for speaker, count in report.counts.items():
-        table.add_row(escape(speaker) or "(not known)", str(count))
+        chosen = cast.speakers.get(speaker) or cast.quotations or cast.narrator or voice
+        table.add_row(escape(speaker) or "(not known)", str(count), escape(chosen))
     console.print(table)
+    warn_of_absent(report)
     for chapter, line in report.doubtful:
         console.print(
             f"chapter {chapter}, {shorten(line.text)!r}: {line.speaker or 'nobody is known'} ({line.rule})",

@@ -334,6 +334,16 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     capsys.readouterr()
     assert main([argument for argument in speak if argument != "-q"]) == 0
     assert "1 of 6 chunks spoken now" in " ".join(capsys.readouterr().err.split())
+    misspelt = '[speakers]\nAna = "af_bella"\nBob = "af_bella"\n'
+    cast.write_text(f'narrator = "af_bella"\n{misspelt}')
+    said = "the cast names 'Ana', who speaks nowhere in the book (did you mean 'Anna'?)"
+    for command in ([*read[:2], *read[3:], "--cast-report"], [word for word in [*speak, "--force"] if word != "-q"]):
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+        assert said in " ".join(err.split())
+        if "--cast-report" in command:
+            rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+            assert rows == [["Anna", "1", "af_bella"], ["(not known)", "1", "af_bella"]]
     cast.write_text('[speakers]\nAnna = "nobody"\n')
     assert main([*read, "-o", "other.wav"]) == 1
     assert "voice 'nobody' of Anna in the cast: no voice is named 'nobody'" in " ".join(capsys.readouterr().err.split())
