@@ -24,6 +24,12 @@ SILENCES = {
     "heading": "around headings and at scene breaks",
     "chapter": "after a chapter",
 }
+TAGS = ("title", "author", "narrator", "year", "publisher", "series", "description")  # flags that become tags
+WITHOUT = {  # tags that a format lacks
+    ".m4b": ("publisher",),
+    ".m4a": ("publisher",),
+    ".wav": ("narrator", "publisher", "series", "description"),
+}
 MAX_COVER = 16 << 20  # maximum bytes of a cover image
 POCKETSPHINX = "pocketsphinx"
 LOCAL = "local"  # value of the flag --ray if no address follows it
@@ -201,6 +207,10 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
     add("--narrator", metavar="NAME", help="narrator in the file (default: none)")
+    add("--year", metavar="YEAR", type=year, help="year of publication in the file (default: the document's)")
+    add("--publisher", metavar="NAME", help="publisher in the file (default: the document's)")
+    add("--series", metavar="NAME[#N]", help="series in the file, and its volume, as in 'Ponds #2'")
+    add("--description", metavar="TEXT", help="description in the file (default: the document's)")
     add("--cover", metavar="FILE", type=arguments.path, help="cover as a JPEG or PNG (default: the document's)")
     add = arguments.rare_group(parser, "cluster", "Speak with many processes or machines, using Ray.").add_argument
     add(
@@ -260,18 +270,41 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
         args.acx,
         args.narrator or "",
         document.language,
-        document.about,
+        {**document.about, **{name: value for name, value in about_of(args).items() if value}},
     )
     suffix = args.output.suffix.lower()
     covered = [name for name, row in FORMATS.items() if row.media and row.media.cover]
-    untagged = not args.times and suffix in FORMATS and not FORMATS[suffix].tags
-    uncovered = suffix in FORMATS and suffix not in covered and not args.playlist
-    for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
-        if getattr(args, name) is not None and is_lost:
+    lost = set(TAGS if suffix in FORMATS and not FORMATS[suffix].tags else WITHOUT.get(suffix, ()))
+    if args.times:
+        lost -= {"title", "author"}  # which are in OUT.json
+    if suffix in FORMATS and suffix not in covered and not args.playlist:
+        lost.add("cover")
+    for name in (*TAGS, "cover"):
+        if getattr(args, name) is not None and name in lost:
+            able = [end for end in (*covered, ".epub") if name not in WITHOUT.get(end, ())]
             raise UserError(
-                f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(covered)} or .epub", name
+                f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(able[:-1])} or {able[-1]}",
+                name,
             )
     return options
+
+
+def about_of(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the facts about the book that flags state, by their names in ``ane.books.document.ABOUT``."""
+    name, _, position = (args.series or "").partition("#")
+    return {
+        "date": args.year,
+        "publisher": args.publisher,
+        "description": args.description,
+        "series": f"{name.strip()} #{position.strip()}" if position.strip() else name.strip(),
+    }
+
+
+def year(text: str) -> str:
+    """Read a year, from 1 to 9999."""
+    if not re.fullmatch("[0-9]{1,4}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"it must be a year from 1 to 9999, got {text!r}")
+    return text
 
 
 def read_cover(path: Path) -> "CoverImage":

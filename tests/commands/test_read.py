@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from ane.books.reading import read_document
 from ane.cli import main
 from ane.commands.read_options import chunk_numbers
 
@@ -347,6 +348,19 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     cast.write_text('[speakers]\nAnna = "nobody"\n')
     assert main([*read, "-o", "other.wav"]) == 1
     assert "voice 'nobody' of Anna in the cast: no voice is named 'nobody'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_flags_give_a_text_the_tags_that_an_epub_has(succeed):
+    facts = ("--year", "1899", "--publisher", "Press", "--series", "Ponds#2", "--description", "Of a turtle.")
+    succeed("read", "book.md", "-o", "book.epub", *FAST, "--retries", "0", *facts)
+    about = {"date": "1899", "publisher": "Press", "series": "Ponds #2", "description": "Of a turtle."}
+    assert read_document("book.epub").about == about
+    succeed("read", "book.epub", "-o", "book.mp3", *FAST, "--retries", "0", "--year", "1900", "--preview", "1")
+    av = pytest.importorskip("av", reason="pip install '.[books]'")
+    with av.open("book.mp3") as file:
+        tags = {name.lower().removeprefix("id3v2_priv."): value for name, value in file.metadata.items()}
+    assert tags["date"] == "1900", "a flag precedes the book"
+    assert {name: tags[name] for name in ("publisher", "grouping")} == {"publisher": "Press", "grouping": "Ponds #2"}
 
 
 def test_the_name_of_a_link_states_the_format_of_a_book(workplace):
