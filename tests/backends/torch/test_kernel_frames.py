@@ -172,5 +172,5 @@ def test_frames_that_are_not_as_packed_are_refused(kind):
         attention(x[:0], Packing(1, (0,)))
     with pytest.raises(ValueError, match="with 5 taps"):
         KernelFrameConv(torch.zeros(32, 32, 5), torch.zeros(32), kind)
-    with pytest.raises(ValueError, match="in fp16"):
+    with pytest.raises(ValueError, match="no fp16 kernel"):
         KernelFrameConv(torch.zeros(32, 32, 3), torch.zeros(32), "fp16")
