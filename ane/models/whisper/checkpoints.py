@@ -190,11 +190,7 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
 def check_network(
     network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
 ) -> set[str]:
-    """Check that the keys, types and shapes of a network's tensors fit its sizes. Returns its keys in ``entries``.
-
-    Raises:
-        UserError: They do not fit.
-    """
+    """Check the keys, types and shapes of a network's tensors. Returns its keys. Raises UserError if one is wrong."""
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
     if len(found) != size:
@@ -204,14 +200,8 @@ def check_network(
         )
     config.check(str(where))
     shapes = layout(entry, config).shapes
-    match_entries(
-        shapes,
-        entries,
-        where,
-        lambda key: "the file is damaged, or its sizes describe another model",
-        lambda: "the file is damaged, or its sizes describe another model",
-        entry.prefix,
-    )
+    fault = "the file is damaged, or its sizes describe another model"
+    match_entries(shapes, entries, where, lambda key: fault, lambda: fault, entry.prefix)
     return {entry.prefix + key for key in shapes}
 
 
@@ -260,11 +250,7 @@ def hugging_face_files(folder: Path) -> list[Path]:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Read the file names of the shards from an index. They have no folders.
-
-    Raises:
-        UserError: The index is damaged.
-    """
+    """Read the file names of the shards from an index, without folders. Raises UserError if the index is damaged."""
     content = read_json(index)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):

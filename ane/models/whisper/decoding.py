@@ -32,7 +32,7 @@ class DecodingOptions:
     sample_length: int | None = None  # largest number of tokens to sample; None means half of the decoder's positions
     suppressed: Tokens = ()  # tokens that are never sampled
     blank: Tokens = ()  # tokens that must not be the first one
-    max_initial_timestamp: float | None = 1.0  # largest timestamp that may come first, in seconds; None: any
+    max_initial_timestamp: float | None = 1.0  # largest first timestamp in seconds; None allows any
     seed: int = 0  # seed of the candidates' random numbers
 
     @property
