@@ -23,7 +23,14 @@ def test_sentences_have_the_phonemes_of_hibari(accent):
     assert not differences(lambda text: phonemes(text, accent == "british"), rows(__file__, "phonemes.tsv", accent))
 
 
-@pytest.mark.parametrize("section", ["letters and sounds", "words with marks on their letters"])
+SECTIONS = [
+    "letters and sounds",
+    "words with marks on their letters",
+    "words that sound as their neighbours say, initials and names",
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
 def test_letters_stutters_interjections_and_borrowed_words_are_their_sounds(section):
     assert not differences(phonemes, rows(__file__, "phonemes.tsv", section))
 

@@ -216,7 +216,59 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
     tags = list(BEFORE)
     for index, word in enumerate(words):
         tags.append(known.get(word) or best_tag(features(index, word, context, tags[-1], tags[-2])))
-    return tags[2:]
+    return [sure_tag(words, tags, index) or tag for index, tag in enumerate(tags[2:])]
+
+
+def sure_tag(words: Sequence[str], tags: Sequence[str], index: int) -> str | None:
+    """Return the tag that a word has in a case of ``SURE_TAGS``, or ``None``. The tagger is often wrong there.
+
+    ``tags`` begins with the two tags of ``BEFORE``.
+    """
+    cases = SURE_TAGS.get(words[index].lower(), ())
+    if not cases:
+        return None
+    left = f"{' '.join(words[max(0, index - 8) : index]).lower()}/{tags[index + 1]}"
+    right = " ".join(words[index + 1 : index + 8]).lower()
+    return next((tag for tag, before, after in cases if before.search(left) and after.match(right)), None)
+
+
+ENDS = r"(?:[.,;:!?]|\Z)"
+NUMBER_WORD = r"(?:one|t[wh]\w+|four|five|six|seven|eight|nine|zero|\w+t(?:y|een)|ten|eleven|hundred)"
+# word → cases of its tag, of the text before it with the tag of the word before it, and of the text after it
+SURE_TAGS = {
+    word: [(tag, re.compile(before), re.compile(after)) for tag, before, after in cases]
+    for word, cases in {
+        "close": (
+            # "We close at six", but "Are we close?"
+            ("VBP", r"(?:\A|(?<!\bare)(?<!\bwere)(?<!n't)\s)(?:i|we|they|who)/", r"(?!to\b|by\b)"),
+            # "Shops close at six", but "friends close at hand"
+            (
+                "VBP",
+                r"\A(?!.*\b(?:keep|kept|hold|held|hug|pull|draw|drew|stay|stand)).*(?:s/NNP|/NNP?S)\Z",
+                r"(?:at (?!hand|heart|range|quarters)|on (?!each|one another)|in (?:an?|one|two|three|five|ten|half)\b"
+                r"|(?:for|early|late|automatically|soon|today|tonight|tomorrow|when|before|after|until|every|again)\b)",
+            ),
+            # "when the doors close.", "Polls close."
+            (
+                "VBP",
+                r"(?:\b(?:when|before|after|until|till|once|as|if)(?: \w+){1,3}"
+                r"|(?:\A|[.!?:;] )(?:(?:the|all|most|our) )?\w+)(?:(?<=s)/NNP|/NNP?S)\Z",
+                ENDS,
+            ),
+            # "We open at nine and close at five."
+            ("VB", r"\bopens?\b.*\b(?:and|or|then)/", rf"(?:at|on|early|late|again|for|in)\b|{ENDS}"),
+        ),
+        # "Wind 240° at 15 knots", but "Wind two turns of wire."
+        "wind": (
+            (
+                "NN",
+                r"(?:\A|[.,;:!?])/",
+                rf"(?:{NUMBER_WORD}(?: ?-? ?|\Z))+(?:degrees|at|knots|gusting|(?:miles|kilometers|meters) per)\b",
+            ),
+            ("VB", r"(?:\A|[.;:!?])/", r"(?:the|your|it|up)\b"),
+        ),
+    }.items()
+}
 
 
 def best_tag(features: Sequence[str]) -> str:

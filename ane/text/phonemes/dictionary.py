@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ane.text.lexicon import SPELLED
+from ane.text.lexicon import SHORT_WORDS, SPELLED
 from ane.text.unicode_to_ascii import ascii_character
 
 DATA = Path(__file__).parent / "data"
@@ -90,6 +90,8 @@ CLUSTERS = "B[LR]|C[HLR]|D[RW]|F[LR]|G[LR]|K[LNR]|P[HLRS]|S[CHKLMNPQTVW]|T[HRSW]
 SPEAKABLE = re.compile(
     rf"(?=.*[AEIOU])(?!.*(?:[^AEIOUY]{{3}}|AO|II|IU|UI|UU))(?:(?:{CLUSTERS})|[AEIOU][^AEIOU]|[^AEIOU][AEIOUY])[A-Z]{{2,}}"
 )
+INITIALS = re.compile("[AEIOUY][A-Z]|[A-Z][AEIOUY]")  # two letters, not both consonants
+NAMES = frozenset(("AL", "ED", "JO", "LE", "DE"))  # of persons, in capitals: AL GORE
 BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})  # American sound → British sound
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
@@ -178,7 +180,7 @@ class Dictionary:
         lower = word.lower()
         if "." in word and word.replace(".", "").isalpha():
             return self.spelled(word)
-        if word == "A" or word in SPELLED:  # the normaliser writes the article as "a"
+        if word == "A" or word in SPELLED or self.is_pair_of_initials(word):  # the normaliser writes the article as "a"
             return self.spelled(word)
         if word == "a":
             return "ɐ" if tag == "DT" else "ˈA"
@@ -201,6 +203,11 @@ class Dictionary:
         if word in ("used", "Used", "USED"):
             return self.entry("used", "VBD" if tag in ("VBD", "JJ") and following.to else "DEFAULT")
         return None
+
+    def is_pair_of_initials(self, word: str) -> bool:
+        """Return whether a word is two capitals that are read by name: FA, but not UP or the name AL."""
+        known = word in SHORT_WORDS or word in NAMES or not INITIALS.fullmatch(word)
+        return not known and self.gold(word) is None
 
     def written_in_capitals(self, word: str, tag: str, stress: float | None, following: Following) -> bool:
         """Return whether a word in capitals is read like the same word in lower case: "The" or "THE".
