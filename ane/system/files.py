@@ -121,8 +121,8 @@ def keep_mode(new: Path, existing: Path) -> None:
 def rename_to_new(source: Path, destination: Path) -> None:
     """Rename a file to a name that does not exist yet. Raises FileExistsError if the name exists.
 
-    A file with this name is never lost, because the function makes a hard link, which fails if the name exists. On a
-    file system without hard links, a file that appears at the last moment may be lost.
+    The function makes a hard link, which fails if the name exists, so no file with this name is lost. A file system
+    without hard links allows only a rename, which replaces such a file.
     """
     try:
         os.link(source, destination)

@@ -177,7 +177,9 @@ class KernelResidual(KernelFrameBlock):
         """
         rows, time = FrameRows.of(packing), time.float().contiguous()
         if time.shape not in ((1, self.channels), (packing.rows, self.channels)):
-            raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
+            raise ValueError(
+                f"time must be (1, {self.channels}) or ({packing.rows}, {self.channels}), got {tuple(time.shape)}"
+            )
         frames = rows.frames(x, self.channels)
         out = torch.empty_like(frames)
         check(

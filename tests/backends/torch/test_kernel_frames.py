@@ -166,7 +166,7 @@ def test_frames_that_are_not_as_packed_are_refused(kind):
         attention(x[1:], PACKING)
     with pytest.raises(ValueError, match="96 channels"):
         residual(x[:, 1:], TIME, PACKING)
-    with pytest.raises(ValueError, match=r"2 rows of 96 channels got timesteps \(3, 96\)"):
+    with pytest.raises(ValueError, match=r"time must be \(1, 96\) or \(2, 96\), got \(3, 96\)"):
         residual(x, TIME.expand(3, -1), PACKING)
     with pytest.raises(ValueError, match="frames"):
         attention(x[:0], Packing(1, (0,)))
