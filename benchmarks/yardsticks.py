@@ -100,7 +100,7 @@ class SpeakerEncoder(nn.Module):
 
     WINDOW, HOP = 400, 160  # samples of a window, and samples from one window to the next (resemblyzer hparams.py)
     BANDS, FRAMES, WIDTH = 40, 160, 256  # mel bands, frames that the network takes at once, width of an embedding
-    STEP = 77  # the network takes frames again after this many frames, 1.3 times per second
+    STEP = 77  # frames from one stretch that the network takes to the next stretch, 1.3 stretches per second
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,9 +31,9 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 LARGEST = 64.0  # largest value of a scaled residual stream. The square of four times this value still fits in fp16
 SMALLEST_SCALE = 1 / 64
-# Number of columns that ``store`` copies into a state. The number of a state's slots must be a multiple of it. It is a
-# multiple of neural_engine.STATE_WIDTH. A larger number makes every step's inputs larger, and a smaller number makes
-# ``store`` run more often.
+# Number of columns that ``store`` copies into a state. It must be a multiple of neural_engine.STATE_WIDTH, and the
+# number of a state's slots must be a multiple of it. With a larger number, the inputs of every step would be larger.
+# With a smaller number, ``store`` would run more often.
 RECENT = 32
 
 

@@ -22,7 +22,7 @@ from training.pitch import RATE, pitch_of
 MAX_SECONDS = 11.5  # longest clip in seconds, because the decoder has no more positions
 CLIP_SECONDS = 3.0  # assumed length of a clip in seconds, from which ``clips_in`` estimates numbers of clips
 LOUDNESS = -19.0  # loudness of every clip in LUFS
-LEAD, TAIL = 0.08, 0.10  # seconds of silence that a clip keeps before and after the words
+LEAD, TAIL = 0.08, 0.10  # seconds of silence that a clip keeps before the first word and after the last word
 SOUND = 0.008  # a sample with a larger absolute value is not silence
 STAND_IN = "tones"  # name of a teacher that needs no package
 

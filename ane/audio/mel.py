@@ -139,7 +139,7 @@ def _log(bands: np.ndarray) -> np.ndarray:
 
 
 MOMENTUM = 0.99
-EDGE = (WINDOW - HOP) // 2  # the first frame begins this many samples before the sound. The last ends as many after it
+EDGE = (WINDOW - HOP) // 2  # the first frame begins this many samples before the sound, and the last ends as late after
 
 
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:

@@ -227,7 +227,7 @@ class Lanes:
         self.ended: BaseException | None = None
         self._lock = threading.Lock()
         self._waiting: list[Waiter] = []
-        self._leader: Waiter | None = None  # the thread that takes the steps
+        self._leader: Waiter | None = None  # the thread that runs the steps
         self._stepping = False
 
     def submit(
@@ -322,7 +322,7 @@ class Lanes:
         finally:
             self._lock.acquire()
 
-    # Only the thread that runs the steps calls the methods below. It holds the lock except within ``_call``
+    # only the thread that runs the steps calls the methods below. The thread holds the lock except within ``_call``
 
     def _call(self, network: Callable[..., Any], *arrays: Any) -> Any:
         call = partial(network, *arrays)

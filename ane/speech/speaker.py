@@ -231,7 +231,7 @@ class Speaker(ABC):
         """
         return self.feed_of(texts, call, call.context())
 
-    # The methods below do the same work. They take a request and the context of its work
+    # The methods below do the work of the methods above, for a request and the context of the work
 
     def speech_of(self, request: SpeechRequest, context: SpeechContext) -> Speech:
         """Speak a request and return all of its sound (see ``speak``)."""

@@ -97,7 +97,7 @@ class WeightBlobs:
     """
 
     def __init__(self, path: Path, merged: Any):
-        self.offsets: dict[tuple, int] = {}  # content → offset of its record
+        self.offsets: dict[tuple, int] = {}  # key of a blob's content → offset of the blob's record
         end = HEADER.itemsize
         known = {blob.offset for blob in blobs(merged)}
         data = np.memmap(path, np.uint8, "r") if known else None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "weights.bin"
 ALIGNMENT = 4096  # ONNX Runtime can memory-map a tensor only if the tensor begins at a page boundary
 MIN_BYTES = 1024  # smaller tensors stay in the graph
-BLOCK = 32  # number of weights that share a scale in ``BLOCKWISE`` networks, and in fewer than 8 bits
+BLOCK = 32  # number of weights that share a scale, in ``BLOCKWISE`` networks and in all weights with fewer than 8 bits
 QUANTISED = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
 BLOCKWISE = ("encoder", "decoder")  # Whisper's networks
 

@@ -133,7 +133,7 @@ FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
 NETWORK = "(the network)"  # shown instead of the empty path
-DIGITS = re.compile(r"var_(\d+)")  # coremltools writes a name that is a number in this way
+DIGITS = re.compile(r"var_(\d+)")  # coremltools writes the name 12 as var_12
 
 Activations = Iterator[tuple[str, str, np.ndarray]]  # (name, op type, float32 array), in program order
 

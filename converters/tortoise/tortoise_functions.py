@@ -81,8 +81,8 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 # with 8 bits, and 18 dB with 6 bits
 DECODER: dict[str, tuple[float, float | None]] = {"fp16": (60.0, 46.0), "8bit": (26.0, 26.0), "6bit": (15.0, 15.0)}
 STATE = {"fp32": (60.0, None), **DECODER}  # a state is always fp16
-# a trained HiFi-GAN reaches at most 56 dB, even if only its latents and slopes are rounded. The one of `demo` reaches
-# 44.3 dB
+# A trained HiFi-GAN reaches at most 56 dB, even if only its latents and slopes are rounded. The HiFi-GAN of `demo`
+# reaches 44.3 dB
 VOCODER = {"fp16": (60.0, 41.0)}
 # at least 6 dB below what the networks of `demo`, and random weights of the official size, reach
 CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
