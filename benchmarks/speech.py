@@ -6,7 +6,7 @@ random weights that never predict the stop code, all competitors sample exactly 
 - `stream` measures the time to the first audio, and the work per second of audio, for texts of several lengths. One
 process loads the networks and speaks all texts. A chunk is a sentence of about five seconds.
 
-The voice is the model's default voice. Models without a default voice get random latents.
+The voice is the model's default voice. Models without voices speak with random latents.
 """
 
 import argparse

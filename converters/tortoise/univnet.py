@@ -4,9 +4,9 @@ The PyTorch network is in ``ane.models.tortoise.networks.univnet``. UnivNet's lo
 kernel for each frame. The graph computes it as a matrix product per frame. For this, it transposes the frames to
 another axis than the last, and back.
 
-A kernel has three taps. The graph gets the three neighbours of every sample from a depthwise convolution with weights
-of 0 and 1, instead of slices of the last axis. Slices with an offset are slow on the first Neural Engines, and wrong
-for large values.
+A kernel has three taps. The graph gets every sample and its two neighbours from a depthwise convolution with weights of
+0 and 1, instead of slices of the last axis. Slices with an offset are slow on the first Neural Engines, and wrong for
+large values.
 """
 
 from math import prod
