@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ane.books.archive import BookArchive, resolve
-from ane.books.document import Document, split_at_headings
-from ane.books.front_matter import without_front_matter
+from ane.books.document import MAX_TITLE, Document, split_at_headings
+from ane.books.front_matter import without_front_matter, without_title_page
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, LeftOutPart, TextBlock, text_block
 from ane.text.omissions import TABLES, Omission, counted_omissions
@@ -73,9 +73,11 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     omitted = Counter[str]()
     notes = {} if "footnotes" in rules else read_notes(archive, folder)
     blocks: list[TextBlock | None] = []
+    title = ""  # first paragraph with Word's style for titles
     for paragraph in read_paragraphs(archive, main, omitted):
         kind, level, style = kind_of(paragraph, styles)
         text = "".join(paragraph.text)
+        title = title or " ".join(text.split())[:MAX_TITLE] * (style == "title")
         if "navigation" in rules and re.match(r"toc( \d| heading)", style):
             omitted["contents"] += 1
         elif "code" in rules and re.search(r"\bcode\b|preformatted", style):
@@ -90,15 +92,16 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     titles, authors = element_texts(
         archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "", "title", "creator"
     )
-    return Document(
+    document = Document(
         chapters,
-        "".join(titles[:1]),
+        "".join(titles[:1]) or title,
         "".join(authors[:1]),
         language,
         omitted=counted_omissions(omitted),
         tables=omitted[TABLES],
         left_out=left_out,
     )
+    return without_title_page(document) if "front-matter" in rules else document
 
 
 def main_part(archive: BookArchive) -> str:

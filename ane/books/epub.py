@@ -7,14 +7,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ane.audio.media import CoverImage
 from ane.books.archive import BookArchive, UnreadablePartError, resolve
 from ane.books.document import ABOUT, MAX_TITLE, BookChapter, Document, split_at_headings
 from ane.books.epub_metadata import read_metadata
-from ane.books.front_matter import LONGEST_NOTICE, front_length, prose_length
+from ane.books.front_matter import LONGEST_NOTICE, front_length, prose_length, without_title_page
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words, left_out_part
 from ane.text.html_blocks import AnchorMark, BlockReader
@@ -114,7 +114,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     reader.omitted["unreadable"] += len(refused)
     title, authors = package.metadata["title"], package.metadata["creator"]
     about = {name: package.metadata[name][0] for name in ABOUT if package.metadata.get(name)}
-    return Document(
+    document = Document(
         reader.chapters,
         "".join(title[:1]),
         " & ".join(authors),
@@ -125,6 +125,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
         reader.left_out,
         about,
     )
+    return without_title_page(document) if "front-matter" in rules else document
 
 
 @dataclass
@@ -153,7 +154,7 @@ class SpineReader:
         starts = {entry.fragment: entry.title for entry in reversed(self.entries.get(path, []))}
         reader, items = self._items(path, self.rules, starts)
         self.omitted += reader.omitted
-        self.left_out += reader.left_out
+        self.left_out += [part if part.title or part.words else replace(part, title=path) for part in reader.left_out]
         parts = [part for part in divided(items, starts) if part.has_text]
         for part in parts:
             for number, chapter in enumerate(self._spoken(part)):

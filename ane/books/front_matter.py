@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from ane.books.document import BookChapter
+from ane.books.document import BookChapter, Document
 from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, left_out_part
 from ane.text.omissions import Omission, is_front_title
 
@@ -26,6 +27,11 @@ RIGHTS = re.compile(
 LONGEST_RIGHTS = 5000  # maximum characters of a copyright page
 LONGEST_NOTICE = 1500  # maximum characters of prose on a page with a title such as "Copyright"
 NEAR_BEGINNING = 60  # number of blocks at the start of a text that may be about copyright
+LONGEST_TITLE_PAGE = 8  # maximum blocks of a title page
+FIRST_CHAPTERS = 3  # number of chapters at the start of a book that may begin with the title page
+BYLINE = re.compile(r"(?i:written by|by)(?: [A-Z][\w.’'-]*){1,5}")
+# blocks below title and author that still belong to a title page
+IMPRINT = re.compile(r"(?i)\b(?:press|publishers?|edition)\b|\b(?:books|a novel)\W*$|^\W*\d{4}\W*$|©")
 # titles above lists of titles, such as a table of contents
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
 # titles above front matter that is prose, which ends where its chapter ends
@@ -70,6 +76,55 @@ def without_front_matter(
     omitted["front-matter"] += len(front)
     left_out += [left_out_part("front-matter", chapter.blocks[1:], chapter.title) for chapter in front]
     return body
+
+
+def without_title_page(document: Document, spoken: bool = False) -> Document:
+    """Remove the title page at the start of a document. A title page has the document's title and an author.
+
+    Args:
+        spoken: Whether credits speak the title, so that a title without an author is removed too.
+    """
+    for number, chapter in enumerate(document.chapters[:FIRST_CHAPTERS]):
+        if length := title_page_length(chapter.blocks, document.title, document.author, spoken):
+            page, rest = chapter.blocks[:length], chapter.blocks[length:]
+            title = rest[0].text.replace("\n", " ") if rest and rest[0].kind == HEADING else chapter.title
+            kept = [BookChapter(title, rest)] if any(block.text for block in rest) else []
+            chapters = [*document.chapters[:number], *kept, *document.chapters[number + 1 :]]
+            if not chapters:
+                break
+            omitted = Counter(document.omitted) + Counter({"front-matter": 1})
+            left_out = [*document.left_out, left_out_part("front-matter", page)]
+            return replace(document, chapters=chapters, omitted=dict(omitted), left_out=left_out)
+    return document
+
+
+def title_page_length(blocks: Sequence[TextBlock], title: str, author: str, spoken: bool = False) -> int:
+    """Return how many blocks at the start of a chapter are a title page. Takes ``spoken`` of ``without_title_page``."""
+    titles = {plain_line(part) for part in (title, *re.split("[:—–]", title))} - {""}
+    authors = {plain_line(part) for part in (author, *re.split("[,;&]| and ", author))} - {""}
+    end, found = 0, set[str]()
+    for number, block in enumerate(blocks[:LONGEST_TITLE_PAGE], 1):
+        kinds = [
+            "title" if plain_line(line) in titles else "author"
+            for line in block.text.split("\n")
+            if plain_line(line) in titles | authors or BYLINE.fullmatch(line)
+        ]
+        if kinds:
+            end, found = number, {*found, *kinds}
+        elif not is_entry(block.text) or (block.kind == HEADING and found):
+            break
+    if "title" not in found or not (spoken or "author" in found):
+        return 0
+    while end < len(blocks) and blocks[end].kind != HEADING and IMPRINT.search(blocks[end].text[:LONGEST_ENTRY]):
+        if not is_entry(blocks[end].text):
+            break
+        end += 1
+    return end
+
+
+def plain_line(line: str) -> str:
+    """Return the words of a line in lower case, without "by" before a name."""
+    return re.sub(r"^(?:written )?by ", "", " ".join(re.findall(r"\w+", line.casefold())))
 
 
 def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:

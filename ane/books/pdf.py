@@ -10,19 +10,20 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document, split_at_headings
+from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document, dividing_level, split_at_headings
 from ane.books.front_matter import without_front_matter
 from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level, with_whole_titles
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
-from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out_part, text_block
-from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
+from ane.text.blocks import DIVIDER, HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out_part, text_block
+from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
 MAX_PAGES = 5000
 MAX_ANSWER = 128 << 20  # maximum bytes of JSON that the process may answer
@@ -214,7 +215,8 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
                 ended = SENTENCE_END.search(above.text) and (
                     short or heading_level(line.text) or begins_dialogue(above, line, margin, end)
                 )
-                if round(above.size) != round(line.size) or far or indented or ended:
+                alone = is_front_title(held[0].text) or any(DIVIDER.fullmatch(one.text) for one in (above, line))
+                if round(above.size) != round(line.size) or far or indented or ended or alone:
                     yield held
                     held = []
             held.append(line)
@@ -255,7 +257,7 @@ def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: floa
     """Make headings and paragraphs from texts and the lines that each text was joined from.
 
     Headings are larger than the text. The largest headings have the highest level. If all lines are equally large, the
-    words of a line decide whether it is a heading.
+    words of a line decide whether it is a heading. A title such as "Contents" is always a heading.
     """
     sizes = [
         round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
@@ -266,4 +268,11 @@ def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: floa
     for text, lines, size in zip(texts, groups, sizes, strict=True):
         level = ranks.get(size, 0) if ranks else heading_level(text, len(lines))
         result.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
-    return [block for block in result if block]
+    found = [block for block in result if block]
+    level = max(1, dividing_level(found))
+    return [
+        replace(block, kind=HEADING, level=level)
+        if is_front_title(block.text) and not 0 < block.level < level
+        else block
+        for block in found
+    ]

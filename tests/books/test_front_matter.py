@@ -9,7 +9,7 @@ from ane.books.document import Document
 from ane.books.reading import read_document
 from ane.cli import main
 from tests.books.book_files import write_book, write_pdf
-from tests.books.test_office_files import run, write_docx
+from tests.books.test_office_files import paragraph, run, write_docx
 from tests.tables import rows
 
 PARTS = {
@@ -166,6 +166,79 @@ def test_the_list_names_what_is_left_out_with_its_first_words(tmp_path, capsys):
     assert "\x1b[31m" not in printed
     assert "part of front matter: Index: turtle, 12" in printed
     assert "Prologue" in printed
+
+
+TITLE_STYLES = (
+    '<w:styles><w:style w:styleId="T"><w:name w:val="Title"/></w:style>'
+    '<w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>'
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "kept"),
+    [
+        (["The Turtle", "A. Writer"], []),
+        (["The Turtle", "A novel", "by Somebody Else", "Pond Press", "1899"], []),
+        (["The Turtle", "A. Writer", "For my mother"], ["For my mother"]),
+        (["The Turtle"], ["The Turtle"]),  # a narrator speaks a title alone
+        (["The Turtle", "It was late.", "A. Writer"], ["The Turtle", "It was late.", "A. Writer"]),
+        (["A. Writer", "It was late."], ["A. Writer", "It was late."]),
+    ],
+)
+def test_a_title_page_without_markup_has_the_title_and_an_author(tmp_path, page, kept):
+    one = "<h1>One</h1><p>It rained.</p>"
+    files = {"cover.xhtml": f"<body><p>{'</p><p>'.join(page)}</p></body>", "one.xhtml": one}
+    body = paragraph(run(page[0]), "T") + "".join(map(paragraph, map(run, page[1:])))
+    read = [
+        read_document(write_book(tmp_path / "a.epub", files)),
+        read_document(
+            write_book(
+                tmp_path / "b.epub",
+                {"a.xhtml": f"<h1>{page[0]}</h1>" + "".join(f"<p>{line}</p>" for line in page[1:]) + one},
+            )
+        ),
+    ]
+    if page[0] == "The Turtle":
+        text = body + paragraph(run("One"), "H") + paragraph(run("It rained."))
+        facts = {"docProps/core.xml": "<dc:creator>A. Writer</dc:creator>"}
+        read.append(read_document(write_docx(tmp_path / "a.docx", text, styles=TITLE_STYLES, **facts)))
+        assert read[-1].title == "The Turtle"
+    for document in read:
+        texts = [block.text for chapter in document.chapters for block in chapter.blocks]
+        assert texts == [*kept, "One", "It rained."]
+        assert document.omitted.get("front-matter", 0) == (page != kept)
+    assert len(read_document(tmp_path / "a.epub", ["front-matter"]).chapters) >= len(read[0].chapters)
+
+
+def test_front_matter_without_text_is_named_by_its_file(tmp_path, capsys):
+    files = {"cover.xhtml": '<section epub:type="cover"><svg><path/></svg></section>', "one.xhtml": PARTS["one.xhtml"]}
+    assert main(["read", "--list", str(write_book(tmp_path / "a.epub", files))]) == 0
+    assert "left out, part of front matter: OEBPS/cover.xhtml\n" in capsys.readouterr().out
+
+
+def test_contents_and_scene_breaks_of_a_pdf_are_no_part_of_the_text_around_them(tmp_path):
+    pytest.importorskip("pypdfium2", reason="pip install '.[books]'")
+    for size, above in ((11, []), (16, []), (11, [(50, 540, 26, "The Turtle")])):
+        texts = ["Contents", "Chapter One 3", "Chapter Two 9"]
+        first = [*above, *((50, 500 - 14 * n, size if not n else 11, text) for n, text in enumerate(texts))]
+        pages = [
+            [(50, 500, 20, f"Chapter {name}"), *((50, 450 - 14 * n, 11, text) for n, text in enumerate(lines))]
+            for name, lines in (
+                (
+                    "One",
+                    ["It was late and the turtle slept in its house by the pond", "until it woke.", "* * *", "Then it"],
+                ),
+                ("Two", ["It swam to the other side and came back in the evening of", "that day."]),
+            )
+        ]
+        document = read_document(write_pdf(tmp_path / "a.pdf", [first, *pages]))
+        assert [chapter.title for chapter in document.chapters][-2:] == ["Chapter One", "Chapter Two"]
+        assert ("front-matter", "Contents") in [part[:2] for part in named(document)]
+        assert [(block.kind, block.text) for block in document.chapters[-2].blocks[2:]] == [
+            ("scene break", ""),
+            ("paragraph", "Then it"),
+        ]
+        assert "Contents" not in " ".join(text for _, text in chapters(document))
 
 
 def test_what_follows_a_copyright_page_of_word_or_pdf_is_kept(tmp_path):
