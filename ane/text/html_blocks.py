@@ -172,6 +172,8 @@ class BlockReader:
         raised = "".join(self._text[start:]).strip()
         if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3) : start])[-5:]):
             self._text[start:] = [raised.translate(SUPERSCRIPTS)]
+        elif re.search("[-+/]", raised) and POWER_BASE.search("".join(self._text[max(0, start - 3) : start])[-5:]):
+            self._text[start:] = [f"^({raised})"]
 
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])

@@ -57,6 +57,11 @@ MATH = re.compile(
     rf"(?m)(?P<listing>{FENCE}(?s:.*?)(?:{FENCE}|\Z))|(?P<code>`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
     rf"|{INLINE_MATH}"
 )
+# The end of a line after which a new paragraph begins: both lines begin with bold words, or the next with "**Note:**".
+BOLD_LINE = re.compile(
+    r"(?m)^([ ]{0,3}\*\*[^*\n]{1,80}\*\*[^\n]*)\n(?=[ ]{0,3}\*\*[^*\s][^*\n]{0,80}\*\*)"
+    r"|(?<=[^\n])()\n(?=[ ]{0,3}\*\*[^*\s][^*\n]{0,80}(?::\*\*|\*\*:))"
+)
 TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
 NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
 NOTE_REFERENCE = re.compile(r"\[\^[^\]\s]{1,50}\]")
@@ -83,6 +88,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
     from markdown_it import MarkdownIt
 
     text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", text)
+    text = BOLD_LINE.sub(lambda line: f"{line[1] or ''}\n\n", text)
     text = MATH.sub(partial(without_dollars, message=message), NOTE_REFERENCE.sub("", text))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     if message:

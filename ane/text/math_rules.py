@@ -86,6 +86,14 @@ def expand_power(match: re.Match) -> str:
     return f" to the power of {'minus ' if match[1] != exponent else ''}{number_words.number(exponent)}{end}"
 
 
+def expand_exponent(match: re.Match) -> str:
+    """Read e^(-x/2) as "e to the power of minus x over 2"."""
+    return f" to the power of {re.sub('[-−–+*/]', lambda sign: f' {EXPONENT_SIGNS[sign[0]]} ', match[1])} "
+
+
+EXPONENT_SIGNS = {**dict.fromkeys("-−–", "minus"), "+": "plus", "*": "times", "/": "over"}
+
+
 def expand_scientific(match: re.Match) -> str:
     """Read 1.5e-3 as "1.5 times ten to the minus three"."""
     sign = "minus " if match[2] in ("-", "−") else ""
@@ -154,6 +162,7 @@ def expand_formula(match: re.Match) -> str:
 
 RULES: tuple[TextRule, ...] = (
     rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
+    rule("x^(n+1)", r"\^ ?\(([^()]{1,20})\)", expand_exponent),
     rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule(

@@ -213,13 +213,13 @@ SUPERSCRIPT_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]{1,3}|[\d)])\Z")
 
 
 def expand_raised(match: re.Match) -> str:
-    """Write 10<sup>6</sup> as 10⁶, 5<sup>th</sup> as 5th, and x<sup>n+1</sup> as "x to the power of n+1"."""
+    """Write 10<sup>6</sup> as 10⁶, 5<sup>th</sup> as 5th, and x<sup>n+1</sup> as x^(n+1)."""
     raised = match[1].strip()
     if re.fullmatch(r"[-−]?\d{1,3}|n|\d?[-−+]", raised):
         return raised.translate(RAISED)
     if re.fullmatch("[A-Za-z]{1,3}", raised):
         return raised
-    return f" to the power of {raised} " if follows(match, POWER_BEFORE) else f" {raised} "
+    return f"^({raised})" if follows(match, POWER_BEFORE) else f" {raised} "
 
 
 RAISED = str.maketrans("0123456789-−n+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻ⁿ⁺")
