@@ -101,7 +101,7 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
         tables=omitted[TABLES],
         left_out=left_out,
     )
-    return without_title_page(document) if "front-matter" in rules else document
+    return without_title_page(document, document.title, document.author) if "front-matter" in rules else document
 
 
 def main_part(archive: BookArchive) -> str:

@@ -125,7 +125,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
         reader.left_out,
         about,
     )
-    return without_title_page(document) if "front-matter" in rules else document
+    return without_title_page(document, document.title, document.author) if "front-matter" in rules else document
 
 
 @dataclass

@@ -78,17 +78,19 @@ def without_front_matter(
     return body
 
 
-def without_title_page(document: Document, spoken: bool = False) -> Document:
-    """Remove the title page at the start of a document. A title page has the document's title and an author.
+def without_title_page(document: Document, title: str, author: str, spoken: bool = False) -> Document:
+    """Remove the title page at the start of a document. A title page has the title and an author.
 
     Args:
+        title: Title of the book.
+        author: Authors of the book. "" means that only a line such as "by Ann Writer" names an author.
         spoken: Whether credits speak the title, so that a title without an author is removed too.
     """
     for number, chapter in enumerate(document.chapters[:FIRST_CHAPTERS]):
-        if length := title_page_length(chapter.blocks, document.title, document.author, spoken):
+        if length := title_page_length(chapter.blocks, title, author, spoken):
             page, rest = chapter.blocks[:length], chapter.blocks[length:]
-            title = rest[0].text.replace("\n", " ") if rest and rest[0].kind == HEADING else chapter.title
-            kept = [BookChapter(title, rest)] if any(block.text for block in rest) else []
+            heading = rest[0].text.replace("\n", " ") if rest and rest[0].kind == HEADING else chapter.title
+            kept = [BookChapter(heading, rest)] if any(block.text for block in rest) else []
             chapters = [*document.chapters[:number], *kept, *document.chapters[number + 1 :]]
             if not chapters:
                 break

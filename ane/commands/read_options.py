@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments
 from ane.commands import arguments
+from ane.commands.messages import LOGGER
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
 from ane.system.errors import UserError
 from ane.system.file_gate import open_regular
@@ -234,15 +235,28 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
 def open_document(args: argparse.Namespace) -> "Document":
     """Read the book, and add the opening and closing credits that the flags ask for."""
     from ane.books import acx
+    from ane.books.front_matter import without_title_page
     from ane.books.reading import read_document
 
     document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
-    title = document.title if args.title is None else args.title
-    author = document.author if args.author is None else args.author
+    facts = {
+        "title": document.title if args.title is None else args.title,
+        "author": document.author if args.author is None else args.author,
+        "narrator": args.narrator or "",
+    }
+    if args.acx and None in (args.opening, args.closing) and (missing := [name for name in facts if not facts[name]]):
+        LOGGER.warning(
+            "the credits that ACX requires lack the %s: add %s",
+            " and the ".join(missing),
+            " and ".join(f"--{name}" for name in missing),
+        )
     opening, closing = (
-        default(title, author, args.narrator or "") if args.acx and text is None else text or ""
+        default(**facts) if args.acx and text is None else text or ""
         for text, default in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits))
     )
+    named = facts["title"] and facts["title"].casefold() in opening.casefold()
+    if args.acx and named and "front-matter" not in args.keep:
+        document = without_title_page(document, facts["title"], facts["author"], spoken=True)
     return acx.with_credits(document, opening, closing)
 
 

@@ -350,6 +350,32 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     assert "voice 'nobody' of Anna in the cast: no voice is named 'nobody'" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "lacking", "spoken"),
+    [
+        (
+            ("--acx",),
+            "lack the author and the narrator: add --author and --narrator",
+            ["The Pond.", "It rained.", "You have been listening to The Pond. The end."],
+        ),
+        (("--acx", "--author", "A. Writer", "--opening", "", "--closing", ""), "", ["The Pond", "It rained."]),
+        (
+            ("--acx", "--author", "A", "--narrator", "N", "--keep", "front-matter", "--closing", ""),
+            "",
+            ["The Pond. Written by A. Narrated by N.", "The Pond", "It rained."],
+        ),
+        ((), "", ["The Pond", "It rained."]),
+    ],
+)
+def test_credits_of_acx_replace_the_title_page_and_say_what_they_lack(workplace, capsys, flags, lacking, spoken):
+    (workplace / "pond.md").write_text("---\ntitle: The Pond\n---\n# The Pond\n\nIt rained.\n", encoding="utf-8")
+    assert main(["read", "pond.md", "--text", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("warning") == bool(lacking)
+    assert lacking in err
+    assert out.rstrip().split("\n\n") == spoken
+
+
 def test_flags_give_a_text_the_tags_that_an_epub_has(succeed):
     facts = ("--year", "1899", "--publisher", "Press", "--series", "Ponds#2", "--description", "Of a turtle.")
     succeed("read", "book.md", "-o", "book.epub", *FAST, "--retries", "0", *facts)
